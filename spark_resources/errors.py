@@ -1,0 +1,65 @@
+"""What can go wrong, as one tree; the exit codes are those of the command line.
+
+    LakegcError                 exit 1   something failed; the message says what to do next
+    ├── WrongUsage              exit 2   what was asked for can't be meant: an option, an id, a setting
+    ├── Refused                 exit 3   an invariant or a brake says no
+    │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
+    └── Unavailable             exit 1   the server or the store could not be used
+        ├── Forbidden                    it answered: not with these rights
+        └── NotThere                     it answered: no such thing
+
+Every message is written for a person: what, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class LakegcError(Exception):
+    """The root of the tree; raised itself only for failures that no branch below describes."""
+
+    exit_code = 1
+
+
+class WrongUsage(LakegcError):
+    """Raised before anything was read or written: the request itself has to be changed."""
+
+    exit_code = 2
+
+
+class Refused(LakegcError):
+    """Raised where going on could delete something live: the world has to be changed, or looked at.
+
+    `invariant` is the number of the invariant (design, 1 to 12) that says no.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, invariant: int | None = None) -> None:
+        super().__init__(message)
+        self.invariant = invariant
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_refused, (type(self), str(self), self.invariant))
+
+
+class DamagedData(Refused):
+    """Raised for bytes that are missing, short, foreign or not what their name promises."""
+
+    def __init__(self, message: str, *, invariant: int | None = 4) -> None:
+        super().__init__(message, invariant=invariant)
+
+
+class Unavailable(LakegcError):
+    """Raised when the lakeFS server or the object store gave no usable answer."""
+
+
+class Forbidden(Unavailable):
+    """Raised when the server or the store refuses these credentials."""
+
+
+class NotThere(Unavailable):
+    """Raised when the thing that was named does not exist; never for "could not look"."""
+
+
+def _rebuild_refused(kind: type[Refused], message: str, invariant: int | None) -> Refused:
+    return kind(message, invariant=invariant)

@@ -1,0 +1,214 @@
+"""The vocabulary: what a repository, a commit, an address, a rule and a mark are.
+
+Pure: no I/O, no clock, no environment. Times are aware datetimes in UTC; the name says whose clock they come from.
+The schemas of every DataFrame that lakegc hands from one step to the next stand at the end of this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from spark_resources.errors import DamagedData, Refused, WrongUsage
+
+# --- lakeFS ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of the graph (formats §2, §3).
+
+    `created` is the client's to set and need not be in order. `version` 0 commits have their main parent last.
+    `metarange_id` is empty for a commit of an empty repository.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    created: datetime
+    metarange_id: str
+    version: int = 1
+    generation: int = 0
+    committer: str = ""
+    message: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def main_parent(self) -> str | None:
+        """The parent on the main line: the first one, or for version 0 the last (formats §6.2)."""
+        if not self.parents:
+            return None
+        return self.parents[0] if self.version >= 1 else self.parents[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Retention rules: days a commit outlives its child, by branch, with a default (formats §6)."""
+
+    default_days: int
+    branch_days: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for who, days in (("the default", self.default_days), *self.branch_days.items()):
+            if days < 0:
+                raise DamagedData(f"retention of {who} is {days} days; it can't be negative")
+
+    def days(self, branch: str) -> int:
+        return self.branch_days.get(branch, self.default_days)
+
+
+class AddressType(IntEnum):
+    """How an entry's address is to be read (formats §4)."""
+
+    BY_PREFIX = 0
+    RELATIVE = 1
+    FULL = 2
+
+
+class Place(StrEnum):
+    """Where a normalised address lies, seen from one namespace."""
+
+    INSIDE = "inside"
+    OUTSIDE = "outside"
+    CONFLICT = "conflict"  # the namespace but for scheme, host's case or slashes: stops the mark (invariant 5)
+
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A storage namespace in normal form, and the only place that turns addresses into keys (formats §1, §4).
+
+    `uri` has no trailing slash. `also` are other full spellings of the same place, e.g. the local adapter's
+    `local:///<configured path>/<name>` for `local://<name>`.
+    """
+
+    uri: str
+    also: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, uri: str, *, also: tuple[str, ...] = ()) -> Namespace:
+        """The namespace of a repository's `storage_namespace`. Raises `WrongUsage` where it is not a URI."""
+        if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
+            raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
+        return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in also))
+
+    @property
+    def scheme(self) -> str:
+        return self.uri.split("://", 1)[0].lower()
+
+    @property
+    def bucket(self) -> str:
+        return self.uri.split("://", 1)[1].split("/", 1)[0]
+
+    @property
+    def path(self) -> str:
+        """What follows the bucket, without slashes at its ends' end; may be empty, may hold inner slashes."""
+        return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
+
+    def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
+        """Where an address lies, and its key relative to the namespace if that is inside (the address itself if not)."""
+        if kind is AddressType.RELATIVE:
+            return Place.INSIDE, address
+        if _SCHEME.match(address) is None:
+            if kind is AddressType.FULL:
+                return Place.CONFLICT, address
+            return Place.INSIDE, address
+        for root in (self.uri, *self.also):
+            if address.startswith(root + "/"):
+                return Place.INSIDE, address[len(root) + 1 :]
+        loose = _loosely(address)
+        if any(loose.startswith(_loosely(root) + "/") for root in (self.uri, *self.also)):
+            return Place.CONFLICT, address
+        return Place.OUTSIDE, address
+
+    def key(self, location: str) -> str:
+        """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""
+        place, key = self.place(location)
+        if place is not Place.INSIDE:
+            raise Refused(
+                f"the server announced {location}, which is not inside the namespace {self.uri}. "
+                "Check that lakegc and the lakeFS server mean the same store and path.",
+                invariant=5,
+            )
+        return key
+
+
+def _loosely(uri: str) -> str:
+    """A URI without what two spellings of one place may differ in: scheme, host's case, repeated slashes."""
+    rest = uri.split("://", 1)[1] if "://" in uri else uri
+    parts = [part for part in rest.split("/") if part]
+    return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
+
+
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+class Scope(StrEnum):
+    """Which stored objects are candidates (design, "A mark in the namespace")."""
+
+    UNIFIED = "unified"  # every stored object
+    COMMITTED = "committed"  # addresses of expired commits
+    UNCOMMITTED = "uncommitted"  # stored objects that no commit at all refers to
+
+
+class MarkState(StrEnum):
+    MARKING = "marking"
+    MARKED = "marked"
+    APPROVED = "approved"
+    SWEEPING = "sweeping"
+    SWEPT = "swept"
+    SWEPT_WITH_FAILURES = "swept with failures"
+    FAILED = "failed"
+    SUPERSEDED = "superseded"
+
+
+_MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}$")
+_REPOSITORY_ID = re.compile(r"^[a-z0-9][a-z0-9-]{2,62}$")
+
+
+def default_mark_id(start: datetime) -> str:
+    """The mark id of a start time, e.g. `20261121T085000Z`: ids sort by age."""
+    return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def check_mark_id(mark_id: str) -> str:
+    """The id itself if it is one printable path segment. Raises `WrongUsage`."""
+    if not _MARK_ID.match(mark_id):
+        raise WrongUsage(
+            f"'{mark_id}' can't be a mark id: it must be one path segment of at most 128 letters, digits and ._=+@- "
+            "that begins with a letter or digit, for example 20261121T085000Z"
+        )
+    return mark_id
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One repository and one mark: the key of every asset's partition, `repository|mark_id`."""
+
+    repository: str
+    mark_id: str
+
+    @classmethod
+    def parse(cls, key: str) -> Partition:
+        """The partition of a key. Raises `WrongUsage` with the form that was expected."""
+        repository, bar, mark_id = key.partition("|")
+        if not bar or not _REPOSITORY_ID.match(repository):
+            raise WrongUsage(
+                f"partition '{key}' is not of the form repository|mark_id, for example lake|20261121T085000Z"
+            )
+        return cls(repository, check_mark_id(mark_id))
+
+    def __str__(self) -> str:
+        return f"{self.repository}|{self.mark_id}"
+
+
+def old_enough_before(start: datetime, min_age: timedelta) -> datetime:
+    """The cutoff of a mark: what the store dates after it is young (invariant 6). `start` is the store's clock."""
+    return start - min_age

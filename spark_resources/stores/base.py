@@ -1,0 +1,129 @@
+"""One protocol for every object store; what a provider can't do is a declared quirk, not a surprise.
+
+A store is opened on one namespace and knows keys relative to it only, so no caller can reach outside (invariant 5).
+Keys are text whose UTF-8 bytes are exactly the stored key. Times are the store's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from spark_resources.errors import Unavailable
+
+
+class AlreadyThere(Unavailable):
+    """Raised by `write_if_absent` where the key exists."""
+
+
+class Changed(Unavailable):
+    """Raised by `replace_if_unchanged` where the object is no longer the one with that tag (or is gone)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One stored object. `size` in bytes; `modified` by the store's clock; `checksum` is the ETag without quotes, or None."""
+
+    key: str
+    size: int
+    modified: datetime
+    checksum: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing: objects, common prefixes (only with a delimiter), and how many names could not be keys."""
+
+    objects: Sequence[StoredObject]
+    prefixes: Sequence[str] = ()
+    unreadable_names: int = 0
+
+
+class Deletion(StrEnum):
+    DELETED = "deleted"  # the store says so; most stores say it of a key that wasn't there, too
+    ALREADY_GONE = "already gone"  # only a store that can tell
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """What became of one key of `delete_many`. `code` and `message` are the store's own words, empty on success."""
+
+    key: str
+    deletion: Deletion
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Quirks:
+    """What this store does otherwise than an ideal one. Found by a probe or known of the provider; shown by `doctor`.
+
+    `unholdable` names the kinds of key that it folds or refuses, e.g. "double slash"; `byte_order` says whether pages
+    come in the order of the keys' bytes; `conditional_writes` whether the two conditional writes are atomic.
+    `time_resolution` is the grain of `modified`: the true time is within [modified, modified + grain).
+    """
+
+    byte_order: bool = True
+    conditional_writes: bool = True
+    tells_missing_deletes: bool = False
+    time_resolution: timedelta = timedelta(seconds=1)
+    delete_batch: int = 1000
+    unholdable: frozenset[str] = frozenset()
+
+
+class Store(Protocol):
+    """List, read, write, copy, delete in one namespace.
+
+    Every method raises `NotThere` for a key (or bucket) that does not exist, `Forbidden` where the rights don't
+    suffice, `Unavailable` where the store can't be used otherwise; never an empty answer instead. Methods are safe to
+    call from several threads. `where` names the place for people, without secrets.
+    """
+
+    where: str
+
+    @property
+    def quirks(self) -> Quirks: ...
+
+    def now(self) -> datetime:
+        """The store's clock, to the whole second below or finer."""
+        ...
+
+    def pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[Page]:
+        """The objects whose key starts with `prefix` and, where given, comes after `start_after` in the store's order.
+
+        With a delimiter, keys that hold it behind the prefix are folded into `prefixes`. A prefix without objects
+        gives one empty page or none; a bucket or root folder that isn't there raises `NotThere`.
+        """
+        ...
+
+    def stat(self, key: str) -> StoredObject: ...
+
+    def read(self, key: str) -> bytes: ...
+
+    def write(self, key: str, data: bytes) -> str:
+        """Write or replace; returns the tag that `replace_if_unchanged` takes."""
+        ...
+
+    def write_if_absent(self, key: str, data: bytes) -> str:
+        """Write, unless the key exists: then `AlreadyThere`. Atomic where `quirks.conditional_writes`."""
+        ...
+
+    def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
+
+    def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy inside the namespace, on the store's side, with its metadata. Replaces the target."""
+        ...
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        """Delete keys in batches; exactly one result a key, in the order given. Never raises for a single key."""
+        ...
