@@ -1,0 +1,103 @@
+"""The lists that the server prepares for collectors: retained commits, CSV; staged addresses, Parquet (formats §2).
+
+Pure: bytes in, values out. Both lists stand on the keep side, so what can't be read raises `DamagedData` (invariant 3).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData
+
+COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
+
+UNCOMMITTED_COLUMNS = ("physical_address", "creation_date")
+
+_ID = re.compile(r"[0-9a-f]{64}")
+
+
+def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
+    """The retained commits of a `commits.csv`, as (commit id, metarange id) in the file's order.
+
+    A commit of an empty repository has the metarange id "". A row marked expired is not retained; a row that says
+    neither `true` nor `false` raises, as does anything else that the format doesn't have.
+    """
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _damaged(where, "is not UTF-8 text") from None
+    if not text.endswith("\n"):
+        raise _damaged(where, "ends in the middle of a line, so rows may be missing")
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise _damaged(where, f"is not CSV ({error})") from None
+    if not rows or tuple(rows[0]) != COMMITS_HEADER:
+        raise _damaged(where, f"does not begin with the header {','.join(COMMITS_HEADER)}")
+    retained: dict[str, str] = {}
+    for number, row in enumerate(rows[1:], start=2):
+        commit_id, expired, metarange_id = _commit_row(row, where, number)
+        if commit_id in retained:
+            raise _damaged(where, f"names commit {commit_id} twice, again in line {number}")
+        if not expired:
+            retained[commit_id] = metarange_id
+    return list(retained.items())
+
+
+def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str]:
+    if len(row) != len(COMMITS_HEADER):
+        raise _damaged(where, f"has {len(row)} fields in line {number}, not {len(COMMITS_HEADER)}")
+    commit_id, expired, metarange_id = row
+    if not _ID.fullmatch(commit_id):
+        raise _damaged(where, f"has '{commit_id[:80]}' in line {number}, which is not a commit id")
+    if metarange_id and not _ID.fullmatch(metarange_id):
+        raise _damaged(where, f"has '{metarange_id[:80]}' in line {number}, which is not a metarange id")
+    if expired not in ("true", "false"):
+        raise _damaged(where, f"says '{expired[:80]}' in line {number}, where true or false is expected")
+    return commit_id, expired == "true", metarange_id
+
+
+def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
+    """The `physical_address` (text, as the server wrote it) and `creation_date` (int64, as written) of one file.
+
+    Addresses are relative or full; `model.Namespace.place` tells. Raises `DamagedData` for a file that is not Parquet,
+    lacks a column, has one of another type, or holds a row without an address.
+    """
+    try:
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            table = file.read(columns=list(UNCOMMITTED_COLUMNS))
+            announced = file.metadata.num_rows
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    if table.num_rows != announced:
+        raise _damaged(where, f"holds {table.num_rows} rows where {announced} are announced")
+    addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)
+    dates = _column(table, "creation_date", (pa.int64(),), where)
+    try:
+        # Arrow reads a column that a writer left unannotated as binary; the cast proves that it is UTF-8.
+        addresses = addresses.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise _damaged(where, "has a physical_address that is not UTF-8 text") from None
+    if addresses.null_count or "" in addresses.to_pylist():
+        raise _damaged(where, "has a row without a physical_address")
+    return pa.table({"physical_address": addresses, "creation_date": dates})
+
+
+def _column(table: pa.Table, name: str, types: tuple[pa.DataType, ...], where: str) -> pa.ChunkedArray:
+    if table.schema.names.count(name) != 1:
+        raise _damaged(where, f"has no column {name}")
+    column = table.column(name)
+    if column.type not in types:
+        raise _damaged(where, f"has a column {name} of type {column.type}, not {types[0]}")
+    return column
+
+
+def _damaged(where: str, what: str) -> DamagedData:
+    return DamagedData(
+        f"{where} {what}. Nothing was marked; mark again, so that the server writes a new list.", invariant=3
+    )

@@ -1,0 +1,29 @@
+"""The lakeFS server: a client that reads strictly, and the Dagster resource that gives it.
+
+`LakeFSResource` is in `spark_resources.lakefs.resource`, so that executors need not import Dagster.
+"""
+
+from spark_resources.lakefs.answers import (
+    Change,
+    RefsDump,
+    Repository,
+    Served,
+    ServedPage,
+    Server,
+    UncommittedLists,
+)
+from spark_resources.lakefs.client import LakeFS
+from spark_resources.lakefs.settings import LakeFSSettings, api_address
+
+__all__ = [
+    "Change",
+    "LakeFS",
+    "LakeFSSettings",
+    "RefsDump",
+    "Repository",
+    "Served",
+    "ServedPage",
+    "Server",
+    "UncommittedLists",
+    "api_address",
+]

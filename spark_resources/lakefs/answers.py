@@ -1,0 +1,261 @@
+"""What the server's answers mean: JSON read strictly into values (formats §2).
+
+Pure. A field that is missing or of another type than the API promises raises `DamagedData` (invariant 3): an answer
+that can't be read is never an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.model import Commit, Namespace, Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server's configuration: block store types by storage id, and its version where it tells.
+
+    A server with one block store has the single storage id "".
+    """
+
+    blockstores: Mapping[str, str]
+    version: str = ""
+
+    def blockstore(self, storage_id: str) -> str:
+        """The type (`s3`, `azure`, `gs`, `local` …) of a block store. Raises `WrongUsage` for a strange id."""
+        if storage_id in self.blockstores:
+            return self.blockstores[storage_id]
+        known = ", ".join(sorted(map(repr, self.blockstores)))
+        raise WrongUsage(f"the lakeFS server has no block store with storage id '{storage_id}'; it has {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository as the server knows it. Id and creation date together tell it from a later one of the same name."""
+
+    id: str
+    storage_namespace: str
+    default_branch: str
+    read_only: bool
+    storage_id: str
+    created: datetime
+
+    def namespace(self, *, also: tuple[str, ...] = ()) -> Namespace:
+        """The storage namespace in normal form; `also` are other full spellings of it (formats §4)."""
+        return Namespace.parse(self.storage_namespace, also=also)
+
+
+@dataclass(frozen=True, slots=True)
+class RefsDump:
+    """Ids of the three tables, under `_lakefs/`, that hold every branch, commit and tag (formats §2, §3)."""
+
+    branches: str
+    commits: str
+    tags: str
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedLists:
+    """What the server announced of staged objects: how many files each location holds, over how many pages.
+
+    Every page with a location adds one file to it. Fewer files found than `files_by_location` says are a failed read.
+    """
+
+    run_id: str
+    files_by_location: Mapping[str, int]
+    pages: int
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        return tuple(self.files_by_location)
+
+    @property
+    def files(self) -> int:
+        """The number of files over all locations."""
+        return sum(self.files_by_location.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a reader of a branch gets at a path, staged or committed. `size` in bytes; `physical_address` in full."""
+
+    path: str
+    physical_address: str
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPage:
+    """One page of `list_objects`, in path order; `next_after` is None on the last one."""
+
+    objects: tuple[Served, ...]
+    next_after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of a branch's uncommitted diff: `added`, `changed`, `removed`, `conflict` or `prefix_changed`."""
+
+    type: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON object of an answer, read field by field; `what` names it for people."""
+
+    fields: Mapping[str, Any]
+    what: str
+
+    @classmethod
+    def of(cls, value: object, what: str) -> Body:
+        if not isinstance(value, dict):
+            raise DamagedData(f"the server's answer about {what} is not a JSON object", invariant=3)
+        return cls(value, what)
+
+    def _get(self, name: str, kind: type, optional: bool) -> Any:
+        value = self.fields.get(name)
+        if value is None and optional:
+            return None
+        # bool is an int to Python, and never one to the API.
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            state = "missing" if value is None else f"not of type {kind.__name__}"
+            raise DamagedData(f"the server's answer about {self.what}: '{name}' is {state}", invariant=3)
+        return value
+
+    def text(self, name: str) -> str:
+        return str(self._get(name, str, False))
+
+    def filled(self, name: str) -> str:
+        """A text that must not be empty."""
+        if not (value := self.text(name)):
+            raise DamagedData(f"the server's answer about {self.what}: '{name}' is empty", invariant=3)
+        return value
+
+    def maybe_text(self, name: str) -> str:
+        return self._get(name, str, True) or ""
+
+    def number(self, name: str) -> int:
+        return int(self._get(name, int, False))
+
+    def maybe_number(self, name: str) -> int | None:
+        value: int | None = self._get(name, int, True)
+        return value
+
+    def flag(self, name: str) -> bool:
+        return bool(self._get(name, bool, False))
+
+    def maybe_flag(self, name: str) -> bool:
+        return bool(self._get(name, bool, True))
+
+    def objects(self, name: str) -> list[Body]:
+        """A list of JSON objects; it must be there."""
+        return [Body.of(each, f"{self.what} ({name})") for each in self._get(name, list, False)]
+
+    def maybe_objects(self, name: str) -> list[Body]:
+        """A list of JSON objects that the server writes as null when it is empty."""
+        return [] if self.fields.get(name) is None else self.objects(name)
+
+    def inner(self, name: str) -> Body:
+        return Body.of(self._get(name, dict, False), f"{self.what} ({name})")
+
+    def maybe_inner(self, name: str) -> Body | None:
+        return None if self.fields.get(name) is None else self.inner(name)
+
+    def date(self, name: str) -> datetime:
+        """A time given in whole seconds since 1970."""
+        try:
+            return datetime.fromtimestamp(self.number(name), UTC)
+        except (ValueError, OverflowError, OSError):
+            raise DamagedData(f"the server's answer about {self.what}: '{name}' is not a date", invariant=3) from None
+
+
+def server(body: Body) -> Server:
+    """`GET /config`: one `storage_config`, or a `storage_config_list` where several block stores are configured."""
+    version = body.maybe_inner("version_config")
+    several = body.maybe_objects("storage_config_list")
+    if several:
+        stores = {each.maybe_text("blockstore_id"): each.filled("blockstore_type") for each in several}
+        # A repository from before the second block store has no storage id: it uses the first one's default.
+        if single := body.maybe_inner("storage_config"):
+            stores.setdefault("", single.filled("blockstore_type"))
+    else:
+        stores = {"": body.inner("storage_config").filled("blockstore_type")}
+    return Server(stores, version.maybe_text("version") if version else "")
+
+
+def repository(body: Body) -> Repository:
+    return Repository(
+        id=body.filled("id"),
+        storage_namespace=body.filled("storage_namespace"),
+        default_branch=body.filled("default_branch"),
+        read_only=body.maybe_flag("read_only"),
+        storage_id=body.maybe_text("storage_id"),
+        created=body.date("creation_date"),
+    )
+
+
+def rules(body: Body) -> Rules:
+    """`GET …/settings/gc_rules`. The server writes `branches: null` for rules without a branch of its own."""
+    days: dict[str, int] = {}
+    for each in body.maybe_objects("branches"):
+        branch = each.filled("branch_id")
+        if branch in days:
+            raise DamagedData(f"{body.what} name branch '{branch}' twice", invariant=3)
+        days[branch] = each.number("retention_days")
+    return Rules(body.number("default_retention_days"), days)
+
+
+def commit(body: Body) -> Commit:
+    parents = body.fields.get("parents")
+    if parents is None:
+        parents = []
+    if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
+        raise DamagedData(f"the server's answer about {body.what}: 'parents' is not a list of commit ids", invariant=3)
+    version = body.maybe_number("version")
+    if version is None and len(parents) > 1:
+        # Which parent is the main one depends on it (formats §6.2).
+        raise DamagedData(f"the server's answer about {body.what}: a merge without a 'version'", invariant=3)
+    metadata = body.maybe_inner("metadata")
+    return Commit(
+        id=body.filled("id"),
+        parents=tuple(parents),
+        created=body.date("creation_date"),
+        metarange_id=body.text("meta_range_id"),
+        version=1 if version is None else version,
+        generation=body.maybe_number("generation") or 0,
+        committer=body.maybe_text("committer"),
+        message=body.maybe_text("message"),
+        metadata={name: metadata.text(name) for name in metadata.fields} if metadata else {},
+    )
+
+
+def refs_dump(body: Body) -> RefsDump:
+    return RefsDump(
+        branches=body.filled("branches_meta_range_id"),
+        commits=body.filled("commits_meta_range_id"),
+        tags=body.filled("tags_meta_range_id"),
+    )
+
+
+def served(body: Body) -> Served:
+    return Served(
+        path=body.text("path"),
+        physical_address=body.filled("physical_address"),
+        size=body.number("size_bytes"),
+        checksum=body.text("checksum"),
+    )
+
+
+_CHANGES = frozenset({"added", "removed", "changed", "conflict", "prefix_changed"})
+
+
+def change(body: Body) -> Change:
+    if (kind := body.text("type")) not in _CHANGES:
+        raise DamagedData(f"the server's answer about {body.what}: lakegc doesn't know a change '{kind}'", invariant=3)
+    return Change(kind, body.text("path"))

@@ -1,0 +1,236 @@
+"""The lakeFS server as lakegc sees it: what is served, what is retained, what is staged (formats §2).
+
+`LakeFS` reads and decides nothing. A page that is missing, an answer that is short or a name that isn't there raises;
+no method gives an empty result for something that it could not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.lakefs import answers, asking, prepared
+from spark_resources.lakefs.answers import (
+    Body,
+    Change,
+    RefsDump,
+    Repository,
+    Served,
+    ServedPage,
+    Server,
+    UncommittedLists,
+)
+from spark_resources.lakefs.asking import LARGEST_PAGE, Progress
+from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.lakefs.settings import LakeFSSettings
+from spark_resources.model import Commit, Rules
+
+
+class LakeFS:
+    """One lakeFS server. Pickles by its settings, so that Spark executors can build their own; safe for threads.
+
+    Every method raises `Forbidden`, `NotThere` or `Unavailable` with a message for people, and `DamagedData` for an
+    answer that is not what the API promises.
+    """
+
+    def __init__(self, settings: LakeFSSettings) -> None:
+        self.settings = settings
+        self._connection = Connection(settings)
+
+    def __reduce__(self) -> tuple[type[LakeFS], tuple[LakeFSSettings]]:
+        return (LakeFS, (self.settings,))
+
+    def __repr__(self) -> str:
+        return f"LakeFS({self.settings.endpoint_url!r})"
+
+    @property
+    def where(self) -> str:
+        """The server's address, for messages."""
+        return self._connection.where
+
+    @property
+    def last_date(self) -> datetime | None:
+        """The server's clock in the newest answer to any thread, to the whole second; None before the first."""
+        return self._connection.last_date
+
+    def server_time(self) -> datetime:
+        """The server's clock, from the `Date` of an answer that it gives now, to the whole second below."""
+        answer = self._connection.ask(_CONFIG)
+        if answer.status >= 500:  # it may be a proxy that says so
+            raise self._connection.refusal(_CONFIG, answer)
+        if answer.date is None:
+            raise Unavailable(
+                f"lakeFS at {self.where} answers without a readable Date header, so its clock is unknown; "
+                "retention is judged by it. Check the proxies between here and the server."
+            )
+        return answer.date
+
+    # --- the server and its repositories ----------------------------------------------------------------------------
+
+    def config(self) -> Server:
+        """The block store types by storage id, and the server's version."""
+        answer = self._connection.ask(_CONFIG)
+        if answer.status == 404:
+            return self._config_of_an_older_server()
+        if not answer.fine:
+            raise self._connection.refusal(_CONFIG, answer)
+        return answers.server(Body.of(answer.json, _CONFIG.what))
+
+    def _config_of_an_older_server(self) -> Server:
+        """Before there was one call for the configuration, there were two for its parts."""
+        storage = Question("InternalApi", "get_storage_config", "its storage configuration", "fs:ReadConfig")
+        version = Question("InternalApi", "get_lake_fs_version", "its version", "fs:ReadConfig")
+        kind = self._connection.body(storage).filled("blockstore_type")
+        return Server({"": kind}, self._connection.body(version).maybe_text("version"))
+
+    def repository(self, repository: str) -> Repository:
+        return asking.repository(self._connection, repository)
+
+    def repositories(self) -> Iterator[Repository]:
+        """Every repository that these credentials may list."""
+        question = Question("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
+        for page in asking.pages(self._connection, question):
+            yield from map(answers.repository, page)
+
+    def rules(self, repository: str) -> Rules | None:
+        """The retention rules, or None where the repository has none: then nothing committed ever expires."""
+        question = Question(
+            "RepositoriesApi",
+            "get_gc_rules",
+            f"the retention rules of repository '{repository}'",
+            "retention:GetGarbageCollectionRules",
+        )
+        answer = self._connection.ask(question, repository=repository)
+        if answer.fine:
+            return answers.rules(Body.of(answer.json, question.what))
+        if answer.names_nothing:
+            self.repository(repository)  # raises if it is the repository that isn't there
+            return None
+        raise self._connection.refusal(question, answer)
+
+    # --- references and commits -------------------------------------------------------------------------------------
+
+    def branches(self, repository: str) -> dict[str, str]:
+        """The head commit of every branch, hidden ones too."""
+        question = Question(
+            "BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches"
+        )
+        return self._references(question, repository=repository, show_hidden=True)
+
+    def tags(self, repository: str) -> dict[str, str]:
+        """The commit of every tag."""
+        question = Question("TagsApi", "list_tags", f"the tags of repository '{repository}'", "fs:ListTags")
+        return self._references(question, repository=repository)
+
+    def _references(self, question: Question, **arguments: Any) -> dict[str, str]:
+        return {
+            each.filled("id"): each.filled("commit_id")
+            for page in asking.pages(self._connection, question, **arguments)
+            for each in page
+        }
+
+    def commit(self, repository: str, commit_id: str) -> Commit:
+        question = Question(
+            "CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit"
+        )
+        return answers.commit(self._connection.body(question, repository=repository, commit_id=commit_id))
+
+    def log(self, repository: str, ref: str) -> Iterator[Commit]:
+        """Every commit that a branch, tag or commit reaches, by any parent."""
+        question = Question(
+            "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
+        )
+        for page in asking.pages(self._connection, question, repository=repository, ref=ref):
+            yield from map(answers.commit, page)
+
+    def dump_refs(self, repository: str) -> RefsDump | None:
+        """The tables of all branches, commits and tags, or None where these credentials or this server don't give them.
+
+        Commits are dumped before branches, so a head made meanwhile can be missing (formats §2).
+        """
+        return prepared.dump_refs(self._connection, repository)
+
+    # --- the lists for collectors -----------------------------------------------------------------------------------
+
+    def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
+        """Have the server list the retained commits; the location of its CSV, or None where there are no rules."""
+        return prepared.prepare_commits(self._connection, repository, progress)
+
+    def prepare_uncommitted(self, repository: str) -> UncommittedLists:
+        """Have the server list every staged address, page by page; where the lists are and how many files they hold."""
+        return prepared.prepare_uncommitted(self._connection, repository)
+
+    # --- what branches serve ----------------------------------------------------------------------------------------
+
+    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        """What a reader of the branch gets at the path; None only if the server says that nothing is there.
+
+        A branch or repository that isn't there raises `NotThere`.
+        """
+        question = Question(
+            "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
+        )
+        answer = self._connection.ask(
+            question, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
+        )
+        if answer.fine:
+            served = answers.served(Body.of(answer.json, question.what))
+            if served.path != path:
+                raise DamagedData(
+                    f"the server was asked for {question.what} and answered for '{served.path}'", invariant=3
+                )
+            return served
+        if answer.names_nothing:
+            self.head(repository, branch)  # raises if it is the branch that isn't there: both answers look alike
+            return None
+        raise self._connection.refusal(question, answer)
+
+    def head(self, repository: str, branch: str) -> str:
+        """The head commit of a branch."""
+        question = Question(
+            "BranchesApi", "get_branch", f"branch '{branch}' of repository '{repository}'", "fs:ReadBranch"
+        )
+        return self._connection.body(question, repository=repository, branch=branch).filled("commit_id")
+
+    def list_objects(
+        self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""
+    ) -> ServedPage:
+        """One page of what a reader of the ref gets, staged or committed, from behind `after` on, in path order."""
+        question = Question(
+            "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
+        )
+        page, offset = asking.page(
+            self._connection,
+            question,
+            after,
+            amount,
+            repository=repository,
+            ref=ref,
+            prefix=prefix,
+            user_metadata=False,
+            presign=False,
+        )
+        objects = tuple(map(answers.served, page))
+        before = after
+        for each in objects:
+            # A page out of order can't be trusted to hold all that lies between its ends.
+            if before and each.path.encode() <= before.encode():
+                raise DamagedData(f"{question.what} came out of order: '{each.path}' behind '{before}'", invariant=3)
+            before = each.path
+        return ServedPage(objects, offset)
+
+    def uncommitted_diff(self, repository: str, branch: str) -> Iterator[Change]:
+        """Every path that is added, changed or removed on the branch and not committed, by content (formats §2)."""
+        question = Question(
+            "BranchesApi",
+            "diff_branch",
+            f"the uncommitted changes of '{branch}' in repository '{repository}'",
+            "fs:ListObjects",
+        )
+        for page in asking.pages(self._connection, question, repository=repository, branch=branch):
+            yield from map(answers.change, page)
+
+
+_CONFIG = Question("ConfigApi", "get_config", "its configuration", "fs:ReadConfig")

@@ -1,0 +1,244 @@
+"""How the lakeFS server is asked: retries, time-outs, and what a refusal means to a person.
+
+`lakefs-sdk` knows the calls, their paths and the login; this module has it hand over each answer as it came, so that
+`answers` can read it strictly. The SDK takes about a second to import, so it is imported at the first call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from spark_resources.errors import DamagedData, Forbidden, NotThere, Unavailable
+from spark_resources.lakefs.answers import Body
+from spark_resources.lakefs.settings import LakeFSSettings, api_address
+
+# The connection pool's own repr at the head of urllib3's messages.
+_POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
+
+# Everything that may pass by itself. 501 and 505 say what the server can't do, and it won't learn it by asking again.
+_WORTH_ANOTHER_TRY = frozenset({429, *range(500, 600)} - {501, 505})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One call: the SDK's class and method, what is asked (for people), and the permission it needs."""
+
+    api: str
+    method: str
+    what: str
+    permission: str
+    slow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: status, JSON (None where the body is none), the body's beginning, and the server's `Date`."""
+
+    status: int
+    json: Any
+    text: str
+    date: datetime | None
+
+    @property
+    def fine(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def message(self) -> str:
+        """The `message` of an error that lakeFS itself wrote; "" for anything that something else answered."""
+        said = self.json.get("message") if isinstance(self.json, dict) else None
+        return said if isinstance(said, str) else ""
+
+    @property
+    def names_nothing(self) -> bool:
+        """Whether lakeFS itself says that what was named isn't there; a call that it hasn't got is another matter."""
+        strange = ("invalid api endpoint", "no matching operation")
+        return self.status == 404 and bool(self.message) and not any(each in self.message.lower() for each in strange)
+
+
+class Connection:
+    """Asks one server. Safe to use from several threads; the connections underneath are pooled and shared."""
+
+    def __init__(self, settings: LakeFSSettings) -> None:
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self.last_date: datetime | None = None
+
+    @property
+    def where(self) -> str:
+        return self.settings.endpoint_url
+
+    def body(self, question: Question, **arguments: Any) -> Body:
+        """The JSON object of a good answer. Raises what `refusal` says of any other."""
+        answer = self.ask(question, **arguments)
+        if not answer.fine:
+            raise self.refusal(question, answer)
+        return Body.of(answer.json, question.what)
+
+    def ask(self, question: Question, **arguments: Any) -> Answer:
+        """The answer whatever its status. Raises `Unavailable` where there is none, or none that lakeFS could give."""
+        import urllib3
+        from lakefs_sdk import exceptions
+
+        settings = self.settings
+        timeout = (
+            settings.connect_timeout_s,
+            settings.slow_read_timeout_s if question.slow else settings.read_timeout_s,
+        )
+        call = getattr(self._api(question.api), f"{question.method}_with_http_info")
+        try:
+            response = call(_request_timeout=timeout, **arguments)
+        except exceptions.ApiException as error:
+            if not error.status:
+                raise self._unreachable(question, str(error.reason)) from None
+            # The chain is cut: the SDK's message shows headers and bodies in full.
+            return self._checked(question, int(error.status), error.headers, error.body)
+        except UnicodeDecodeError:
+            raise self._not_lakefs(question, "an answer that is not text") from None
+        except urllib3.exceptions.HTTPError as error:
+            raise self._unreachable(question, _root(error)) from error
+        return self._checked(question, int(response.status_code), response.headers, response.raw_data)
+
+    def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes | None) -> Answer:
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
+        answer = Answer(status, _json(shown), shown[:300], _date(headers.get("Date")))
+        self.last_date = answer.date or self.last_date
+        if 300 <= status < 400:
+            raise self._not_lakefs(question, f"a redirect to {_origin(headers.get('Location', ''))}")
+        if status < 500 and _is_html(headers, shown):
+            raise self._not_lakefs(question, f"a web page (status {status})")
+        if answer.fine and status != 204 and answer.json is None:
+            raise DamagedData(f"the server's answer about {question.what} is not whole JSON", invariant=3)
+        return answer
+
+    def _api(self, name: str) -> Any:
+        with self._lock:
+            if self._client is None:
+                self._client = _sdk_client(self.settings)
+            import lakefs_sdk
+
+            return getattr(lakefs_sdk, name)(self._client)
+
+    def refusal(self, question: Question, answer: Answer) -> Unavailable:
+        """What an answer that is no success means to a person, and what to do next."""
+        said = f": {answer.message or answer.text}".rstrip(": \n") + "."
+        asked = f"lakeFS at {self.where} was asked for {question.what}"
+        if answer.status == 401:
+            return Forbidden(
+                f"{asked} and does not accept the credentials{said} Check the access key id and the secret access key "
+                "(LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
+            )
+        if answer.status == 403 and "read-only" in answer.message.lower().replace("read only", "read-only"):
+            return Forbidden(
+                f"{asked} and refuses, because the repository is read-only{said} A read-only repository can't be "
+                "marked: collect it where it is written."
+            )
+        if answer.status == 403:
+            return Forbidden(
+                f"{asked} and refuses{said} The user most likely lacks the permission {question.permission}: "
+                "ask a lakeFS administrator for it."
+            )
+        if answer.names_nothing:
+            return NotThere(f"{asked} and has no such thing{said} Check the name.")
+        if answer.status in (404, 405, 501):
+            return Unavailable(
+                f"{asked} and doesn't know how to give it ({answer.status}){said} The server is too old for this call, "
+                "or the endpoint is not that of lakeFS."
+            )
+        if answer.status == 429 or answer.status >= 500:
+            return Unavailable(
+                f"{asked} and answered {answer.status}, {self.settings.attempts} times{said} Try again later."
+            )
+        return Unavailable(f"{asked} and answered {answer.status}{said}")
+
+    def _not_lakefs(self, question: Question, got: str) -> Unavailable:
+        return Unavailable(
+            f"{self.where} was asked for {question.what} and gave {got}: that is not the lakeFS API. "
+            "Check the endpoint (LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml)."
+        )
+
+    def _unreachable(self, question: Question, why: str) -> Unavailable:
+        asked = f"{self.where} could not be asked for {question.what}"
+        if "SSL" in why or "CERTIFICATE" in why.upper():
+            return Unavailable(
+                f"{asked}: no TLS connection that can be trusted ({why}). If the server's certificate is from your "
+                "own authority, name its file by LAKEGC_CA_BUNDLE; if it speaks plain HTTP, let the endpoint begin "
+                "with http://."
+            )
+        return Unavailable(
+            f"{asked}, in {self.settings.attempts} attempts: {why}. Check that the server runs and that the endpoint "
+            "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is right."
+        )
+
+
+def _sdk_client(settings: LakeFSSettings) -> Any:
+    """The SDK's client, with our retries, and with answers left as they came."""
+    import urllib3
+    from lakefs_sdk.api_client import ApiClient
+    from lakefs_sdk.configuration import Configuration
+
+    class AsItCame(ApiClient):
+        def deserialize(self, response: Any, response_type: str) -> None:
+            """Leave it to `answers`: the SDK's models refuse `branches: null`, and take a missing size for none."""
+
+    configuration: Any = Configuration(
+        host=api_address(settings.endpoint_url),
+        username=settings.access_key_id,
+        password=settings.secret_access_key,
+        ssl_ca_cert=settings.ca_bundle,
+    )
+    configuration.verify_ssl = settings.verify_tls
+    configuration.retries = urllib3.Retry(
+        total=settings.attempts - 1,
+        redirect=False,  # following one would lose the login, or send it elsewhere
+        allowed_methods=None,  # every call that this package makes can be repeated
+        status_forcelist=_WORTH_ANOTHER_TRY,
+        raise_on_status=False,
+        backoff_factor=settings.backoff_s,
+        backoff_max=settings.longest_wait_s,
+        backoff_jitter=settings.backoff_s / 2,
+        retry_after_max=int(settings.longest_wait_s),
+    )
+    return AsItCame(configuration)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _date(header: str | None) -> datetime | None:
+    if header is None:
+        return None
+    try:
+        return parsedate_to_datetime(header).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def _is_html(headers: Mapping[str, str], text: str) -> bool:
+    return "html" in headers.get("Content-Type", "").lower() or text.lstrip()[:1] == "<"
+
+
+def _origin(location: str) -> str:
+    """Where a redirect leads, without what a login page may have put into its query."""
+    parts = urlsplit(location)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unnamed place"
+
+
+def _root(error: BaseException) -> str:
+    """The innermost reason of a connection error, in the library's words."""
+    reason = getattr(error, "reason", None)
+    shown = reason if isinstance(reason, BaseException) else error
+    return f"{type(shown).__name__}: {_POOL.sub('', str(shown))}"

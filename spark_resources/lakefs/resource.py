@@ -1,0 +1,39 @@
+"""The lakeFS client as a Dagster resource."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dagster import ConfigurableResource
+from pydantic import Field
+
+from spark_resources.lakefs.client import LakeFS
+from spark_resources.lakefs.settings import LakeFSSettings
+from spark_resources.settings import Settings
+
+
+class LakeFSResource(ConfigurableResource[LakeFS]):
+    """Gives a client. What is left out comes from `LAKEGC_*` variables and lakectl's configuration.
+
+    Give the secret by `EnvVar` or leave it out: Dagster shows a resource's plain values in its UI.
+    """
+
+    endpoint_url: str | None = Field(default=None, description="http(s)://host[:port], with or without /api/v1")
+    access_key_id: str | None = Field(default=None, description="of a lakeFS user")
+    secret_access_key: str | None = Field(default=None, description="by EnvVar, never as plain text", repr=False)
+    ca_bundle: str | None = Field(default=None, description="file with the authority of the server's certificate")
+    verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
+
+    def client(self) -> LakeFS:
+        """A client of the configured server. Raises `WrongUsage` where the configuration is not complete."""
+        settings = Settings.load(
+            os.environ,
+            Path.home(),
+            endpoint_url=self.endpoint_url,
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            ca_bundle=self.ca_bundle,
+            verify_tls=self.verify_tls,
+        )
+        return LakeFS(LakeFSSettings.of(settings))

@@ -1,0 +1,89 @@
+"""What it takes to reach a lakeFS server, as one frozen value that pickles: address, login, time-outs, attempts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from spark_resources.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from spark_resources.settings import Settings
+
+_BASE_PATH = "/api/v1"
+
+
+def api_address(endpoint_url: str) -> str:
+    """The address of the API, `…/api/v1`, of an endpoint given with or without that path. Raises `WrongUsage`."""
+    try:
+        parts = urlsplit(endpoint_url.strip())
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        raise WrongUsage(
+            "the lakeFS endpoint is not a URL: expected http(s)://host[:port], with or without /api/v1"
+        ) from None
+    if parts.username is not None or parts.password is not None:
+        raise WrongUsage(
+            "the lakeFS endpoint must not hold a user name or password: give the access key by its settings"
+        )
+    if parts.scheme not in ("http", "https") or not has_host or parts.query or parts.fragment:
+        raise WrongUsage(
+            f"the lakeFS endpoint '{endpoint_url}' is not of the form http(s)://host[:port], with or without /api/v1"
+        )
+    path = parts.path.rstrip("/")
+    if not path.endswith(_BASE_PATH):
+        path += _BASE_PATH
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFSSettings:
+    """All that is needed to build a client, on any machine. Times in seconds; the secret is left out of every repr.
+
+    `attempts` counts the first one. `slow_read_timeout_s` is for calls that the server answers only after having walked
+    the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
+    """
+
+    endpoint_url: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    ca_bundle: str | None = None
+    verify_tls: bool = True
+    connect_timeout_s: float = 10
+    read_timeout_s: float = 60
+    slow_read_timeout_s: float = 900
+    attempts: int = 5
+    backoff_s: float = 0.5
+    longest_wait_s: float = 60
+    poll_s: float = 2
+    task_timeout_s: float = 6 * 3600
+
+    def __post_init__(self) -> None:
+        api_address(self.endpoint_url)
+
+    @classmethod
+    def of(cls, settings: Settings) -> LakeFSSettings:
+        """The server part of the settings. Raises `WrongUsage` naming what is missing and how to give it."""
+        if settings.endpoint_url is None:
+            raise WrongUsage(
+                "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "
+                "or server.endpoint_url in ~/.lakectl.yaml"
+            )
+        if settings.access_key_id is None or settings.secret_access_key is None:
+            missing = "access_key_id" if settings.access_key_id is None else "secret_access_key"
+            raise WrongUsage(
+                f"no {missing} for the lakeFS server {settings.endpoint_url} is configured: "
+                f"set LAKEGC_{missing.upper()}, or credentials.{missing} in ~/.lakectl.yaml"
+            )
+        return cls(
+            endpoint_url=settings.endpoint_url,
+            access_key_id=settings.access_key_id,
+            secret_access_key=settings.secret_access_key.get_secret_value(),
+            ca_bundle=settings.ca_bundle,
+            verify_tls=settings.verify_tls,
+            connect_timeout_s=settings.connect_timeout_s,
+            read_timeout_s=settings.read_timeout_s,
+            slow_read_timeout_s=max(settings.read_timeout_s, 900),
+            attempts=settings.attempts,
+        )

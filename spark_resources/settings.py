@@ -1,0 +1,288 @@
+"""Every setting of lakegc, where each came from, and in which order sources count.
+
+Options, then `LAKEGC_*` variables, then lakectl's variables, then lakectl's file: the first that names a setting wins.
+Nothing here looks at the process's environment by itself: `Settings.load` is given what to read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from spark_resources.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from spark_resources.stores.settings import StoreSettings
+
+PREFIX = "LAKEGC_"
+
+# lakectl's variables, and the same settings in its file (as section, name).
+_LAKECTL_VARIABLES = {
+    "endpoint_url": "LAKECTL_SERVER_ENDPOINT_URL",
+    "access_key_id": "LAKECTL_CREDENTIALS_ACCESS_KEY_ID",
+    "secret_access_key": "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY",
+}
+_LAKECTL_FILE = {
+    "endpoint_url": ("server", "endpoint_url"),
+    "access_key_id": ("credentials", "access_key_id"),
+    "secret_access_key": ("credentials", "secret_access_key"),
+}
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
+_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+def parse_duration(text: str) -> timedelta:
+    """The duration of a text such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`; a bare number has no unit."""
+    stripped = text.strip().lower()
+    parts = _PART.findall(stripped)
+    if stripped == "0":
+        return timedelta(0)
+    if not parts or "".join(number + unit for number, unit in parts) != stripped:
+        raise ValueError(f"'{text}' is not a duration")
+    try:
+        return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
+    except OverflowError:
+        raise ValueError(f"'{text}' is too long a duration") from None
+
+
+def _duration(value: object) -> object:
+    """A duration's text as timedelta, or the timedelta. A bare number is refused: its unit is anyone's guess."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise ValueError("not a duration")
+
+
+def _address(value: object) -> object:
+    """An http(s) address without user name or password, which every message would show."""
+    if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", value.strip()):
+        return value.strip()
+    raise ValueError("not an address")
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
+Address = Annotated[str, BeforeValidator(_address)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Attempts = Annotated[int, Field(ge=1, le=100)]
+Count = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1)]
+Secret = Annotated[SecretStr, Field(min_length=1)]
+
+
+class Settings(BaseSettings):
+    """The settings of one run. Secrets are `SecretStr`, and no repr or message shows them.
+
+    Build it with `load`. `origins` tells where each setting that was given came from, for people.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
+    )
+
+    # The lakeFS server. The endpoint is given with or without /api/v1.
+    endpoint_url: Address | None = None
+    access_key_id: Name | None = None
+    secret_access_key: Secret | None = None
+    ca_bundle: Name | None = None
+    verify_tls: bool = True
+    connect_timeout_s: Seconds = 10
+    read_timeout_s: Seconds = 60
+    attempts: Attempts = 5
+
+    # The object store: what is not given comes from the provider's standard chain.
+    s3_endpoint_url: Address | None = None
+    s3_region: Name | None = None
+    s3_access_key_id: Name | None = None
+    s3_secret_access_key: Secret | None = None
+    s3_session_token: Secret | None = None
+    s3_path_style: bool | None = None
+    s3_ca_bundle: Name | None = None
+    s3_profile: Name | None = None
+    local_path: Name | None = None
+    store_connect_timeout_s: Seconds | None = None
+    store_read_timeout_s: Seconds | None = None
+    store_attempts: Attempts | None = None
+
+    # The mark: ages and clocks (invariant 6), bounds (invariants 2, 3), and what locks rely on (invariant 11).
+    min_age: Duration = timedelta(hours=24)
+    max_clock_skew: Duration = timedelta(minutes=5)
+    max_missing: Count = 0
+    max_questions: Count = 1_000_000
+    single_deployment: bool = False
+
+    # Spark. The configuration may hold keys of stores, so it is shown nowhere.
+    spark_master: Name = "local[*]"
+    spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
+
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _unknown: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what the constructor is given: the environment is read by `load`, from the mapping that it gets."""
+        return (init_settings,)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
+        """The settings from options (None means not given), variables and lakectl's file in `home`.
+
+        Raises `WrongUsage` naming the option, variable or file, and the form that was expected.
+        """
+        if strange := sorted(set(options) - set(cls.model_fields)):
+            raise WrongUsage(f"there is no setting '{strange[0]}'")
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        sources = (
+            {name: (value, f"option {name}") for name, value in options.items() if value is not None},
+            _variables(cls, environ),
+            _lakectl_variables(environ),
+            _lakectl_file(environ, home),
+        )
+        for source in sources:
+            for name, (value, origin) in source.items():
+                if name not in values:
+                    values[name], origins[name] = value, origin
+        try:
+            settings = cls(**values)
+        except ValidationError as error:
+            raise _wrong(cls, error, values, origins) from None
+        settings._origins = MappingProxyType(origins)
+        settings._unknown = _unknown_variables(cls, environ)
+        return settings
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each setting that was given came from, e.g. `variable LAKEGC_MIN_AGE`; defaults are not in it."""
+        return self._origins
+
+    @property
+    def unknown_variables(self) -> tuple[str, ...]:
+        """Variables that begin with LAKEGC_ and name no setting: most likely misspelt."""
+        return self._unknown
+
+    def store(self) -> StoreSettings:
+        """The part that opens an object store; what is not given is left to the store's defaults."""
+        from spark_resources.stores.settings import StoreSettings
+
+        same = (name for name in StoreSettings.model_fields if name in Settings.model_fields)
+        given = {name: getattr(self, name) for name in same} | {
+            "connect_timeout": self.store_connect_timeout_s,
+            "read_timeout": self.store_read_timeout_s,
+            "max_attempts": self.store_attempts,
+        }
+        return StoreSettings.model_validate({name: value for name, value in given.items() if value is not None})
+
+
+_Source = dict[str, tuple[Any, str]]
+
+
+def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
+    source = EnvSettingsSource(cls, case_sensitive=True)
+    # The source looks names up with the field's own case. An empty variable counts as not given.
+    source.env_vars = {
+        PREFIX + field: environ[name]
+        for field in cls.model_fields
+        if environ.get(name := PREFIX + field.upper(), "").strip()
+    }
+    try:
+        found = source()
+    except SettingsError as error:
+        name = next((each for each in cls.model_fields if f'"{each}"' in str(error)), "spark_conf")
+        raise WrongUsage(f"variable {PREFIX}{name.upper()} is not usable: expected {_expected(cls, name)}") from None
+    return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
+
+
+def _unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> tuple[str, ...]:
+    known = {PREFIX + name.upper() for name in cls.model_fields}
+    return tuple(sorted(name for name in environ if name.startswith(PREFIX) and name not in known))
+
+
+def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
+    return {
+        name: (environ[variable], f"variable {variable}")
+        for name, variable in _LAKECTL_VARIABLES.items()
+        if environ.get(variable, "").strip()
+    }
+
+
+def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
+    """What lakectl's own file says; that it isn't there is an error only where a variable names it."""
+    import yaml  # type: ignore[import-untyped]
+
+    named = environ.get("LAKECTL_CONFIG_FILE", "").strip()
+    path = Path(named) if named else home / ".lakectl.yaml"
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            raise WrongUsage(f"LAKECTL_CONFIG_FILE names {path}, which is not there") from None
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"lakectl's configuration {path} can't be read: {type(error).__name__}") from None
+    except yaml.YAMLError:
+        # The parser's message shows the line that it stumbled over: it can be the one with the secret.
+        raise WrongUsage(f"lakectl's configuration {path} is not YAML; `lakectl config` writes it anew") from None
+    found: _Source = {}
+    for name, (section, key) in _LAKECTL_FILE.items():
+        part = content.get(section) if isinstance(content, dict) else None
+        value = part.get(key) if isinstance(part, dict) else None
+        if value not in (None, ""):
+            found[name] = (value, f"{section}.{key} in {path}")
+    return found
+
+
+_EXPECTED = {
+    "endpoint_url": "http(s)://host[:port], with or without /api/v1, without user name and password",
+    "s3_endpoint_url": "http(s)://host[:port], without user name and password",
+    "min_age": "a duration such as 24h, 90m or 1d12h",
+    "max_clock_skew": "a duration such as 5m or 90s",
+    "max_missing": "a whole number, 0 or more",
+    "max_questions": "a whole number, 0 or more",
+    "attempts": "a whole number from 1 to 100",
+    "store_attempts": "a whole number from 1 to 100",
+    "spark_conf": 'a JSON object of texts, such as {"spark.executor.memory": "4g"}',
+}
+_NEVER_SHOWN = frozenset(
+    {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
+)
+
+
+def _wrong(
+    cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
+) -> WrongUsage:
+    """One sentence a setting: where it was given, what was given (unless it may be secret), what was expected."""
+    sentences = []
+    for name in dict.fromkeys(str(each["loc"][0]) for each in error.errors(include_input=False, include_url=False)):
+        given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
+        sentences.append(f"{origins.get(name, name)}{given or ' is not usable'}: expected {_expected(cls, name)}")
+    return WrongUsage("; ".join(sentences))
+
+
+def _expected(cls: type[Settings], name: str) -> str:
+    if name in _EXPECTED:
+        return _EXPECTED[name]
+    if name.endswith("_s"):
+        return "a number of seconds above 0, at most 86400"
+    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "a text that is not empty"
