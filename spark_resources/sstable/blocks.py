@@ -1,0 +1,281 @@
+"""A table's outer shape: footer, blocks, index, properties (formats §3), with every check that needs no schema.
+
+The blocks have to cover the file without a gap from its first byte to the footer, so no byte of a table is outside a
+checksum and no block can be left out of the index or be named twice.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+
+from spark_resources.sstable.records import Record, TableProperties
+from spark_resources.sstable.wire import Broken, text, uvarint
+
+FOOTER_LENGTH = 53
+HANDLES_LENGTH = 40
+BLOCK_TRAILER = 5
+KEY_TRAILER = 8
+MAGIC = bytes.fromhex("f7cff485b741e288")  # the bytes as they stand at the end of the file
+VERSION = 2
+CRC32C = 1
+NO_COMPRESSION, SNAPPY = 0, 1
+ONE_LEVEL, TWO_LEVELS = 0, 2
+SMALLEST_BLOCK = 8  # one restart and their count
+SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: all that a table's writer ever makes
+
+#: What a table may hold once decompressed, keys or blocks, in bytes. lakeFS closes a range at some 20 MB.
+LARGEST = 1 << 30
+#: Snappy's densest element makes 64 bytes of 3, so a header that promises more is a lie, found before allocating.
+SNAPPY_RATIO = 22
+
+OWN_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
+_PREFIX = "rocksdb."
+_PROPERTIES_BLOCK = b"rocksdb.properties"
+_DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
+_CODEC = pa.Codec("snappy")
+
+
+class Handle(NamedTuple):
+    """Where a block's contents lie; its trailer follows."""
+
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length + BLOCK_TRAILER
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose footer, metaindex and properties were read and checked; its index and data weren't yet."""
+
+    data: bytes
+    properties: TableProperties
+    index: Handle
+    two_levels: bool
+
+
+def masked_crc(contents: bytes) -> int:
+    """The checksum of a block's contents and compression byte, as tables store it (formats §3, Block)."""
+    crc: int = google_crc32c.value(contents)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def open_table(data: bytes) -> Table:
+    """The table in `data`. Raises `Broken` where footer, metaindex or properties aren't as they must be."""
+    if not data:
+        raise Broken("it is empty")
+    metaindex, index = _footer(data)
+    footer_at = len(data) - FOOTER_LENGTH
+    found = list(block_records(read_block(data, metaindex)))
+    if [record.key for record in found] != [_PROPERTIES_BLOCK]:
+        raise Broken("its metaindex names something other than the properties alone")
+    where = handle(found[0].value)
+    if metaindex.end != footer_at or where.end != metaindex.offset or index.end != where.offset:
+        raise Broken("its blocks don't follow one another up to the footer")
+    return _with_properties(data, index, _stored_properties(read_block(data, where)))
+
+
+def _footer(data: bytes) -> tuple[Handle, Handle]:
+    footer = data[-FOOTER_LENGTH:]
+    if len(footer) < FOOTER_LENGTH or not footer.endswith(MAGIC):
+        raise Broken("it doesn't end like a table: it is cut short, or is something else")
+    (version,) = struct.unpack_from("<I", footer, FOOTER_LENGTH - 12)
+    if version != VERSION or footer[0] != CRC32C:
+        raise Broken(f"it has table version {version} and checksum type {footer[0]}; lakegc knows version 2 and type 1")
+    handles = footer[1 : 1 + HANDLES_LENGTH]
+    metaindex, at = _handle_at(handles, 0)
+    index, at = _handle_at(handles, at)
+    if any(handles[at:]):
+        raise Broken("its footer holds more than it should")
+    return metaindex, index
+
+
+def _handle_at(data: bytes, at: int) -> tuple[Handle, int]:
+    offset, at = uvarint(data, at, len(data))
+    length, at = uvarint(data, at, len(data))
+    return Handle(offset, length), at
+
+
+def handle(value: bytes) -> Handle:
+    """The block handle that an index or metaindex value consists of."""
+    found, at = _handle_at(value, 0)
+    if at != len(value):
+        raise Broken("a block handle is followed by something")
+    return found
+
+
+def read_block(data: bytes, where: Handle) -> bytes:
+    """A block's contents, checked and decompressed."""
+    if where.end > len(data) - FOOTER_LENGTH:
+        raise Broken(f"a block at {where.offset} of {where.length} bytes runs past its end")
+    checked = where.offset + where.length + 1
+    if masked_crc(data[where.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
+        raise Broken(f"the block at {where.offset} doesn't match its checksum")
+    contents, kind = data[where.offset : checked - 1], data[checked - 1]
+    if kind == SNAPPY:
+        contents = _decompressed(contents)
+    elif kind != NO_COMPRESSION:
+        raise Broken(f"the block at {where.offset} has compression {kind}; lakegc knows 0 and 1 (snappy)")
+    if len(contents) < SMALLEST_BLOCK:
+        raise Broken(f"the block at {where.offset} is too short to be one")
+    return contents
+
+
+def snappy_length(contents: bytes) -> int:
+    """The length that a snappy block says it will have, if that is possible."""
+    length, at = uvarint(contents, 0, len(contents))
+    if at > 5 or not SMALLEST_BLOCK <= length <= min(LARGEST, SNAPPY_RATIO * len(contents)):
+        raise Broken("a compressed block announces an impossible length")
+    return length
+
+
+def _decompressed(contents: bytes) -> bytes:
+    try:
+        return bytes(_CODEC.decompress(contents, decompressed_size=snappy_length(contents), asbytes=True))
+    except (OSError, pa.ArrowException) as error:
+        raise Broken("a compressed block can't be decompressed") from error
+
+
+def block_records(block: bytes) -> Iterator[Record]:
+    """The records of a block; keys still have their trailer, if their kind of block has any."""
+    restarts = int.from_bytes(block[-4:], "little")
+    end = len(block) - 4 - 4 * restarts
+    if restarts < 1 or end < 0:
+        raise Broken("a block's restart points don't fit into it")
+    at, key, keys = 0, b"", 0
+    while at < end:
+        shared, at = uvarint(block, at, end)
+        unshared, at = uvarint(block, at, end)
+        length, at = uvarint(block, at, end)
+        if shared > len(key) or unshared + length > end - at:
+            raise Broken("a record runs past its block or shares more than there is")
+        key = key[:shared] + block[at : at + unshared]
+        at += unshared
+        keys += len(key)
+        if keys > LARGEST:
+            raise Broken(f"the keys of one block come to more than {LARGEST} bytes")
+        yield Record(key, block[at : at + length])
+        at += length
+
+
+def data_blocks(table: Table) -> list[Handle]:
+    """The data blocks in order, through one level of index or two. Together they must be all of the file's front."""
+    front, found = table.index.offset, _handles(table, table.index)
+    if table.two_levels:
+        parts = found
+        begin = parts[0].offset if parts else front
+        _check_seamless(parts, begin, front)
+        front, found = begin, [where for part in parts for where in _handles(table, part)]
+    _check_seamless(found, 0, front)
+    return found
+
+
+def _handles(table: Table, index: Handle) -> list[Handle]:
+    return [handle(record.value) for record in block_records(read_block(table.data, index))]
+
+
+def _check_seamless(blocks: list[Handle], begin: int, end: int) -> None:
+    """Each block must begin where the one before ended, so none is read twice and none is left out."""
+    for where in blocks:
+        if where.offset != begin:
+            raise Broken(f"its index skips or repeats bytes: a block begins at {where.offset}, not at {begin}")
+        begin = where.end
+    if begin != end:
+        raise Broken(f"its index leaves out bytes: the last block ends at {begin}, not at {end}")
+
+
+def records(table: Table) -> Iterator[Record]:
+    """Every record in order, keys without trailer. Raises `Broken` also at the very end, where counts don't agree."""
+    count, keys, raw = 0, 0, 0
+    first: bytes | None = None
+    last = b""
+    for where in data_blocks(table):
+        block = read_block(table.data, where)
+        raw += len(block)
+        for stored, value in block_records(block):
+            if stored[-KEY_TRAILER:] != SET_TRAILER:
+                raise Broken("a record is of a kind that lakegc doesn't know")
+            key = stored[:-KEY_TRAILER]
+            if first is None:
+                first = key
+            elif key <= last:
+                raise Broken("its keys are not in order")
+            count, keys, last = count + 1, keys + len(key), key
+            if max(keys, raw) > LARGEST:
+                raise Broken(f"it holds more than {LARGEST} bytes")
+            yield Record(key, value)
+    check_ends(table, count, first or b"", last)
+
+
+def check_ends(table: Table, count: int, first: bytes, last: bytes) -> None:
+    """What was read against what the properties promise."""
+    promised = table.properties
+    if count != promised.count or count != promised.num_entries:
+        raise Broken(f"it holds {count} records and promises {promised.count} (and {promised.num_entries})")
+    if (first, last) != (promised.min_key, promised.max_key):
+        raise Broken("its first and last key are not those that it promises")
+
+
+def _stored_properties(block: bytes) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    last = b""
+    for key, value in block_records(block):
+        if key <= last:
+            raise Broken("its properties are not in order")
+        found[text(key, "a property's name")] = value
+        last = key
+    return found
+
+
+def _with_properties(data: bytes, index: Handle, stored: dict[str, bytes]) -> Table:
+    levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
+    if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
+        raise Broken(f"it has an index of type 0x{levels.hex()}; lakegc knows 0 (one level) and 2 (two)")
+    order = stored.get(f"{_PREFIX}comparator", b"")
+    if order != b"leveldb.BytewiseComparator":
+        raise Broken(f"its keys are in an order that lakegc doesn't know: {order!r}")
+    properties = TableProperties(
+        type=text(_property(stored, "type"), "property type"),
+        entity=text(stored.get("entity", b""), "property entity"),
+        count=_number(stored, "count"),
+        num_entries=_varint_property(stored, f"{_PREFIX}num.entries"),
+        min_key=_property(stored, "min_key"),
+        max_key=_property(stored, "max_key"),
+        estimated_size=_number(stored, "estimated_size_bytes"),
+        user={
+            name: text(value, f"property {name}")
+            for name, value in stored.items()
+            if not name.startswith(_PREFIX) and name not in OWN_PROPERTIES
+        },
+    )
+    return Table(data, properties, index, levels[0] == TWO_LEVELS)
+
+
+def _property(stored: dict[str, bytes], name: str) -> bytes:
+    if name not in stored:
+        raise Broken(f"its property {name} is missing")
+    return stored[name]
+
+
+def _number(stored: dict[str, bytes], name: str) -> int:
+    value = _property(stored, name)
+    if _DECIMAL.fullmatch(value) is None:
+        raise Broken(f"its property {name} is not a number")
+    return int(value)
+
+
+def _varint_property(stored: dict[str, bytes], name: str) -> int:
+    value = _property(stored, name)
+    number, at = uvarint(value, 0, len(value))
+    if at != len(value):
+        raise Broken(f"its property {name} is not a number")
+    return number

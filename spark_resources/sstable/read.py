@@ -1,0 +1,112 @@
+"""The readers: a table's bytes and its name in, values out, `DamagedData` for anything that isn't as it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_resources.errors import WrongUsage
+from spark_resources.model import Commit
+from spark_resources.sstable import values
+from spark_resources.sstable.blocks import Table, open_table, records
+from spark_resources.sstable.decoders import Decoder, default_decoder
+from spark_resources.sstable.ids import content_id
+from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
+from spark_resources.sstable.wire import Broken, about
+
+_T = TypeVar("_T")
+RANGES, METARANGES = "ranges", "metaranges"
+
+
+def read_properties(data: bytes, *, name: str) -> TableProperties:
+    """What the table `name` says of itself. Reads footer and properties only, so it proves nothing of the records."""
+    with about(name):
+        return open_table(data).properties
+
+
+def read_entries(
+    data: bytes,
+    *,
+    name: str,
+    columns: Sequence[str] = ("address", "address_type"),
+    decoder: Decoder | None = None,
+) -> pa.RecordBatch:
+    """The asked-for columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
+
+    Every block's checksum, the order of keys and the number of entries are checked, and the shape of every entry; what
+    a column holds is decoded and checked only when the column is asked for. Raises `DamagedData`.
+    """
+    unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
+    if unknown or not columns:
+        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}; asked for {list(columns)}")
+    with about(name):
+        table = _typed(data, RANGES, "")
+        return (decoder or default_decoder(len(data))).entries(table, columns)
+
+
+def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
+    """All entries of the range `name` with every field, one value each: for single ranges, not for many."""
+    return _each(data, name, RANGES, "", lambda record: values.EntryMessage(record.value).whole(record.key))
+
+
+def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
+    """The ranges of the metarange `name` in order. `entity` is that of a refs dump: commit, branch or tag."""
+    return _each(data, name, METARANGES, entity, values.range_ref)
+
+
+def read_commits(data: bytes, *, name: str) -> list[Commit]:
+    """The commits in the range `name` of a refs dump, with creation dates to the microsecond."""
+    return _each(data, name, RANGES, "commit", values.commit)
+
+
+def read_branches(data: bytes, *, name: str) -> list[Branch]:
+    """The branches in the range `name` of a refs dump."""
+    return _each(data, name, RANGES, "branch", values.branch)
+
+
+def read_tags(data: bytes, *, name: str) -> list[Tag]:
+    """The tags in the range `name` of a refs dump."""
+    return _each(data, name, RANGES, "tag", values.tag)
+
+
+def read_records(data: bytes, *, name: str) -> list[Record]:
+    """The records of any table as they are stored, keys without trailer."""
+    with about(name):
+        return list(records(open_table(data)))
+
+
+def range_ref(data: bytes, *, name: str) -> RangeRef:
+    """What a metarange says of the range `name`."""
+    found = read_properties(data, name=name)
+    return RangeRef(name, found.min_key, found.max_key, found.estimated_size, found.count)
+
+
+def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
+    """The id that the content of the table `name` has. Every record is read and checked on the way."""
+    with about(name):
+        table = open_table(data)
+        return content_id((decoder or default_decoder(len(data))).content(table), table.properties.user)
+
+
+def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
+    """Proves that the table is the one that was committed as `name`, or raises `DamagedData`."""
+    found = table_id(data, name=name, decoder=decoder)
+    with about(name):
+        if found != name:
+            raise Broken(f"its content is that of {found}")
+
+
+def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:
+    with about(name):
+        return [read(record) for record in records(_typed(data, kind, entity))]
+
+
+def _typed(data: bytes, kind: str, entity: str) -> Table:
+    table = open_table(data)
+    found = table.properties
+    if (found.type, found.entity) != (kind, entity):
+        is_, wanted = (f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity)))
+        raise Broken(f"it holds {is_}, not {wanted}")
+    return table

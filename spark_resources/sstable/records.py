@@ -1,0 +1,107 @@
+"""What tables hold, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark_resources.model import AddressType
+
+#: The columns that can be asked of a range. `path` is bytes: lakeFS takes any; an address is protobuf text, so UTF-8.
+#: `size` is in bytes; `last_modified` is what the client or the server wrote, null where the entry has none.
+ENTRY_SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.binary(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("address_type", pa.int8(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("checksum", pa.string(), nullable=False),
+        pa.field("last_modified", pa.timestamp("us", tz="UTC"), nullable=True),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a range: a path of a commit and the object behind it.
+
+    `last_modified` is kept to the microsecond, `size` is in bytes, `checksum` is the content's MD5 as lakeFS computed
+    it, or whatever an import or a client gave.
+    """
+
+    path: bytes
+    address: str
+    address_type: AddressType = AddressType.RELATIVE
+    size: int = 0
+    checksum: str = ""
+    last_modified: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRef:
+    """One range as its metarange names it. `estimated_size` is in bytes; the keys are those of its ends."""
+
+    id: str
+    min_key: bytes
+    max_key: bytes
+    estimated_size: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch of a refs dump. Dumps of today's servers leave the tokens empty."""
+
+    id: str
+    commit_id: str
+    staging_token: str = ""
+    sealed_tokens: tuple[str, ...] = ()
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    id: str
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableProperties:
+    """What a table says of itself. `entity` is of refs dumps only; `user` is what goes into its id (formats §3)."""
+
+    type: str
+    entity: str
+    count: int
+    num_entries: int
+    min_key: bytes
+    max_key: bytes
+    estimated_size: int
+    user: Mapping[str, str]
+
+
+class Record(NamedTuple):
+    """A key without its trailer, and the value as stored."""
+
+    key: bytes
+    value: bytes
+
+
+class WrittenTable(NamedTuple):
+    """A table's id, which is its name under `_lakefs/`, and its bytes."""
+
+    id: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A refs dump of one entity: the id that the server would announce, and every table by id."""
+
+    id: str
+    tables: Mapping[str, bytes]

@@ -1,0 +1,295 @@
+"""What a record's value means: a pair of identity and data, and the protobuf messages in it (formats §3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from spark_resources.model import AddressType, Commit
+from spark_resources.sstable.records import Branch, Entry, RangeRef, Record, Tag
+from spark_resources.sstable.wire import (
+    LENGTH_DELIMITED,
+    VARINT,
+    Broken,
+    fields,
+    put_bytes_field,
+    put_text_field,
+    put_uvarint,
+    put_varint_field,
+    signed,
+    text,
+    uvarint,
+)
+
+ENTRY_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED, 3: VARINT, 4: LENGTH_DELIMITED, 5: LENGTH_DELIMITED,
+                6: VARINT, 7: LENGTH_DELIMITED}  # fmt: skip
+_RANGE_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED, 3: VARINT, 4: VARINT}
+_COMMIT_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED, 3: LENGTH_DELIMITED, 4: LENGTH_DELIMITED,
+                  5: LENGTH_DELIMITED, 6: LENGTH_DELIMITED, 7: LENGTH_DELIMITED, 8: VARINT, 9: VARINT}  # fmt: skip
+_BRANCH_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED, 3: LENGTH_DELIMITED, 4: LENGTH_DELIMITED, 5: VARINT}
+_TAG_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED}
+_TIME_FIELDS = {1: VARINT, 2: VARINT}
+_PAIR_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799  # years 1 to 9999, as protobuf's Timestamp promises
+_HEX_ID = re.compile(r"[0-9a-f]{64}")
+
+
+class Value(NamedTuple):
+    """A record's value: what it is compared by, and what it says."""
+
+    identity: bytes
+    data: bytes
+
+
+def split_value(stored: bytes) -> Value:
+    """The two parts of a stored value, which must be all of it."""
+    identity, at = _part(stored, 0)
+    data, at = _part(stored, at)
+    if at != len(stored):
+        raise Broken("a value is followed by something")
+    return Value(identity, data)
+
+
+def _part(stored: bytes, at: int) -> tuple[bytes, int]:
+    zigzag, at = uvarint(stored, at, len(stored))
+    length = zigzag >> 1
+    if zigzag & 1 or length > len(stored) - at:
+        raise Broken("a part of a value runs past its end")
+    return stored[at : at + length], at + length
+
+
+def put_value(identity: bytes, data: bytes) -> bytes:
+    return put_uvarint(len(identity) << 1) + identity + put_uvarint(len(data) << 1) + data
+
+
+class _Message:
+    """A message's fields by number; a field that may stand once only is refused a second time."""
+
+    def __init__(
+        self, data: bytes, kinds: dict[int, int], what: str, *, repeated: frozenset[int] = frozenset()
+    ) -> None:
+        self.what = what
+        self._numbers: dict[int, int] = {}
+        self._bytes: dict[int, list[bytes]] = {}
+        for number, value, content in fields(data, kinds, what):
+            if number not in repeated and (number in self._numbers or number in self._bytes):
+                raise Broken(f"{what} has field {number} twice")
+            if kinds[number] == VARINT:
+                self._numbers[number] = value
+            else:
+                self._bytes.setdefault(number, []).append(content)
+
+    def has(self, number: int) -> bool:
+        return number in self._bytes
+
+    def number(self, number: int) -> int:
+        return signed(self._numbers.get(number, 0))
+
+    def bytes(self, number: int) -> bytes:
+        return self._bytes.get(number, [b""])[0]
+
+    def text(self, number: int) -> str:
+        return text(self.bytes(number), f"field {number} of {self.what}")
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        return tuple(text(each, f"field {number} of {self.what}") for each in self._bytes.get(number, ()))
+
+    def text_map(self, number: int) -> dict[str, str]:
+        pairs = [_Message(each, _PAIR_FIELDS, f"a pair of {self.what}") for each in self._bytes.get(number, ())]
+        found = {pair.text(1): pair.text(2) for pair in pairs}
+        if len(found) != len(pairs):
+            raise Broken(f"field {number} of {self.what} has a key twice")
+        return found
+
+
+def _micros(data: bytes, what: str) -> int:
+    """A protobuf Timestamp in microseconds since 1970; what is finer is cut off."""
+    message = _Message(data, _TIME_FIELDS, what)
+    seconds, nanos = message.number(1), message.number(2)
+    if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
+        raise Broken(f"{what} is no time")
+    return seconds * 1_000_000 + nanos // 1000
+
+
+def _time(data: bytes, what: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=_micros(data, what))
+
+
+def _put_time(number: int, time: datetime) -> bytes:
+    micros = (time - _EPOCH) // timedelta(microseconds=1)
+    seconds, rest = divmod(micros, 1_000_000)
+    return put_bytes_field(number, put_varint_field(1, seconds) + put_varint_field(2, rest * 1000))
+
+
+def _put_map(number: int, pairs: Mapping[str, str]) -> bytes:
+    """A map field; both parts of a pair are always written, in the order of the keys' bytes."""
+    in_order = sorted((key.encode(), value.encode()) for key, value in pairs.items())
+    return b"".join(
+        put_bytes_field(number, put_bytes_field(1, key) + put_bytes_field(2, value)) for key, value in in_order
+    )
+
+
+# --- entries --------------------------------------------------------------------------------------------------------
+
+
+class EntryMessage:
+    """The protobuf message of an entry. Its shape is checked at once; a field's content when it is asked for."""
+
+    def __init__(self, stored: bytes) -> None:
+        self._message = _Message(split_value(stored).data, ENTRY_FIELDS, "an entry", repeated=frozenset({5}))
+        if not self._message.bytes(1):
+            raise Broken("an entry has no address")
+        if self._message.number(6) not in (0, 1, 2):
+            raise Broken(f"an entry has address type {self._message.number(6)}, which lakegc doesn't know")
+
+    def address(self) -> str:
+        return self._message.text(1)
+
+    def address_type(self) -> int:
+        return self._message.number(6)
+
+    def size(self) -> int:
+        return self._message.number(3)
+
+    def checksum(self) -> str:
+        return self._message.text(4)
+
+    def last_modified(self) -> int | None:
+        """Microseconds since 1970, or None where the entry has no time."""
+        return _micros(self._message.bytes(2), "an entry's time") if self._message.has(2) else None
+
+    def whole(self, path: bytes) -> Entry:
+        micros = self.last_modified()
+        return Entry(
+            path=path,
+            address=self.address(),
+            address_type=AddressType(self.address_type()),
+            size=self.size(),
+            checksum=self.checksum(),
+            last_modified=None if micros is None else _EPOCH + timedelta(microseconds=micros),
+            metadata=self._message.text_map(5),
+            content_type=self._message.text(7),
+        )
+
+
+def put_entry(entry: Entry) -> bytes:
+    """The protobuf message of an entry, fields in order, as the server writes it."""
+    return b"".join(
+        [
+            put_text_field(1, entry.address),
+            b"" if entry.last_modified is None else _put_time(2, entry.last_modified),
+            put_varint_field(3, entry.size),
+            put_text_field(4, entry.checksum),
+            _put_map(5, entry.metadata),
+            put_varint_field(6, entry.address_type),
+            put_text_field(7, entry.content_type),
+        ]
+    )
+
+
+# --- ranges of a metarange ------------------------------------------------------------------------------------------
+
+
+def range_ref(record: Record) -> RangeRef:
+    """The range that a metarange's record names; its key must be the range's largest."""
+    identity, data = split_value(record.value)
+    range_id = text(identity, "a range's id")
+    if _HEX_ID.fullmatch(range_id) is None:
+        raise Broken(f"it names a range '{range_id}', which is no id")
+    message = _Message(data, _RANGE_FIELDS, f"range {range_id}")
+    if message.bytes(2) != record.key:
+        raise Broken(f"range {range_id} is filed under another key than its largest")
+    if message.number(3) < 0 or message.number(4) < 0:
+        raise Broken(f"range {range_id} has a negative size or count")
+    return RangeRef(range_id, message.bytes(1), message.bytes(2), message.number(3), message.number(4))
+
+
+def put_range_ref(ref: RangeRef) -> Record:
+    data = b"".join(
+        [
+            put_bytes_field(1, ref.min_key) if ref.min_key else b"",
+            put_bytes_field(2, ref.max_key) if ref.max_key else b"",
+            put_varint_field(3, ref.estimated_size),
+            put_varint_field(4, ref.count),
+        ]
+    )
+    return Record(ref.max_key, put_value(ref.id.encode(), data))
+
+
+# --- refs dumps -----------------------------------------------------------------------------------------------------
+
+
+def _dumped(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
+    message = _Message(split_value(record.value).data, kinds, what, repeated=repeated)
+    if message.bytes(1) != record.key:
+        raise Broken(f"{what} is filed under a key that is not its id")
+    return message
+
+
+def commit(record: Record) -> Commit:
+    """The commit of a dump's record."""
+    message = _dumped(record, _COMMIT_FIELDS, "a commit", frozenset({6, 7}))
+    if not message.has(4):
+        raise Broken(f"commit {message.text(1)} has no creation date")
+    return Commit(
+        id=message.text(1),
+        parents=message.texts(7),
+        created=_time(message.bytes(4), f"the creation date of commit {message.text(1)}"),
+        metarange_id=message.text(5),
+        version=message.number(8),
+        generation=message.number(9),
+        committer=message.text(2),
+        message=message.text(3),
+        metadata=message.text_map(6),
+    )
+
+
+def put_commit(commit: Commit) -> Record:
+    data = b"".join(
+        [
+            put_text_field(1, commit.id),
+            put_text_field(2, commit.committer),
+            put_text_field(3, commit.message),
+            _put_time(4, commit.created),
+            put_text_field(5, commit.metarange_id),
+            _put_map(6, commit.metadata),
+            *(put_bytes_field(7, parent.encode()) for parent in commit.parents),
+            put_varint_field(8, commit.version),
+            put_varint_field(9, commit.generation),
+        ]
+    )
+    return Record(commit.id.encode(), put_value(commit.id.encode(), data))
+
+
+def branch(record: Record) -> Branch:
+    """The branch of a dump's record."""
+    message = _dumped(record, _BRANCH_FIELDS, "a branch", frozenset({4}))
+    return Branch(message.text(1), message.text(2), message.text(3), message.texts(4), bool(message.number(5)))
+
+
+def put_branch(branch: Branch) -> Record:
+    data = b"".join(
+        [
+            put_text_field(1, branch.id),
+            put_text_field(2, branch.commit_id),
+            put_text_field(3, branch.staging_token),
+            *(put_bytes_field(4, token.encode()) for token in branch.sealed_tokens),
+            put_varint_field(5, int(branch.hidden)),
+        ]
+    )
+    return Record(branch.id.encode(), put_value(branch.commit_id.encode(), data))
+
+
+def tag(record: Record) -> Tag:
+    """The tag of a dump's record."""
+    message = _dumped(record, _TAG_FIELDS, "a tag")
+    return Tag(message.text(1), message.text(2))
+
+
+def put_tag(tag: Tag) -> Record:
+    data = put_text_field(1, tag.id) + put_text_field(2, tag.commit_id)
+    return Record(tag.id.encode(), put_value(tag.commit_id.encode(), data))

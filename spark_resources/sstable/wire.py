@@ -1,0 +1,110 @@
+"""The smallest pieces of a table: varints, protobuf fields, and the one way in which bytes are found to be broken.
+
+Everything here works on bytes that may have been made to do harm: no number is trusted before it was compared with what
+is there, and nothing recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_resources.errors import DamagedData
+
+_SIGN = 1 << 63
+_WRAP = 1 << 64
+VARINT = 0
+LENGTH_DELIMITED = 2
+
+
+class Broken(Exception):
+    """Raised inside the package for bytes that aren't what they must be; `about` gives it the table's name."""
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Turn what is broken in the table `name` into `DamagedData`."""
+    try:
+        yield
+    except Broken as broken:
+        raise DamagedData(
+            f"table {name} can't be used: {broken}. Restore this table from a backup; nothing was deleted."
+        ) from broken
+
+
+def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The unsigned varint at `at`, and where it ends. At most ten bytes, 64 bits, and never past `end`."""
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >= _WRAP:
+                break
+            return value, at
+        shift += 7
+        if shift > 63:
+            break
+    raise Broken("a number in it runs past its end or past 64 bits")
+
+
+def put_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def signed(value: int) -> int:
+    """What a 64-bit varint means as an int64 of protobuf (two's complement)."""
+    return value - _WRAP if value >= _SIGN else value
+
+
+def unsigned(value: int) -> int:
+    return value + _WRAP if value < 0 else value
+
+
+def text(data: bytes, what: str) -> str:
+    """Bytes that must be UTF-8, as protobuf strings are."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Broken(f"{what} is not UTF-8") from error
+
+
+def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[int, int, bytes]]:
+    """The fields of a protobuf message: number, value of a varint (or 0), bytes of a string (or none).
+
+    `kinds` has the wire type of every field that lakegc knows; any other field is refused, since nobody can say
+    whether ignoring it would lose something live.
+    """
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = uvarint(message, at, end)
+        number, kind = tag >> 3, tag & 7
+        if kinds.get(number) != kind:
+            raise Broken(f"{what} has a field {number} of wire type {kind}, which lakegc doesn't know")
+        value, at = uvarint(message, at, end)
+        if kind == VARINT:
+            yield number, value, b""
+            continue
+        if value > end - at:
+            raise Broken(f"field {number} of {what} runs past its end")
+        yield number, 0, message[at : at + value]
+        at += value
+
+
+def put_varint_field(number: int, value: int) -> bytes:
+    """A varint field as protobuf 3 writes it: nothing at all for the default."""
+    return b"" if value == 0 else put_uvarint(number << 3 | VARINT) + put_uvarint(unsigned(value))
+
+
+def put_bytes_field(number: int, value: bytes) -> bytes:
+    return put_uvarint(number << 3 | LENGTH_DELIMITED) + put_uvarint(len(value)) + value
+
+
+def put_text_field(number: int, value: str) -> bytes:
+    return b"" if value == "" else put_bytes_field(number, value.encode("utf-8"))

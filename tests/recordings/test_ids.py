@@ -1,0 +1,222 @@
+"""Every recorded table and commit has the id that its content gives (formats §3)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.errors import DamagedData
+from spark_resources.model import Commit
+from spark_resources.sstable import (
+    commit_id,
+    entry_identity,
+    range_ref,
+    read_branches,
+    read_commits,
+    read_properties,
+    read_ranges,
+    read_records,
+    read_tags,
+    read_whole_entries,
+    table_id,
+    verify_table,
+    write_branches,
+    write_table,
+    write_tags,
+)
+from spark_resources.sstable.blocks import data_blocks, open_table, read_block
+from spark_resources.sstable.decoders import decoders
+from spark_resources.sstable.values import split_value
+from spark_resources.sstable.writer import TableBuilder
+
+_FOLDERS = os.environ.get("LAKEGC_RECORDINGS", str(Path(__file__).parent / "data")).split(":")
+RECORDINGS = sorted(meta.parent for folder in _FOLDERS for meta in Path(folder).glob("*/meta.json"))
+
+
+def _tables(recording: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted((recording / "namespace" / "_lakefs").iterdir()):
+        if len(path.name) == 64:
+            yield path.name, path.read_bytes()
+
+
+def _small(data: bytes) -> bool:
+    return len(data) < 200_000
+
+
+@pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
+def recording(request: pytest.FixtureRequest) -> Path:
+    """One recording after the other."""
+    return Path(request.param)
+
+
+def test_recordings_are_there() -> None:
+    """There is something to check: a folder without recordings is a failure, not a success."""
+    assert RECORDINGS
+
+
+@pytest.mark.parametrize("decoder", decoders(), ids=lambda decoder: decoder.name)
+def test_no_table_is_another_than_its_name_says(recording: Path, decoder: Any) -> None:
+    """The content of every recorded table hashes to its file name, with every decoder."""
+    tables = dict(_tables(recording))
+
+    assert {name: name for name in tables} == {
+        name: table_id(data, name=name, decoder=decoder) for name, data in tables.items()
+    }
+
+
+def test_a_table_under_another_name_is_not_taken_for_it(recording: Path) -> None:
+    """A whole and undamaged table is refused under any name but its own."""
+    for name, data in _tables(recording):
+        verify_table(data, name=name)
+        with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):
+            verify_table(data, name="0" * 64)
+        break
+
+
+def test_no_recorded_commit_is_another_than_its_id_says(recording: Path) -> None:
+    """Every commit of the dump and of the API has the id that its content gives, and both tell the same."""
+    dumped = {
+        commit.id: commit
+        for name, data in _tables(recording)
+        if _is(data, "ranges", "commit")
+        for commit in read_commits(data, name=name)
+    }
+    listed = {commit.id: commit for commit in map(_api_commit, _api(recording, "commits_reachable_from_branches"))}
+
+    assert dumped
+    assert listed
+    assert {each: each for each in dumped} == {each: commit_id(commit) for each, commit in dumped.items()}
+    assert {each: each for each in listed} == {each: commit_id(commit) for each, commit in listed.items()}
+    assert {each: dumped[each].parents for each in listed} == {each: c.parents for each, c in listed.items()}
+    assert {each: dumped[each].metarange_id for each in listed} == {each: c.metarange_id for each, c in listed.items()}
+    assert {each: dumped[each].generation for each in listed} == {each: c.generation for each, c in listed.items()}
+
+
+def test_dumped_branches_and_tags_are_those_of_the_server(recording: Path) -> None:
+    """The heads and tags of a dump are those that the API lists."""
+    tables = dict(_tables(recording))
+    branches = {
+        b.id: b.commit_id for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)
+    }
+    tags = {t.id: t.commit_id for n, d in tables.items() if _is(d, "ranges", "tag") for t in read_tags(d, name=n)}
+
+    assert branches == {each["id"]: each["commit_id"] for each in _results(recording, "branches")}
+    assert tags == {each["id"]: each["commit_id"] for each in _results(recording, "tags")}
+
+
+def test_every_metarange_describes_its_ranges_as_they_are(recording: Path) -> None:
+    """What a metarange says of a range (ends, count, size) is what the range says of itself."""
+    tables = dict(_tables(recording))
+    refs = [
+        ref
+        for name, data in tables.items()
+        if (found := read_properties(data, name=name)).type == "metaranges"
+        for ref in read_ranges(data, name=name, entity=found.entity)
+    ]
+
+    assert refs
+    assert refs == [range_ref(tables[ref.id], name=ref.id) for ref in refs]
+
+
+def test_identity_of_every_recorded_entry_is_computed_alike(recording: Path) -> None:
+    """The identity that the server stored with an entry is the one that lakegc computes from its fields."""
+    for name, data in _tables(recording):
+        if _is(data, "ranges", "") and _small(data):
+            stored = [split_value(record.value).identity for record in read_records(data, name=name)]
+
+            assert stored == [entry_identity(entry) for entry in read_whole_entries(data, name=name)]
+
+
+def test_rewriting_a_recorded_table_gives_its_id_and_its_blocks(recording: Path) -> None:
+    """A table written from recorded records has the recorded id and, once decompressed, the recorded blocks."""
+    for name, data in _tables(recording):
+        properties = read_properties(data, name=name)
+        written = write_table(read_records(data, name=name), properties.user)
+
+        assert written.id == name
+        assert _blocks(written.data) == _blocks(data)
+
+
+def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(recording: Path) -> None:
+    """Where snappy had nothing to do, the bytes are the server's: properties, index, footer and all."""
+    same = 0
+    for name, data in _tables(recording):
+        builder = TableBuilder(read_records(data, name=name), read_properties(data, name=name).user)
+        if all(read_block(data, each) == data[each.offset : each.offset + each.length] for each in _all_blocks(data)):
+            same += 1
+
+            assert builder.finish() == data
+            assert builder.ref() == range_ref(data, name=name)
+    assert same or recording.name == "wide"
+
+
+def test_rewriting_dumped_refs_gives_their_ids(recording: Path) -> None:
+    """Dumps of branches and tags written from values have the ids that the server announced."""
+    tables = dict(_tables(recording))
+    announced = json.loads((recording / "api" / "refs_dump.json").read_text())["body"]
+    branches = [b for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)]
+    tags = [t for n, d in tables.items() if _is(d, "ranges", "tag") for t in read_tags(d, name=n)]
+
+    for dump, entity in ((write_branches(branches), "branch"), (write_tags(tags), "tag")):
+        key = {"branch": "branches", "tag": "tags"}[entity] + "_meta_range_id"
+        if sum(_is(d, "ranges", entity) for d in tables.values()) <= 1 and all(map(_small, dump.tables.values())):
+            ranges = {name for name, data in tables.items() if _is(data, "ranges", entity)}
+
+            assert ranges <= set(dump.tables)
+            if _uncompressed(tables[announced[key]], ranges, tables):
+                assert dump.id == announced[key]
+
+
+def _uncompressed(top: bytes, ranges: set[str], tables: dict[str, bytes]) -> bool:
+    """Whether the sizes that a metarange states can't depend on the implementation of snappy."""
+    return all(
+        read_block(data, each) == data[each.offset : each.offset + each.length]
+        for data in (top, *(tables[name] for name in ranges))
+        for each in data_blocks(open_table(data))
+    )
+
+
+def _all_blocks(data: bytes) -> list[Any]:
+    table = open_table(data)
+    return [*data_blocks(table), table.index]
+
+
+def _blocks(data: bytes) -> list[bytes]:
+    return [read_block(data, each) for each in data_blocks(open_table(data))]
+
+
+def _is(data: bytes, kind: str, entity: str) -> bool:
+    properties = open_table(data).properties
+    return (properties.type, properties.entity) == (kind, entity)
+
+
+def _api(recording: Path, name: str) -> list[dict[str, Any]]:
+    found = json.loads((recording / "api" / f"{name}.json").read_text())
+    commits: list[dict[str, Any]] = found["commits"]
+    return commits
+
+
+def _results(recording: Path, name: str) -> list[dict[str, Any]]:
+    found = json.loads((recording / "api" / f"{name}.json").read_text())
+    results: list[dict[str, Any]] = found["body"]["results"]
+    return results
+
+
+def _api_commit(found: dict[str, Any]) -> Commit:
+    return Commit(
+        id=found["id"],
+        parents=tuple(found["parents"]),
+        created=datetime.fromtimestamp(found["creation_date"], UTC),
+        metarange_id=found["meta_range_id"],
+        version=found["version"],
+        generation=found["generation"],
+        committer=found["committer"],
+        message=found["message"],
+        metadata=found.get("metadata") or {},
+    )
