@@ -112,6 +112,10 @@ class Namespace:
         """What follows the bucket, without slashes at its ends' end; may be empty, may hold inner slashes."""
         return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
 
+    def normal_form(self) -> str:
+        """The place without what spellings may differ in: two namespaces are one place where these agree."""
+        return _loosely(self.uri)
+
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
         """Where an address lies, and its key relative to the namespace if that is inside (the address itself if not)."""
         if kind is AddressType.RELATIVE:
@@ -127,6 +131,26 @@ class Namespace:
         if any(loose.startswith(_loosely(root) + "/") for root in (self.uri, *self.also)):
             return Place.CONFLICT, address
         return Place.OUTSIDE, address
+
+    def lookalikes(self) -> str:
+        """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
+        shapes = {_loosely(root) for root in (self.uri, *self.also)}
+        forms = [
+            f"(?i:{re.escape(host)})" + "".join(f"/+{re.escape(part)}" for part in parts)
+            for host, *parts in (shape.split("/") for shape in sorted(shapes))
+        ]
+        return rf"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*(?:{'|'.join(forms)})/"
+
+    def check_elsewhere(self, address: str) -> None:
+        """Raise `Refused` (invariant 5) where a full address is this namespace's but for scheme, case or slashes."""
+        place, _ = self.place(address, AddressType.FULL)
+        if place is Place.CONFLICT:
+            raise Refused(
+                f"the address {address} differs from the namespace {self.uri} only in scheme, host's case or slashes. "
+                "If both are one place, lakegc would take live objects for garbage, so it stops here. "
+                "Compare the repository's storage namespace with the address, and report this form.",
+                invariant=5,
+            )
 
     def key(self, location: str) -> str:
         """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""
@@ -212,3 +236,104 @@ class Partition:
 def old_enough_before(start: datetime, min_age: timedelta) -> datetime:
     """The cutoff of a mark: what the store dates after it is young (invariant 6). `start` is the store's clock."""
     return start - min_age
+
+
+def is_candidate(key: str, *, local_adapter: bool = False) -> bool:
+    """Whether a stored key may ever be collected (formats §1, §4; invariant 5).
+
+    Objects under `data/` at any depth, and legacy objects at the namespace's root. Never `_lakefs/`, the server's probe
+    file, what lies under another folder, or the parts of unfinished uploads that the local adapter keeps at the root.
+    """
+    if key.startswith("data/"):
+        return len(key) > len("data/")
+    if "/" in key or key in ("", "dummy"):
+        return False
+    return not (local_adapter and _UPLOAD_PART.match(key))
+
+
+_UPLOAD_PART = re.compile(r"^[0-9a-f]+-\d{5}$")
+
+
+# --- schemas of the DataFrames --------------------------------------------------------------------------------------
+# Addresses are keys relative to the namespace. Sizes are bytes.
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+STORED_OBJECTS = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified", _TIME, nullable=False),  # the store's clock
+        pa.field("checksum", pa.string()),  # the store's ETag without quotes, where it has one
+        pa.field("slice", pa.string(), nullable=False),  # the folder that was listed; "" for the root
+    ]
+)
+ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
+COMMIT_VERDICTS = pa.schema(
+    [
+        pa.field("commit_id", pa.string(), nullable=False),
+        pa.field("retained", pa.bool_(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("branch", pa.string()),  # whose line and rule decided; null for a dangling line
+        pa.field("days", pa.int64()),
+        pa.field("until", _TIME),  # when the verdict changes, or changed; the server's clock
+        pa.field("created", _TIME),  # the commit's own date, which its client chose
+        pa.field("message", pa.string()),
+        pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
+        pa.field("server_listed", pa.bool_(), nullable=False),
+    ]
+)
+HEADS = pa.schema(
+    [
+        pa.field("branch", pa.string(), nullable=False),
+        pa.field("commit_id", pa.string(), nullable=False),
+        pa.field("metarange_id", pa.string(), nullable=False),  # "" for a branch without objects
+    ]
+)
+RANGE_REFS = pa.schema(
+    [
+        pa.field("range_id", pa.string(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("min_key", pa.binary(), nullable=False),
+        pa.field("max_key", pa.binary(), nullable=False),
+    ]
+)
+METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
+HEAD_ENTRIES = pa.schema(
+    [
+        pa.field("range_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+    ]
+)
+SERVED = pa.schema(
+    [
+        pa.field("branch", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),  # of the head's entry that raised the question
+        pa.field("address", pa.string()),  # what the branch serves, if that lies inside; null if nothing or outside
+        pa.field("answered", pa.bool_(), nullable=False),
+    ]
+)
+EXPIRED_OBJECTS = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified", _TIME, nullable=False),  # the store's clock
+        pa.field("checksum", pa.string()),
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),  # see ExpiredReason
+        pa.field("commit_id", pa.string()),  # the expired commit that kept it longest
+        pa.field("branch", pa.string()),  # whose rule let that commit go
+        pa.field("days", pa.int64()),
+        pa.field("until", _TIME),  # when that commit expired; the server's clock
+    ]
+)
+
+
+class ExpiredReason(StrEnum):
+    """Why an object is expired: what a person reads in a review."""
+
+    EXPIRED_COMMIT = "only expired commits refer to it"
+    NEVER_COMMITTED = "no commit and no staged change refers to it"
+    UNKNOWN = "no retained commit refers to it"  # where the commit graph may not be read

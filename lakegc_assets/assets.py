@@ -1,0 +1,116 @@
+"""The graph of a mark: five assets, each computed once for a repository and a mark, in the order that keeps data safe.
+
+The order is the safety rule of the whole system. What is listed first can only become *more* referenced by what is read
+later, so an object that moves from staging to a commit meanwhile is seen by at least one of the steps behind it.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakegc_assets.marking import committed_addresses as committed
+from lakegc_assets.marking import expired_set as expired
+from lakegc_assets.marking import namespace_slices as slices
+from lakegc_assets.marking import retained_commits as retained
+from lakegc_assets.marking import uncommitted_addresses as uncommitted
+from lakegc_assets.marking.metadata import described
+from lakegc_assets.marking.resource import MarkOptions, MarksResource
+from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, EXPIRED_OBJECTS, STORED_OBJECTS, Scope
+from spark_resources.settings import parse_duration
+
+PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
+"""One partition a repository and mark; its key is `repository|mark_id`."""
+
+
+class MarkConfig(dg.Config):
+    """The options of one mark; the first asset takes them, and the mark keeps them."""
+
+    scope: Scope = Field(
+        default=Scope.UNIFIED,
+        description="unified: every stored object; committed: what expired commits hold; "
+        "uncommitted: what no commit at all refers to",
+    )
+    min_age: str = Field(default="", description="keep what the store dates younger, e.g. 24h; empty: as configured")
+    allow_young: bool = Field(default=False, description="allow a minimum age below 24h: only while nobody writes")
+    accept_missing: list[str] = Field(default=[], description="live addresses that are known to be lost")
+
+    def options(self) -> MarkOptions:
+        try:
+            min_age: timedelta | None = parse_duration(self.min_age) if self.min_age else None
+        except ValueError as error:
+            raise WrongUsage(f"min_age: {error}; expected something like 24h, 90m or 1d12h") from None
+        return MarkOptions(self.scope, min_age, self.allow_young, tuple(self.accept_missing))
+
+
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"})
+def namespace_slices(
+    context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource
+) -> dg.MaterializeResult[Any]:
+    """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them."""
+    with told():
+        run = marks.begin(context.partition_key, config.options(), context.log.info)
+        slices.list_namespace(run)
+        return described(run, slices.ASSET, STORED_OBJECTS)
+
+
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[namespace_slices], kinds={"pyspark", "parquet"})
+def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+    """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage."""
+    with told():
+        run = marks.go_on(context.partition_key, context.log.info)
+        uncommitted.read_uncommitted(run)
+        return described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
+
+
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"})
+def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+    """Every commit with its verdict: retained or expired, by which branch and rule, and until when."""
+    with told():
+        run = marks.go_on(context.partition_key, context.log.info)
+        retained.judge_commits(run)
+        return described(run, retained.ASSET, COMMIT_VERDICTS)
+
+
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[retained_commits], kinds={"pyspark", "parquet"})
+def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+    """Every address that a retained commit reaches, from its ranges, each of which is read once."""
+    with told():
+        run = marks.go_on(context.partition_key, context.log.info)
+        committed.read_ranges(run)
+        return described(run, committed.ASSET, ADDRESSES, part=committed.ADDRESSES_PART)
+
+
+@dg.asset(
+    group_name="review",
+    partitions_def=PARTITIONS,
+    deps=[namespace_slices, uncommitted_addresses, retained_commits, committed_addresses],
+    kinds={"pyspark", "parquet"},
+)
+def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+    """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first."""
+    with told():
+        run = marks.go_on(context.partition_key, context.log.info)
+        expired.compute(run)
+        return described(run, expired.ASSET, EXPIRED_OBJECTS)
+
+
+MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen."""
+    try:
+        yield
+    except LakegcError as error:
+        metadata: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
+        if isinstance(error, Refused) and error.invariant is not None:
+            metadata["invariant"] = error.invariant
+        raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+

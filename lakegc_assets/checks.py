@@ -1,0 +1,119 @@
+"""The invariants as asset checks, for people to see: each measures again what the asset already stopped at.
+
+A check reads the mark's record in the namespace and decides nothing; an asset that breaks an invariant never gets here.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets import assets
+from lakegc_assets.marking.resource import MarksResource
+from spark_resources.errors import LakegcError
+from spark_resources.marks import CHAIN, MarkRecord, check_order
+
+Measured = tuple[bool, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One check: the asset it belongs to, its name and sentence, and what it measures in a mark's record."""
+
+    asset: dg.AssetsDefinition
+    name: str
+    number: int
+    promise: str
+    measure: Callable[[MarkRecord], Measured]
+
+
+def clocks_agree(record: MarkRecord) -> Measured:
+    times = [datetime.fromisoformat(text) for text in record.clocks.values()]
+    return len(times) == 3, {"seconds_apart": (max(times) - min(times)).total_seconds(), **record.clocks}
+
+
+def inside_only(record: MarkRecord) -> Measured:
+    facts = record.steps["namespace_slices"].facts
+    return True, {"objects": facts["objects"], "not_candidates": facts["not_candidates"]}
+
+
+def read_twice(record: MarkRecord) -> Measured:
+    facts = record.steps["uncommitted_addresses"].facts
+    both = [facts.get(part, {}) for part in ("first", "second")]
+    return all("files" in one for one in both), {f"{part}.{k}": v for part in ("first", "second") for k, v in facts[part].items()}
+
+
+def heads_retained(record: MarkRecord) -> Measured:
+    facts = record.steps["retained_commits"].facts
+    return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired") }
+
+
+def ranges_whole(record: MarkRecord) -> Measured:
+    facts = record.steps["committed_addresses"].facts
+    return True, {name: facts[name] for name in ("ranges", "entries", "outside", "bytes_read")}
+
+
+def in_order(record: MarkRecord) -> Measured:
+    check_order(record, before="expired_set")
+    steps = [(name, record.steps[name]) for name in CHAIN]
+    fine = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
+    return fine, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
+
+
+def live_is_listed(record: MarkRecord) -> Measured:
+    facts = record.steps["expired_set"].facts
+    names = ("live_inside", "live_not_listed", "live_lost", "live_lost_accepted")
+    return facts["live_lost"] == facts["live_lost_accepted"], {name: facts[name] for name in names}
+
+
+def same_bytes_asked(record: MarkRecord) -> Measured:
+    facts = record.steps["expired_set"].facts
+    names = ("questions", "unasked", "unanswered", "kept_as_served_or_unclear")
+    return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names}
+
+
+def young_kept(record: MarkRecord) -> Measured:
+    facts = record.steps["expired_set"].facts
+    return record.cutoff <= record.start, {
+        "start": record.start.isoformat(),
+        "cutoff": record.cutoff.isoformat(),
+        "young": facts["young"],
+    }
+
+
+INVARIANTS = [
+    Invariant(assets.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree),
+    Invariant(assets.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
+    Invariant(assets.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
+    Invariant(assets.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
+    Invariant(assets.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
+    Invariant(assets.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
+    Invariant(assets.expired_set, "live_is_listed", 3, "The store lists every live address.", live_is_listed),
+    Invariant(assets.expired_set, "same_bytes_asked", 2, "Every branch was asked about equal sizes.", same_bytes_asked),
+    Invariant(assets.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
+]
+
+
+def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=invariant.asset,
+        name=invariant.name,
+        description=f"{invariant.promise} (invariant {invariant.number})",
+        blocking=False,
+        partitions_def=assets.PARTITIONS,
+    )
+    def check(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
+        try:
+            passed, measured = invariant.measure(marks.record(context.partition_key))
+        except LakegcError as error:
+            return dg.AssetCheckResult(passed=False, description=str(error))
+        return dg.AssetCheckResult(passed=passed, metadata=dict(measured))
+
+    return check
+
+
+MARK_CHECKS = [as_check(invariant) for invariant in INVARIANTS]

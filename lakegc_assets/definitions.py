@@ -1,0 +1,30 @@
+"""The code location: everything that Dagster loads, and nothing that decides."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lakegc_assets.assets import MARK_ASSETS, PARTITIONS
+from lakegc_assets.checks import MARK_CHECKS
+from lakegc_assets.marking.resource import MarksResource
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.session import SparkResource
+
+mark_job = dg.define_asset_job(
+    "mark",
+    selection=dg.AssetSelection.assets(*MARK_ASSETS),
+    partitions_def=PARTITIONS,
+    executor_def=dg.in_process_executor,
+    description="Computes what may go in one repository, and deletes nothing.",
+)
+
+lakefs = LakeFSResource()
+spark = SparkResource()
+
+defs = dg.Definitions(
+    assets=MARK_ASSETS,
+    asset_checks=MARK_CHECKS,
+    jobs=[mark_job],
+    resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},
+    executor=dg.in_process_executor,
+)

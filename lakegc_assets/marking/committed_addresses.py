@@ -1,0 +1,96 @@
+"""`committed_addresses`: every address that a retained commit reaches: metaranges → ranges, each read once."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from spark_resources import sstable
+from spark_resources.datasets import Batches, arrow_to_spark, write_dataset
+from spark_resources.entries import (
+    fetched_ahead,
+    id_tasks,
+    ranges_of,
+    read_table,
+    write_addresses,
+)
+from spark_resources.errors import DamagedData
+from spark_resources.marks import asset_folder
+from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
+from spark_resources.executors import on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "committed_addresses"
+ADDRESSES_PART, RANGES_PART = "addresses", "ranges"
+
+_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
+
+
+def read_ranges(run: MarkRun) -> None:
+    """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
+
+    For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
+    is committed, it is every range table under `_lakefs/` (formats §6).
+    """
+    with step(run, ASSET) as notes:
+        verdicts = run.read("retained_commits", COMMIT_VERDICTS)
+        everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
+        run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
+        ranges = every_range(run) if everything else committed_ranges(run, verdicts, notes)
+        folder = asset_folder(run.mark.record.mark_id, ASSET, RANGES_PART)
+        manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
+        notes.wrote(manifest, RANGES_PART)
+        refs = run.read_dataset(manifest, RANGE_REFS)
+        entries = sum(row["entries"] for row in refs.groupBy().sum("entries").toDF("entries").collect() if row["entries"])
+        run.say(f"reading {manifest.rows:,} ranges with {entries:,} entries")
+        folder = asset_folder(run.mark.record.mark_id, ASSET, ADDRESSES_PART)
+        tasks = refs.repartition(max(1, min(manifest.rows, 4 * run.spark().sparkContext.defaultParallelism)))
+        dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
+        notes.wrote(dataset, ADDRESSES_PART)
+        if counts.get("ranges", 0) != manifest.rows or counts.get("entries", 0) != entries:
+            raise DamagedData(
+                f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where "
+                f"{manifest.rows} with {entries} are needed. Nothing was marked; run it again.",
+                invariant=3,
+            )
+        notes.facts |= {"ranges": manifest.rows, "entries": entries, "inside": dataset.rows}
+        notes.facts |= {"outside": counts.get("outside", 0), "bytes_read": counts.get("bytes", 0)}
+
+
+def committed_ranges(run: MarkRun, verdicts: DataFrame, notes: StepNotes) -> DataFrame:
+    """The distinct ranges of the commits that count, as RANGE_REFS."""
+    if run.mark.record.scope is not Scope.UNCOMMITTED:
+        verdicts = verdicts.where("retained")
+    counted = [row["metarange_id"] for row in verdicts.select("metarange_id").dropDuplicates().collect()]
+    metaranges = [one for one in counted if one]
+    notes.facts["metaranges"] = len(metaranges)
+    return distinct_ranges(ranges_of(run.spark(), run.place, metaranges))
+
+
+def distinct_ranges(ranges: DataFrame) -> DataFrame:
+    """Each range once; a range that two metaranges describe differently stays twice, and is then refused when read."""
+    return ranges.select(*RANGE_REFS.names).dropDuplicates()
+
+
+def every_range(run: MarkRun) -> DataFrame:
+    """Every range table under `_lakefs/`, whoever refers to it. Metaranges and dumps are told apart and left out."""
+    found = (_TABLE_KEY.match(one.key) for page in run.store.pages("_lakefs/", delimiter="/") for one in page.objects)
+    place = run.place
+
+    def read(batches: Batches) -> Batches:
+        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        for table_id, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="this namespace")):
+            properties = sstable.read_properties(data, name=table_id)
+            if properties.type == "ranges":
+                row = [table_id, properties.count, properties.min_key, properties.max_key]
+                arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)
+
+    tasks = id_tasks(run.spark(), "table_id", [match.group(1) for match in found if match], batch=16)
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(RANGE_REFS))
+

@@ -1,0 +1,84 @@
+"""Live addresses that the listing lacks: a wrong or partial listing, another spelling, or a real loss (invariant 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets import mark
+from lakegc_assets.marking.run import MarkRun, StepNotes
+from spark_resources.datasets import Batches, Place, arrow_to_spark
+from spark_resources.errors import Refused
+from spark_resources.model import ADDRESSES
+from spark_resources.executors import on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PROBES_AT_ONCE = 16
+SURELY_A_FEW = 1000
+NAMED = 10
+
+
+def check_listing(
+    run: MarkRun, notes: StepNotes, slices: DataFrame, committed: DataFrame, uncommitted: DataFrame
+) -> None:
+    """Raise `Refused` where live addresses are missing from the store: all of them, or more than the bound.
+
+    An object that was uploaded and staged after the listing is no loss: the store lists it now, under exactly its key.
+    """
+    live = committed.unionByName(uncommitted).persist()
+    missing = mark.missing_from_listing(live, slices).persist()
+    inside, absent = live.dropDuplicates().count(), missing.count()
+    notes.facts |= {"live_inside": inside, "live_not_listed": absent}
+    if absent > SURELY_A_FEW and absent * 2 > inside:
+        raise refusal(run, absent, inside, [row["address"] for row in missing.limit(NAMED).collect()])
+    lost = missing.transform(not_listed_now(run.place)).persist()
+    accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
+    lost_count, accepted_count = lost.count(), accepted.count()
+    notes.facts |= {"live_lost": lost_count, "live_lost_accepted": accepted_count}
+    unknown = lost_count - accepted_count
+    if unknown > run.limits.missing or (lost_count == inside and unknown > 0):
+        names = lost.transform(mark.without(accepted)).orderBy("address").limit(NAMED).collect()
+        raise refusal(run, unknown, inside, [row["address"] for row in names])
+    for frame in (lost, missing, live):
+        frame.unpersist()
+
+
+def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
+    listed = "".join(f"\n  {name!r}" for name in names) + ("\n  …" if absent > len(names) else "")
+    return Refused(
+        f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {run.store.where}:{listed}\n"
+        "Either the listing is wrong or partial (another store, another path, missing rights), and then everything would "
+        "look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. Known "
+        "losses are accepted with --accept-missing FILE, one address a line.",
+        invariant=3,
+    )
+
+
+def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
+    """Keep the addresses (column `address`) that the store doesn't list at this moment, byte for byte.
+
+    A listing and not a HEAD: a store that folds keys would answer a HEAD for a key that it lists under another name.
+    """
+
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([pa.array(unlisted(place, batch.column(0)), pa.string())], schema=ADDRESSES)
+
+    return lambda df: df.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES))
+
+
+def unlisted(place: Place, addresses: pa.Array) -> list[str]:
+    store = place.store()
+
+    def there(address: str) -> bool:
+        page = next(iter(store.pages(address, page_size=1)), None)
+        return page is not None and bool(page.objects) and page.objects[0].key == address
+
+    asked = addresses.to_pylist()
+    with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
+        return [one for one, found in zip(asked, pool.map(there, asked), strict=True) if not found]

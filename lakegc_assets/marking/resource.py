@@ -1,0 +1,200 @@
+"""Marks as a Dagster resource: opens the mark of a partition for a step, and holds the repository's lease for the run."""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of resources
+
+import getpass
+import os
+import platform
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
+from pydantic import PrivateAttr
+
+from lakegc_assets.marking.run import Limits, MarkRun, Say, Target, find_target, read_clocks
+from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.lease import Lease, take_lease
+from spark_resources.marks import Mark, MarkRecord, claim_namespace
+from spark_resources.model import MarkState, Partition, Scope, old_enough_before
+from spark_resources.session import SparkResource
+from spark_resources.settings import Settings
+
+LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
+
+
+@dataclass(frozen=True, slots=True)
+class MarkOptions:
+    """What a person chooses for one mark. `min_age` None means the configured one."""
+
+    scope: Scope = Scope.UNIFIED
+    min_age: timedelta | None = None
+    allow_young: bool = False
+    accept_missing: tuple[str, ...] = ()
+
+
+class MarksResource(ConfigurableResource["MarksResource"]):
+    """Opens marks. What isn't configured here comes from `LAKEGC_*` variables (see `spark_resources.settings`)."""
+
+    lakefs: ResourceDependency[LakeFSResource]
+    spark: ResourceDependency[SparkResource]
+
+    _lease: Lease | None = PrivateAttr(default=None)
+
+    def begin(self, partition_key: str, options: MarkOptions, say: Say) -> MarkRun:
+        """Begin the mark of a partition, or go on with it while it is unfinished. Takes the lease.
+
+        Raises `Refused` where the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
+        """
+        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        min_age = checked_age(settings.min_age if options.min_age is None else options.min_age, options)
+        target = find_target(lakefs, partition.repository, settings.store())
+        refuse_read_only(target.repository)
+        refuse_overlap(target, lakefs)
+        clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
+        clocks.check(settings.max_clock_skew, partition.repository)
+        self.hold(partition, target, settings)
+        claim_namespace(target.place, target.repository.id, target.repository.created)
+        record = MarkRecord(
+            mark_id=partition.mark_id,
+            state=MarkState.MARKING,
+            repository=target.repository.id,
+            repository_created=target.repository.created,
+            namespace=target.place.namespace.uri,
+            scope=options.scope,
+            min_age=min_age,
+            start=clocks.store,
+            cutoff=old_enough_before(clocks.store, min_age),
+            server_now=clocks.server,
+            rules=lakefs.rules(partition.repository),
+            by=who(),
+            versions=versions(),
+            clocks=clocks.facts(),
+            accepted_missing=options.accept_missing,
+        )
+        return self._run(partition, target, Mark.begin(target.place, record), lakefs, settings, say)
+
+    def go_on(self, partition_key: str, say: Say) -> MarkRun:
+        """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
+        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        target = find_target(lakefs, partition.repository, settings.store())
+        mark = Mark.open(target.place, partition.mark_id)
+        mark.check_unfinished()
+        self.hold(partition, target, settings)
+        refuse_another_repository(mark.record, target)
+        return self._run(partition, target, mark, lakefs, settings, say)
+
+    def record(self, partition_key: str) -> MarkRecord:
+        """The record of a partition's mark as the namespace holds it now."""
+        partition = Partition.parse(partition_key)
+        target = find_target(self.lakefs.client(), partition.repository, self.settings().store())
+        return Mark.open(target.place, partition.mark_id).record
+
+    def settings(self) -> Settings:
+        return Settings.load(os.environ, Path.home())
+
+    def hold(self, partition: Partition, target: Target, settings: Settings) -> None:
+        """Take the repository's lease for this run, once, and see that it still holds."""
+        if self._lease is None:
+            self._lease = take_lease(
+                target.place.store(),
+                who=who(),
+                mark_id=partition.mark_id,
+                token=secrets.token_hex(16),
+                single_deployment=settings.single_deployment,
+            )
+        self._lease.check()
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def _run(
+        self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, settings: Settings, say: Say
+    ) -> MarkRun:
+        limits = Limits(settings.max_clock_skew, settings.max_missing, settings.max_questions)
+        return MarkRun(partition, target, mark, lakefs, self._session, limits, say)
+
+    def _session(self) -> Any:
+        return self.spark.spark_session
+
+
+# --- what forbids a mark --------------------------------------------------------------------------------------------
+
+
+def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
+    """The minimum age, or `Refused` where it is short and nobody said that this is meant (invariant 6)."""
+    if min_age < timedelta(0):
+        raise WrongUsage(f"a minimum age of {min_age} is in the future")
+    if min_age < LEAST_MIN_AGE and not options.allow_young:
+        raise Refused(
+            f"a minimum age of {min_age} is less than {LEAST_MIN_AGE}, the life of a link token: an object that was "
+            "uploaded and isn't linked yet would look like garbage. Add --allow-young if nobody writes to this "
+            "repository now.",
+            invariant=6,
+        )
+    return min_age
+
+
+def refuse_read_only(repository: Repository) -> None:
+    if repository.read_only:
+        raise LakegcError(
+            f"repository {repository.id} is read-only, and lakeFS refuses to list what is live in it. "
+            "It can't be marked until it is writable."
+        )
+
+
+def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
+    """Raise `Refused` where another repository of this server lives in, around or at the same place (invariant 5)."""
+    mine = target.place.namespace.normal_form()
+    try:
+        for other in lakefs.repositories():
+            theirs = other.namespace().normal_form()
+            if other.id != target.repository.id and (mine + "/").startswith(theirs + "/"):
+                raise overlap(target, other)
+            if other.id != target.repository.id and (theirs + "/").startswith(mine + "/"):
+                raise overlap(target, other)
+    except Forbidden:
+        pass  # who may not list repositories relies on the owner's mark in the namespace
+
+
+def overlap(target: Target, other: Repository) -> Refused:
+    return Refused(
+        f"the namespace {target.place.namespace.uri} of {target.repository.id} overlaps {other.storage_namespace} of "
+        f"{other.id}: each would take the other's objects for garbage. Neither can be collected.",
+        invariant=5,
+    )
+
+
+def refuse_another_repository(record: MarkRecord, target: Target) -> None:
+    today = (target.repository.id, target.repository.created, target.place.namespace.uri)
+    if today != (record.repository, record.repository_created, record.namespace):
+        raise Refused(
+            f"mark {record.mark_id} was made of another repository than today's {target.repository.id} (created "
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S} in {target.place.namespace.uri}). Make a new mark.",
+            invariant=7,
+        )
+
+
+# --- who and what made a mark ---------------------------------------------------------------------------------------
+
+
+def who() -> str:
+    """The person and machine that make a mark, for colleagues who meet its lease."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"user {os.getuid()}"
+    return f"{name}@{socket.gethostname()} (process {os.getpid()})"
+
+
+def versions() -> dict[str, str]:
+    packages = ("lakegc", "pyspark", "pyarrow", "lakefs-sdk", "dagster")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}

@@ -1,0 +1,195 @@
+"""`retained_commits`: the rule on the commit graph ∪ the server's list, and every branch head there is (formats §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
+from spark_resources import sstable
+from spark_resources.datasets import finish_dataset, write_file
+from spark_resources.entries import read_table
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.gc_lists import parse_commits_csv
+from spark_resources.marks import asset_folder
+from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit
+
+ASSET = "retained_commits"
+HEADS_PART = "heads"
+
+Graph = dict[str, Commit]
+
+
+def judge_commits(run: MarkRun) -> None:
+    """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
+
+    Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2).
+    """
+    with step(run, ASSET) as notes:
+        repository, rules = run.partition.repository, run.mark.record.rules
+        check_rules(run)
+        before = run.lakefs.branches(repository)
+        run.say("reading the commit graph")
+        graph = commit_graph(run)
+        run.say("waiting for the server's list of retained commits")
+        listed = server_list(run)
+        after = run.lakefs.branches(repository)
+        if graph is None:
+            commits = {head: run.lakefs.commit(repository, head) for head in sorted({*before.values(), *after.values()})}
+            verdicts = [only_known_as_head(commits[head], branch) for branch, head in sorted(after.items())]
+        else:
+            commits = completed(run, graph, {*before.values(), *after.values()})
+            verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
+        verdicts = with_server_list(distinct(verdicts), listed or [])
+        verdicts = with_earlier_heads(verdicts, before, commits)
+        write_verdicts(run, notes, verdicts)
+        write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
+        check_rules(run)
+        by_server = sum(1 for one in verdicts if one.why is Reason.SERVER)
+        notes.facts |= {
+            "commits": len(verdicts),
+            "retained": sum(one.retained for one in verdicts),
+            "expired": sum(not one.retained for one in verdicts),
+            "retained_by_server_only": by_server,
+            "server_listed": None if listed is None else len(listed),
+            "branches": len(after),
+            "graph": graph is not None,
+            "all_ranges": graph is None and (rules is None or run.mark.record.scope == "uncommitted"),
+        }
+        run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained")
+
+
+def check_rules(run: MarkRun) -> None:
+    """Raise `Refused` where the rules are no longer those that this mark began with."""
+    rules = run.lakefs.rules(run.partition.repository)
+    if rules != run.mark.record.rules:
+        raise Refused(
+            f"the retention rules of {run.partition.repository} were changed while it was being marked. "
+            "Make a new mark, so that it goes by the new rules throughout.",
+            invariant=7,
+        )
+
+
+def commit_graph(run: MarkRun) -> Graph | None:
+    """Every commit of the repository from a dump of its references, or None where that may not be read.
+
+    The dump's content hash and each commit's id are proved (formats §3).
+    """
+    dump = run.lakefs.dump_refs(run.partition.repository)
+    if dump is None:
+        return None
+    graph: Graph = {}
+    for ref in sstable.read_ranges(proved_table(run, dump.commits), name=dump.commits, entity="commit"):
+        for commit in sstable.read_commits(proved_table(run, ref.id), name=ref.id):
+            check_commit(commit)
+            graph[commit.id] = commit
+    return graph
+
+
+def proved_table(run: MarkRun, table_id: str) -> bytes:
+    data = read_table(run.place, table_id, needed_by="the dump of references")
+    sstable.verify_table(data, name=table_id)
+    return data
+
+
+def check_commit(commit: Commit) -> None:
+    if sstable.commit_id(commit) != commit.id:
+        raise DamagedData(
+            f"commit {commit.id} is not what its id promises: somebody changed its parents, date or content. "
+            "Nothing can be told to be garbage by such a graph."
+        )
+
+
+def completed(run: MarkRun, graph: Graph, heads: set[str]) -> Graph:
+    """The graph with the heads that were made after it was dumped, and their ancestors."""
+    waiting = sorted(heads - graph.keys())
+    while waiting:
+        commit = run.lakefs.commit(run.partition.repository, waiting.pop())
+        check_commit(commit)
+        graph[commit.id] = commit
+        waiting.extend(parent for parent in commit.parents if parent not in graph)
+    return graph
+
+
+def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
+    """The commits that the server retains, with their metaranges; None for a repository without rules."""
+    location = run.lakefs.prepare_commits(run.partition.repository)
+    rules = run.mark.record.rules
+    if (location is None) != (rules is None):
+        raise Refused(
+            f"the server says that {run.partition.repository} has {'no ' if location is None else ''}retention rules, "
+            "and said otherwise when this mark began. Make a new mark.",
+            invariant=7,
+        )
+    if location is None:
+        return None
+    key = run.place.namespace.key(location)
+    try:
+        data = run.store.read(key)
+    except NotThere as error:
+        raise DamagedData(
+            f"the server announced its list of retained commits at {location}, and it is not there. What is retained "
+            "can't be told; check that lakegc and the server see the same store, and run it again.",
+            invariant=3,
+        ) from error
+    listed = parse_commits_csv(data, where=location)
+    if not listed:
+        raise DamagedData(f"the list of retained commits at {location} is empty; a repository has a head.", invariant=3)
+    return listed
+
+
+def only_known_as_head(commit: Commit, branch: str) -> Verdict:
+    return Verdict(
+        commit.id, True, Reason.HEAD, branch, None, None, commit.metarange_id, commit.created, commit.message
+    )
+
+
+def distinct(verdicts: list[Verdict]) -> list[Verdict]:
+    return list({one.commit_id: one for one in verdicts}.values())
+
+
+def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
+    """Retain what was a head while the server prepared its list, though a branch moved or went away meanwhile."""
+    by_id = {one.commit_id: one for one in verdicts}
+    for branch, head in sorted(before.items()):
+        if head not in by_id or not by_id[head].retained:
+            listed = head in by_id and by_id[head].server_listed
+            by_id[head] = replace(only_known_as_head(commits[head], branch), server_listed=listed)
+    return sorted(by_id.values(), key=lambda one: one.commit_id)
+
+
+def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> None:
+    rows = [
+        {
+            "commit_id": one.commit_id,
+            "retained": one.retained,
+            "reason": one.why.value,
+            "branch": one.branch,
+            "days": one.days,
+            "until": one.until,
+            "created": one.created,
+            "message": one.message,
+            "metarange_id": one.metarange_id,
+            "server_listed": one.server_listed,
+        }
+        for one in verdicts
+    ]
+    write_rows(run, notes, "", rows, COMMIT_VERDICTS)
+
+
+def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], commits: Graph) -> None:
+    rows = [
+        {"branch": branch, "commit_id": head, "metarange_id": commits[head].metarange_id}
+        for branch, head in sorted(heads)
+    ]
+    write_rows(run, notes, HEADS_PART, rows, HEADS)
+
+
+def write_rows(run: MarkRun, notes: StepNotes, part: str, rows: list[dict[str, object]], schema: pa.Schema) -> None:
+    """A dataset of one file, written by the driver, which holds the commit graph anyway."""
+    folder = asset_folder(run.mark.record.mark_id, ASSET, part)
+    file = write_file(pa.Table.from_pylist(rows, schema=schema), run.place, folder, "part-00000.parquet")
+    notes.wrote(finish_dataset(run.place, folder, [file]), part)

@@ -1,0 +1,148 @@
+"""What every step of a mark works with, and how a run comes to it: repository, namespace, clocks, lease, record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from spark_resources.datasets import Dataset, Place, read_dataset
+from spark_resources.errors import LakegcError, Refused
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.marks import Mark, StepRecord, check_order
+from spark_resources.model import Partition
+from spark_resources.stores.base import Store
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that the listing lacks;
+    `questions` to the server about equal sizes, beyond which objects are kept."""
+
+    clock_skew: timedelta = timedelta(minutes=5)
+    missing: int = 0
+    questions: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A repository, the type of its block store, and its namespace with the store behind it."""
+
+    repository: Repository
+    blockstore: str
+    place: Place
+
+
+def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSettings) -> Target:
+    """The repository and where its objects are. Raises `NotThere` for an unknown one."""
+    repository = lakefs.repository(repository_id)
+    blockstore = lakefs.config().blockstore(repository.storage_id)
+    also: tuple[str, ...] = ()
+    if blockstore == "local" and store_settings.local_path is not None:
+        # the local adapter writes and announces the same place with its configured path (formats §4)
+        name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
+        also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
+    return Target(repository, blockstore, Place(repository.namespace(also=also), store_settings))
+
+
+@dataclass(slots=True)
+class MarkRun:
+    """One unfinished mark at work: what its steps read from, write to, and are bounded by."""
+
+    partition: Partition
+    target: Target
+    mark: Mark
+    lakefs: LakeFS
+    spark: Callable[[], SparkSession]
+    limits: Limits
+    say: Say
+
+    @property
+    def place(self) -> Place:
+        return self.target.place
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    @property
+    def local_adapter(self) -> bool:
+        return self.target.blockstore == "local"
+
+    def read(self, asset: str, schema: pa.Schema, part: str = "") -> DataFrame:
+        """A dataset that an earlier step of this mark wrote, verified. Raises `Refused` where it isn't there."""
+        return self.read_dataset(self.mark.dataset(asset, part), schema)
+
+    def read_dataset(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark(), self.place, dataset, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Three readings of now, taken one after the other: the store's (floored), the lakeFS server's, this machine's."""
+
+    store: datetime
+    server: datetime
+    machine: datetime
+
+    def check(self, bound: timedelta, where: str) -> None:
+        """Raise `Refused` where two of them differ by more than the bound (invariant 6)."""
+        readings = {"the object store": self.store, "the lakeFS server": self.server, "this machine": self.machine}
+        first, last = min(readings, key=lambda n: readings[n]), max(readings, key=lambda n: readings[n])
+        apart = readings[last] - readings[first]
+        if apart > bound:
+            raise Refused(
+                f"the clocks of {where} disagree: {first} says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says "
+                f"{readings[last]:%Y-%m-%d %H:%M:%S} UTC, {apart} apart (bound {bound}). Ages can't be judged. "
+                "Set the clocks right (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference is known and harmless.",
+                invariant=6,
+            )
+
+    def facts(self) -> dict[str, str]:
+        return {name: getattr(self, name).isoformat() for name in ("store", "server", "machine")}
+
+
+def read_clocks(store: Store, lakefs: LakeFS, machine: Callable[[], datetime]) -> Clocks:
+    """The three clocks. A store whose clock was set on purpose (a sandbox) sets this machine's alike."""
+    return Clocks(store.now(), lakefs.server_time(), machine() + store.clock_offset)
+
+
+@contextmanager
+def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
+    """Around the work of an asset: refuses on a finished mark, notes times by the store's clock, records failures."""
+    run.mark.check_unfinished()
+    check_order(run.mark.record, before=asset)
+    started, began = run.store.now(), time.monotonic()
+    notes = StepNotes()
+    try:
+        yield notes
+    except LakegcError as error:
+        run.mark.fail(f"{asset}: {error}")
+        raise
+    except Exception as error:
+        run.mark.fail(f"{asset}: {type(error).__name__}: {error}")
+        raise
+    notes.facts["seconds"] = round(time.monotonic() - began, 2)
+    run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
+
+
+@dataclass(slots=True)
+class StepNotes:
+    """What a step writes down while it works: its datasets, and facts (JSON) for checks and people."""
+
+    datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def wrote(self, dataset: Dataset, part: str = "") -> None:
+        self.datasets[part] = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}

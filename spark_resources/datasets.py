@@ -1,0 +1,250 @@
+"""DataFrames in a namespace: Parquet files written and read by the executors, and a list of exactly these files.
+
+A dataset exists when its list of files does (`_files.json`, written last). Readers take the files that the list names,
+check each one's SHA-256 and row count, and miss none (invariants 3 and 12). No Hadoop file system is involved.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.model import Namespace
+from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.stores import open_store
+from spark_resources.stores.base import Store
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ROWS_A_FILE = 1_000_000
+LIST_NAME = "_files.json"
+
+
+@functools.lru_cache(maxsize=64)
+def _opened(namespace: Namespace, settings: StoreSettings) -> Store:
+    return open_store(namespace, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A namespace and how to reach its store: small, picklable, opened once in each process."""
+
+    namespace: Namespace
+    settings: StoreSettings
+
+    def store(self) -> Store:
+        return _opened(self.namespace, self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One Parquet file of a dataset; `name` is relative to its folder, `size` in bytes, `sha256` in hex."""
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A finished dataset: the key of its folder (with a slash at the end) and its files."""
+
+    folder: str
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def listing(self) -> bytes:
+        """The bytes of `_files.json`: canonical, so that their hash names the dataset's exact content."""
+        return json.dumps({"files": [asdict(file) for file in self.files]}, sort_keys=True, indent=1).encode()
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.listing()).hexdigest()
+
+
+def arrow_to_spark(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Counts: TypeAlias = dict[str, int]
+Producer: TypeAlias = Callable[[Batches, Counts], Batches]
+
+_FILE_SCHEMA = pa.schema(
+    [("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("sha256", pa.string()), ("counts", pa.string())]
+)
+
+
+def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -> Dataset:
+    """Write a DataFrame as Parquet files of at most a million rows; what the folder held before is removed first.
+
+    The columns must be exactly those of `schema`. Nothing is collected but the list of files.
+    """
+    return write_produced(df.select(*schema.names), lambda batches, _: batches, place, folder, schema)[0]
+
+
+def write_produced(
+    tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
+) -> tuple[Dataset, Counts]:
+    """Write what `produce` makes of each task's batches, without a detour through the JVM; also its counts, summed.
+
+    `produce` gets the batches of a partition and a dict to count in, and yields batches of `schema`.
+    """
+    remove_folder(place, folder)
+
+    def run(batches: Batches) -> Batches:
+        counts: Counts = {}
+        yield from _write_files(produce(batches, counts), place, folder, schema)
+        yield _row(None, 0, 0, None, json.dumps(counts))
+
+    with errors_from_executors():
+        rows = tasks.mapInArrow(on_executor(run), arrow_to_spark(_FILE_SCHEMA)).collect()
+    total: Counts = {}
+    for row in rows:
+        for name, count in json.loads(row["counts"] or "{}").items():
+            total[name] = total.get(name, 0) + count
+    files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["name"] is not None]
+    return finish_dataset(place, folder, files), total
+
+
+def finish_dataset(place: Place, folder: str, files: list[File]) -> Dataset:
+    """Write the list of files: from now on the dataset exists."""
+    dataset = Dataset(folder, tuple(sorted(files, key=lambda file: file.name)))
+    place.store().write(folder + LIST_NAME, dataset.listing())
+    return dataset
+
+
+def _write_files(batches: Batches, place: Place, folder: str, schema: pa.Schema) -> Batches:
+    """Inside a task: write its rows, yield a row for each file."""
+    stem, number, held = task_name(), 0, 0
+    pending: list[pa.RecordBatch] = []
+
+    def flush() -> pa.RecordBatch:
+        name = f"{stem}-{number:03d}.parquet"
+        table = pa.Table.from_batches(pending).select(schema.names).cast(schema)
+        file = write_file(table, place, folder, name)
+        return _row(file.name, file.rows, file.size, file.sha256, None)
+
+    for batch in batches:
+        if batch.num_rows:
+            pending.append(batch)
+            held += batch.num_rows
+        if held >= ROWS_A_FILE:
+            yield flush()
+            number, pending, held = number + 1, [], 0
+    if held:
+        yield flush()
+
+
+def task_name() -> str:
+    """Inside a task: the stem of its files' names.
+
+    A repeated attempt writes under names of its own, so an earlier one that still runs can't change a listed file.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else "part-00000"
+
+
+def _row(name: str | None, rows: int, size: int, sha256: str | None, counts: str | None) -> pa.RecordBatch:
+    values = [name, rows, size, sha256, counts]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], type=field.type) for value, field in zip(values, _FILE_SCHEMA, strict=True)],
+        schema=_FILE_SCHEMA,
+    )
+
+
+def write_file(table: pa.Table, place: Place, folder: str, name: str) -> File:
+    """Write one Parquet file of a dataset; it counts only once the list of files names it."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    data = buffer.getvalue()
+    place.store().write(folder + name, data)
+    return File(name, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+def remove_folder(place: Place, folder: str) -> None:
+    """Delete what an earlier, unfinished try left right in a folder of a mark (never called on a finished one)."""
+    store = place.store()
+    for page in store.pages(folder, delimiter="/"):
+        results = store.delete_many([found.key for found in page.objects])
+        failed = [result for result in results if result.code]
+        if failed:
+            raise DamagedData(
+                f"{failed[0].key} in {store.where} is left of an earlier try and can't be removed "
+                f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+                invariant=12,
+            )
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dataset:
+    """The dataset of a folder. Raises `DamagedData` where its list is missing or isn't the one with this hash."""
+    store = place.store()
+    try:
+        data = store.read(folder + LIST_NAME)
+    except NotThere as error:
+        raise DamagedData(
+            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or lost. Make a new mark.", invariant=12
+        ) from error
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedData(f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12)
+    files = tuple(File(**entry) for entry in json.loads(data)["files"])
+    return Dataset(folder, files)
+
+
+def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema) -> DataFrame:
+    """The rows of a dataset, read by the executors, each file verified against the list."""
+    files, folder = dataset.files, dataset.folder
+    if not files:
+        return spark.createDataFrame([], arrow_to_spark(schema))
+
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_file(place, folder, files[number], schema).to_batches(max_chunksize=100_000)
+
+    tasks = spark.range(0, len(files), 1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
+    """One verified Parquet file. Raises `DamagedData` where bytes, rows or columns aren't those that were written."""
+    store = place.store()
+    try:
+        data = store.read(folder + file.name)
+    except NotThere as error:
+        raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")
+    table = pq.read_table(io.BytesIO(data))
+    if table.num_rows != file.rows or table.schema.names != schema.names:
+        raise DamagedData(f"{folder}{file.name} in {store.where} holds other rows than its list says. Make a new mark.")
+    return table.cast(schema)

@@ -1,0 +1,209 @@
+"""From commits to addresses: metaranges → ranges → entries, each table fetched and decoded once, on the executors.
+
+Ids are content hashes and tables immutable, so a list of range ids *is* a set of addresses (formats §3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources import sstable
+from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_spark, write_produced
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.model import ADDRESSES, HEAD_ENTRIES, METARANGE_RANGES, RANGE_REFS, AddressType, Namespace
+from spark_resources.executors import on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
+
+ENTRY_BYTES = 32  # of a range, on average
+TABLES_AHEAD = 4  # tables in flight in each task while the last one is decoded
+_ID = re.compile(r"^[0-9a-f]{64}$")
+
+
+# --- one table ------------------------------------------------------------------------------------------------------
+
+
+def table_key(table_id: str) -> str:
+    """The key of a range or metarange. Raises `DamagedData` where the id is none."""
+    if not _ID.match(table_id):
+        raise DamagedData(f"'{table_id[:80]}' is not the id of a range or metarange (64 hex digits expected)")
+    return f"_lakefs/{table_id}"
+
+
+def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
+    """The bytes of a table. Raises `DamagedData` (invariant 3) where it is missing: absence is never an empty set."""
+    store = place.store()
+    try:
+        return store.read(table_key(table_id))
+    except NotThere as error:
+        raise DamagedData(
+            f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "
+            "Restore it from a backup; until then nothing can be collected here.",
+            invariant=3,
+        ) from error
+
+
+def fetched_ahead(
+    ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int = TABLES_AHEAD
+) -> Iterator[tuple[str, bytes]]:
+    """Ids with their bytes, in order, the next ones being fetched while the last one is used."""
+    with ThreadPoolExecutor(max_workers=ahead) as pool:
+        source = iter(ids)
+        waiting: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
+        while waiting:
+            one, future = waiting.pop(0)
+            data = future.result()
+            waiting.extend((following, pool.submit(fetch, following)) for following in islice(source, 1))
+            yield one, data
+
+
+# --- metaranges → ranges --------------------------------------------------------------------------------------------
+
+
+def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> DataFrame:
+    """The ranges that each metarange refers to, content hash of the metarange proved (METARANGE_RANGES)."""
+
+    def read(batches: Batches) -> Batches:
+        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        for metarange, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="a commit")):
+            sstable.verify_table(data, name=metarange)
+            refs = sstable.read_ranges(data, name=metarange)
+            rows = [
+                {"metarange_id": metarange, "range_id": r.id, "entries": r.count, "min_key": r.min_key, "max_key": r.max_key}
+                for r in refs
+            ]
+            yield from pa.Table.from_pylist(rows, schema=METARANGE_RANGES).to_batches()
+
+    distinct = sorted({one for one in metaranges if one})
+    for one in distinct:
+        table_key(one)
+    tasks = id_tasks(spark, "metarange_id", distinct, batch=16)
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
+
+
+def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) -> DataFrame:
+    """Ids as a DataFrame of one column, spread over tasks of at least `batch` ids."""
+    schema = pa.schema([pa.field(name, pa.string(), nullable=False)])
+    if not ids:
+        return spark.createDataFrame([], arrow_to_spark(schema))
+    table = pa.table({name: pa.array(ids, pa.string())}, schema=schema)
+    wanted = max(1, min(len(ids) // batch, 8 * spark.sparkContext.defaultParallelism))
+    return spark.createDataFrame(table).repartition(wanted)
+
+
+# --- ranges → addresses ---------------------------------------------------------------------------------------------
+
+
+def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
+    """Addresses as keys relative to the namespace (formats §4), and how many lie outside.
+
+    Raises `Refused` (invariant 5) for an address that is the namespace's but for scheme, host's case or slashes.
+    """
+    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
+    if pc.all(relative, min_count=0).as_py():
+        return addresses, 0
+    full = pc.match_substring_regex(addresses, r"^[A-Za-z][A-Za-z0-9+.\-]*://")
+    bare = pc.or_(relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full)))
+    kept = [addresses.filter(bare)]
+    rest = addresses.filter(pc.invert(bare))
+    for root in (namespace.uri, *namespace.also):
+        inside = pc.starts_with(rest, root + "/")
+        kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
+        rest = rest.filter(pc.invert(inside))
+    conflicts = rest.filter(pc.match_substring_regex(rest, namespace.lookalikes()))
+    for address in conflicts.slice(0, 1).to_pylist():
+        namespace.check_elsewhere(address)
+    return pa.chunked_array(kept).combine_chunks(), len(rest)
+
+
+def address_batches(
+    place: Place, refs: Iterable[Ref], counts: Counts, decoder: sstable.Decoder
+) -> Iterator[pa.RecordBatch]:
+    """The inside addresses of ranges (rows of RANGE_REFS), a batch a range; counts ranges, bytes, entries, outside."""
+    known = {str(ref["range_id"]): ref for ref in refs}
+    for range_id, data in fetched_ahead(known, lambda one: read_table(place, one, needed_by="a metarange")):
+        check_range(data, known[range_id])
+        batch = sstable.read_entries(data, name=range_id, columns=("address", "address_type"), decoder=decoder)
+        keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
+        for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
+            counts[name] = counts.get(name, 0) + count
+        yield pa.RecordBatch.from_arrays([keys], schema=ADDRESSES)
+
+
+def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
+    """The decoder for this many entries: the fast one costs its start-up."""
+    return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
+
+
+def check_range(data: bytes, ref: Ref) -> None:
+    """Raise `DamagedData` where a range is not the one its metarange describes: count, first and last key."""
+    name = str(ref["range_id"])
+    found = sstable.read_properties(data, name=name)
+    if (found.count, found.min_key, found.max_key) != (ref["entries"], ref["min_key"], ref["max_key"]):
+        raise DamagedData(
+            f"range {name} is not the one its metarange describes: {found.count} entries from {found.min_key!r} to "
+            f"{found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to {ref['max_key']!r}. "
+            "Restore it from a backup; nothing was deleted."
+        )
+
+
+def write_addresses(ranges: DataFrame, place: Place, folder: str, *, total_entries: int) -> tuple[Dataset, Counts]:
+    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses as a dataset."""
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        refs = (row for batch in batches for row in batch.to_pylist())
+        return address_batches(place, refs, counts, sstable.default_decoder(total_entries * ENTRY_BYTES))
+
+    return write_produced(ranges.select(*RANGE_REFS.names), produce, place, folder, ADDRESSES)
+
+
+def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
+    """Addresses of ranges with the range that holds them: columns range_id, address."""
+    schema = pa.schema([pa.field("range_id", pa.string(), nullable=False), *ADDRESSES])
+
+    def read(batches: Batches) -> Batches:
+        refs = [row for batch in batches for row in batch.to_pylist()]
+        decoder = decoder_for(refs)
+        for ref in refs:
+            for batch in address_batches(place, [ref], {}, decoder):
+                ids = pa.repeat(pa.scalar(ref["range_id"], pa.string()), batch.num_rows)
+                yield pa.RecordBatch.from_arrays([ids, batch.column(0)], schema=schema)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def entries_of_size(ranges: DataFrame, place: Place, sizes: frozenset[int] | None) -> DataFrame:
+    """Entries of ranges whose size is one of `sizes` (all where None): HEAD_ENTRIES."""
+    wanted = None if sizes is None else pa.array(sorted(sizes), pa.int64())
+
+    def read(batches: Batches) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = decoder_for(refs.values())
+        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a branch head")):
+            check_range(data, refs[range_id])
+            batch = sstable.read_entries(data, name=range_id, columns=("path", "size"), decoder=decoder)
+            if wanted is not None:
+                batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
+            paths = text_paths(batch.column("path"), range_id)
+            yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(HEAD_ENTRIES))
+
+
+def text_paths(paths: pa.Array, range_id: str) -> pa.Array:
+    """Paths as text, since the server is asked about them in text. Raises `DamagedData` where one is not UTF-8."""
+    try:
+        return paths.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DamagedData(f"range {range_id} has a path that is not UTF-8, so no server can be asked about it") from error

@@ -1,0 +1,56 @@
+"""The way home for errors: what fails on an executor arrives on the driver as the exception it was, with its message for
+people, instead of a stack trace of two languages. Executors import this module; it imports neither Spark nor Dagster.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from spark_resources.errors import LakegcError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MARK = re.compile(r"lakegc-error\[([A-Za-z0-9+/=]+)\]")
+
+
+def on_executor(
+    step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Wrap a `mapInArrow` function so that a lakegc error it raises can be raised again on the driver."""
+
+    def wrapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from step(batches)
+        except LakegcError as error:
+            packed = base64.b64encode(pickle.dumps(error)).decode()
+            raise RuntimeError(f"lakegc-error[{packed}]") from None
+
+    return wrapped
+
+
+@contextmanager
+def errors_from_executors() -> Iterator[None]:
+    """Around a Spark action: turns a failed job into the error that an executor raised, or into a sentence."""
+    try:
+        yield
+    except LakegcError:
+        raise
+    except Exception as error:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        if not isinstance(error, PySparkException | Py4JError):
+            raise
+        text = str(error)
+        found = _MARK.search(text)
+        if found is not None:
+            raised: LakegcError = pickle.loads(base64.b64decode(found.group(1)))
+            raise raised from None
+        last = next((line for line in reversed(text.splitlines()) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), "")
+        raise LakegcError(f"a Spark task failed: {last or text.strip().splitlines()[0]}") from error

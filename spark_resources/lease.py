@@ -1,0 +1,166 @@
+"""One mark or sweep per repository at a time, across deployments: a lease in the namespace (invariant 11).
+
+The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged by
+the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic: such
+a store is refused unless the configuration says that there is one deployment.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.stores.base import AlreadyThere, Changed, Store
+
+LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
+LEASE_TIME = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking."""
+
+    who: str
+    mark_id: str
+    token: str
+    until: datetime
+
+    def to_json(self) -> bytes:
+        return json.dumps(
+            {"who": self.who, "mark_id": self.mark_id, "token": self.token, "until": self.until.isoformat()}
+        ).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Holder:
+        try:
+            found = json.loads(data)
+            until = datetime.fromisoformat(found["until"])
+            return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), until.astimezone(UTC))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(
+                f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, delete it.",
+                invariant=11,
+            ) from error
+
+
+class Lease:
+    """A held lease: renewed by a thread of its own until it is released."""
+
+    def __init__(self, store: Store, holder: Holder, tag: str, valid_until: float, clock: Callable[[], float]) -> None:
+        self._store, self._holder, self._tag = store, holder, tag
+        self._valid_until, self._clock = valid_until, clock
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._lost: str | None = None
+        self._thread = threading.Thread(target=self._keep, name="lakegc-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def mark_id(self) -> str:
+        return self._holder.mark_id
+
+    def left(self) -> timedelta:
+        """How long it surely lasts, by the monotonic clock of this process."""
+        return timedelta(seconds=self._valid_until - self._clock())
+
+    def check(self, *, at_least: timedelta = timedelta(seconds=30)) -> None:
+        """Raise `Refused` where the lease was lost or has less left than a request may take."""
+        if self._lost is not None or self.left() < at_least:
+            raise Refused(
+                f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
+                "Nothing more was done; run the same command again.",
+                invariant=11,
+            )
+
+    def renew(self) -> None:
+        with self._lock:
+            began = self._clock()
+            holder = Holder(
+                self._holder.who, self._holder.mark_id, self._holder.token, self._store.now() + LEASE_TIME
+            )
+            try:
+                self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
+            except (Changed, NotThere) as error:
+                self._lost = "another run took it over"
+                raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+            self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
+
+    def release(self) -> None:
+        """Give it back, so that the next run needn't wait. Never raises: an unreleased lease ends by itself."""
+        self._stop.set()
+        self._thread.join(timeout=30)
+        with self._lock:
+            try:
+                # expired instead of deleted: between reading and deleting, another run could have taken it
+                gone = Holder(self._holder.who, self._holder.mark_id, self._holder.token, datetime.fromtimestamp(0, UTC))
+                self._store.replace_if_unchanged(LEASE_KEY, gone.to_json(), self._tag)
+            except LakegcError:
+                pass  # it ends by itself when its time is over
+
+    def _keep(self) -> None:
+        while not self._stop.wait(LEASE_TIME.total_seconds() / 3):
+            try:
+                self.renew()
+            except Refused:
+                return  # check() says so to whoever works under it
+            except LakegcError:
+                continue  # tried again at the next turn, while the lease still has time left
+
+
+def current_holder(store: Store) -> Holder | None:
+    """Who holds the lease now by the store's clock, or None."""
+    try:
+        holder = Holder.from_json(store.read(LEASE_KEY), store.where)
+    except NotThere:
+        return None
+    return holder if holder.until > store.now() else None
+
+
+def take_lease(
+    store: Store,
+    *,
+    who: str,
+    mark_id: str,
+    token: str,
+    single_deployment: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> Lease:
+    """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
+
+    An expired lease (by the store's clock) is taken over. `token` must be unique to this call.
+    """
+    if not (store.quirks.conditional_writes or single_deployment):
+        raise Refused(
+            f"{store.where} has no conditional writes, so two runs could not be kept apart. If this is the only lakegc "
+            "that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            invariant=11,
+        )
+    began = clock()
+    mine = Holder(who, mark_id, token, store.now() + LEASE_TIME)
+    try:
+        tag = store.write_if_absent(LEASE_KEY, mine.to_json())
+    except AlreadyThere:
+        try:
+            data, seen = store.read_with_tag(LEASE_KEY)
+            held = Holder.from_json(data, store.where)
+            if held.token == token:
+                tag = seen  # our own write, whose answer was lost and which was then repeated
+            elif held.until > store.now():
+                raise _held_by(held, store)
+            else:
+                tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
+        except (Changed, NotThere) as error:
+            raise Refused(f"another run just took the lease on {store.where}. Try again later.", invariant=11) from error
+    return Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
+
+
+def _held_by(holder: Holder, store: Store) -> Refused:
+    return Refused(
+        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
+        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then; a run that died lets go by itself at that time.",
+        invariant=11,
+    )

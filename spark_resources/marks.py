@@ -1,0 +1,341 @@
+"""A mark in the namespace: its folder, its record, its states (design, "A mark in the namespace").
+
+    _lakefs/retention/gc/lakegc/<mark_id>/mark.json      the record: state, cutoff, scope, rules, steps, digest
+    _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
+    _lakefs/retention/gc/unified/<mark_id>/deleted/…     the expired set in the reference collector's layout
+
+The state is read from here and nowhere else. A mark is finished when its record says so, which is the last write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from spark_resources.datasets import Dataset, Place, open_dataset
+from spark_resources.errors import DamagedData, NotThere, Refused, WrongUsage
+from spark_resources.model import MarkState, Rules, Scope, check_mark_id
+from spark_resources.stores.base import AlreadyThere, Changed, Store
+
+GC_ROOT = "_lakefs/retention/gc/"
+MARKS_ROOT = GC_ROOT + "lakegc/"
+OWNER_KEY = MARKS_ROOT + "owner.json"
+RECORD_FORMAT = 1
+
+# what may follow what; anything else is refused, whoever asks
+TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
+    MarkState.MARKING: frozenset({MarkState.MARKED, MarkState.FAILED}),
+    MarkState.FAILED: frozenset({MarkState.MARKING}),
+    MarkState.MARKED: frozenset({MarkState.APPROVED, MarkState.SUPERSEDED}),
+    MarkState.APPROVED: frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.SUPERSEDED}),
+    MarkState.SWEEPING: frozenset({MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES}),
+    MarkState.SWEPT_WITH_FAILURES: frozenset({MarkState.SWEEPING}),
+    MarkState.SWEPT: frozenset(),
+    MarkState.SUPERSEDED: frozenset(),
+}
+UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
+
+
+def mark_folder(mark_id: str) -> str:
+    return f"{MARKS_ROOT}{check_mark_id(mark_id)}/"
+
+
+def asset_folder(mark_id: str, asset: str, part: str = "") -> str:
+    return f"{mark_folder(mark_id)}{asset}/{part + '/' if part else ''}"
+
+
+def reference_folder(mark_id: str) -> str:
+    """Where today's reference collector keeps a mark (formats §5)."""
+    return f"{GC_ROOT}unified/{check_mark_id(mark_id)}/"
+
+
+# --- the record -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one asset did. Times by the store's clock; `datasets` by part: hash of its list of files, and its rows.
+
+    `number` counts the steps of this mark as they ended, whatever the clocks say; 0 until it is recorded.
+    """
+
+    started: datetime
+    finished: datetime
+    number: int = 0
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """All that `mark.json` says. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's."""
+
+    mark_id: str
+    state: MarkState
+    repository: str
+    repository_created: datetime
+    namespace: str
+    scope: Scope
+    min_age: timedelta
+    start: datetime
+    cutoff: datetime
+    server_now: datetime
+    rules: Rules | None
+    by: str
+    versions: Mapping[str, str]
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    accepted_missing: tuple[str, ...] = ()
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+    finished: datetime | None = None
+    digest: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    failure: str | None = None
+    format: int = RECORD_FORMAT
+
+    def to_json(self) -> bytes:
+        plain = asdict(self)
+        plain["state"], plain["scope"] = self.state.value, self.scope.value
+        plain["min_age"] = self.min_age.total_seconds()
+        if self.rules is not None:
+            plain["rules"] = {"default_days": self.rules.default_days, "branch_days": dict(self.rules.branch_days)}
+        return json.dumps(plain, indent=1, sort_keys=True, default=_json_time).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> MarkRecord:
+        try:
+            plain = json.loads(data)
+            if plain["format"] != RECORD_FORMAT:
+                raise DamagedData(f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it.")
+            steps = {name: _step(step) for name, step in plain["steps"].items()}
+            rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
+            times = {name: _time(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
+            changed: dict[str, Any] = {
+                "state": MarkState(plain["state"]),
+                "scope": Scope(plain["scope"]),
+                "min_age": timedelta(seconds=plain["min_age"]),
+                "accepted_missing": tuple(plain["accepted_missing"]),
+                "finished": _time(plain["finished"]) if plain["finished"] else None,
+                "rules": rules,
+                "steps": steps,
+            }
+            return cls(**{**plain, **times, **changed})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedData(f"{where} can't be read as a mark's record ({error}).") from error
+
+
+def _json_time(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    raise TypeError(f"{value!r} does not belong into a mark's record")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _step(plain: Mapping[str, Any]) -> StepRecord:
+    times = _time(plain["started"]), _time(plain["finished"])
+    return StepRecord(*times, int(plain["number"]), plain["datasets"], plain["facts"])
+
+
+# --- one mark -------------------------------------------------------------------------------------------------------
+
+
+class Mark:
+    """One mark of one namespace. The only writer of `mark.json`; callers hold the namespace's lease."""
+
+    def __init__(self, place: Place, record: MarkRecord, tag: str) -> None:
+        self.place, self.record, self._tag = place, record, tag
+
+    @property
+    def key(self) -> str:
+        return mark_folder(self.record.mark_id) + "mark.json"
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    @classmethod
+    def begin(cls, place: Place, record: MarkRecord) -> Mark:
+        """Start a mark, or go on with an unfinished one of the same id and the same options.
+
+        Raises `Refused` for a finished one, `WrongUsage` where the options or the repository differ.
+        """
+        key = mark_folder(record.mark_id) + "mark.json"
+        try:
+            return cls(place, record, place.store().write_if_absent(key, record.to_json()))
+        except AlreadyThere:
+            mark = cls.open(place, record.mark_id)
+        mark.check_unfinished()
+        old = mark.record
+        for name in ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing"):
+            if getattr(old, name) != getattr(record, name):
+                raise WrongUsage(
+                    f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "
+                    f"({getattr(old, name)}, now {getattr(record, name)}). Give this mark an id of its own."
+                )
+        # the first start stays: an older cutoff can only keep more
+        mark._write(replace(old, state=MarkState.MARKING, failure=None))
+        return mark
+
+    @classmethod
+    def open(cls, place: Place, mark_id: str) -> Mark:
+        """The mark with this id. Raises `NotThere` where no record of it exists."""
+        store, key = place.store(), mark_folder(mark_id) + "mark.json"
+        try:
+            data, tag = store.read_with_tag(key)
+        except NotThere as error:
+            raise NotThere(
+                f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
+            ) from error
+        return cls(place, MarkRecord.from_json(data, f"{store.where}/{key}"), tag)
+
+    def check_unfinished(self) -> None:
+        """Raise `Refused` where the mark is finished: it is never made again (invariant 12)."""
+        if self.record.state not in UNFINISHED:
+            raise Refused(
+                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't be "
+                "made again. Make a new one with a mark id of its own.",
+                invariant=12,
+            )
+
+    def add_step(self, asset: str, step: StepRecord) -> None:
+        """Note that an asset of this unfinished mark is computed."""
+        self.check_unfinished()
+        number = 1 + max((done.number for done in self.record.steps.values()), default=0)
+        self._write(replace(self.record, steps={**self.record.steps, asset: replace(step, number=number)}))
+
+    def move_to(self, state: MarkState, **changes: Any) -> None:
+        """Go to another state, or raise `Refused` with both where that isn't allowed."""
+        if state not in TRANSITIONS[self.record.state]:
+            raise Refused(
+                f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}; "
+                f"it can't become {state}.",
+                invariant=12,
+            )
+        self._write(replace(self.record, state=state, **changes))
+
+    def fail(self, why: str) -> None:
+        """Note why an unfinished mark stopped. It stays unfinished, and can be gone on with."""
+        if self.record.state is MarkState.MARKING:
+            self.move_to(MarkState.FAILED, failure=why)
+
+    def dataset(self, asset: str, part: str = "") -> Dataset:
+        """A dataset that a step recorded, checked against the record. Raises `Refused` where the step is missing."""
+        step = self.record.steps.get(asset)
+        if step is None or part not in step.datasets:
+            raise DamagedData(
+                f"mark {self.record.mark_id} ({self.record.repository}) has no {asset} {part}. Materialize it again."
+            )
+        return open_dataset(
+            self.place, asset_folder(self.record.mark_id, asset, part), sha256=str(step.datasets[part]["sha256"])
+        )
+
+    def _write(self, record: MarkRecord) -> None:
+        data = record.to_json()
+        try:
+            self._tag = self.store.replace_if_unchanged(self.key, data, self._tag)
+        except Changed as error:
+            current, tag = self.store.read_with_tag(self.key)
+            if current != data:
+                raise Refused(
+                    f"{self.key} in {self.store.where} was changed by somebody else meanwhile. Nothing was overwritten.",
+                    invariant=12,
+                ) from error
+            self._tag = tag  # our own write, whose answer was lost
+        self.record = record
+
+
+def marks(place: Place) -> Iterator[MarkRecord]:
+    """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist."""
+    store = place.store()
+    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
+    for folder in sorted(folders):
+        key = folder + "mark.json"
+        try:
+            yield MarkRecord.from_json(store.read(key), f"{store.where}/{key}")
+        except NotThere:
+            continue
+
+
+CHAIN = (
+    "namespace_slices",
+    "uncommitted_addresses",
+    "retained_commits",
+    "committed_addresses",
+    "expired_set",
+)
+
+
+def check_order(record: MarkRecord, *, before: str) -> None:
+    """Raise `Refused` (invariant 2) unless all steps before this one were done, each one after the one before it."""
+    done = [(name, record.steps.get(name)) for name in CHAIN[: CHAIN.index(before)]]
+    for name, step in done:
+        if step is None:
+            raise Refused(
+                f"{name} of mark {record.mark_id} ({record.repository}) is not there yet. Materialize it first; "
+                "the order of the chain is a safety rule.",
+                invariant=2,
+            )
+    for (earlier, first), (later, second) in pairwise(done):
+        assert first is not None
+        assert second is not None
+        if first.number >= second.number or first.finished > second.started:
+            raise Refused(
+                f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
+                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. What is read first can only become "
+                f"more referenced later, never the other way. Materialize {later} and what follows it again.",
+                invariant=2,
+            )
+
+
+# --- what an approval will name -------------------------------------------------------------------------------------
+
+
+def digest_of(record: MarkRecord) -> str:
+    """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by the hashes of their files, scope,
+    cutoff, rules, namespace and repository."""
+    named = {
+        "mark_id": record.mark_id,
+        "repository": [record.repository, record.repository_created.isoformat()],
+        "namespace": record.namespace,
+        "scope": record.scope.value,
+        "cutoff": record.cutoff.isoformat(),
+        "rules": None
+        if record.rules is None
+        else [record.rules.default_days, sorted(record.rules.branch_days.items())],
+        "datasets": {
+            name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
+            for name, step in sorted(record.steps.items())
+        },
+    }
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+
+
+# --- whose namespace it is ------------------------------------------------------------------------------------------
+
+
+def claim_namespace(place: Place, repository: str, created: datetime) -> None:
+    """Write the owner's mark of a namespace, or raise `Refused` where it belongs to another repository (invariant 5)."""
+    store = place.store()
+    mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    try:
+        store.write_if_absent(OWNER_KEY, json.dumps(mine, sort_keys=True).encode())
+    except AlreadyThere:
+        try:
+            owner = json.loads(store.read(OWNER_KEY))
+        except ValueError:
+            owner = None
+        if owner != mine:
+            whose = f"{owner['repository']}, created {owner['created']}" if isinstance(owner, dict) else "unreadable"
+            raise Refused(
+                f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
+                f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's data. "
+                f"If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
+                invariant=5,
+            ) from None
