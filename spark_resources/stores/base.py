@@ -25,7 +25,7 @@ class Changed(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One stored object. `size` in bytes; `modified` by the store's clock; `checksum` is the ETag without quotes, or None."""
+    """One stored object: `size` in bytes, `modified` by the store's clock, `checksum` its ETag (unquoted) or None."""
 
     key: str
     size: int
@@ -65,6 +65,8 @@ class Quirks:
     `unholdable` names the kinds of key that it folds or refuses, e.g. "double slash"; `byte_order` says whether pages
     come in the order of the keys' bytes; `conditional_writes` whether the two conditional writes are atomic.
     `time_resolution` is the grain of `modified`: the true time is within [modified, modified + grain).
+    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; a lookalike has
+    to prove it first.
     """
 
     byte_order: bool = True
@@ -72,6 +74,7 @@ class Quirks:
     tells_missing_deletes: bool = False
     time_resolution: timedelta = timedelta(seconds=1)
     delete_batch: int = 1000
+    md5_etags: bool = False
     unholdable: frozenset[str] = frozenset()
 
 
@@ -88,6 +91,11 @@ class Store(Protocol):
     @property
     def quirks(self) -> Quirks: ...
 
+    @property
+    def clock_offset(self) -> timedelta:
+        """How far this store's clock was set away from the machine's on purpose, for a sandbox; zero otherwise."""
+        ...
+
     def now(self) -> datetime:
         """The store's clock, to the whole second below or finer."""
         ...
@@ -98,7 +106,9 @@ class Store(Protocol):
         """The objects whose key starts with `prefix` and, where given, comes after `start_after` in the store's order.
 
         With a delimiter, keys that hold it behind the prefix are folded into `prefixes`. A prefix without objects
-        gives one empty page or none; a bucket or root folder that isn't there raises `NotThere`.
+        gives one empty page or none; a bucket or root folder that isn't there raises `NotThere`, on the first page.
+        `WrongUsage` for `start_after` together with a delimiter (stores disagree on what that means), and for
+        `start_after` on a store whose order is known not to be that of the bytes: it would lose keys.
         """
         ...
 
@@ -118,6 +128,10 @@ class Store(Protocol):
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`."""
+        ...
+
+    def etag_is_md5(self, key: str) -> bool:
+        """Whether the store shows the object's checksum to be the MD5 of its content, for sure (invariant 2)."""
         ...
 
     def copy(self, source: str, target: str) -> None:

@@ -1,0 +1,102 @@
+"""Kinds of key that some stores fold into another key or refuse, and the one check every store makes with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from spark_resources.errors import WrongUsage
+
+EMPTY_SEGMENT = "empty segment"
+LEADING_SLASH = "leading slash"
+TRAILING_SLASH = "trailing slash"
+DOT_SEGMENT = "dot segment"
+BACKSLASH = "backslash"
+NUL = "NUL"
+NEWLINE = "newline"
+CARRIAGE_RETURN = "carriage return"
+CONTROL = "control character"
+NOT_XML = "non-character"
+LONG_SEGMENT = "long segment"
+LONG_KEY = "long key"
+ENCODED = "plus or percent"
+BLANK = "blank at an end"
+
+LONGEST_SEGMENT = 255  # bytes: what file systems hold
+LONGEST_KEY = 1024  # bytes: what S3 holds, the namespace's path included
+
+_CONTROL = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_NOT_XML = re.compile("[\ufffe\uffff]")
+# What an XML document can't carry, or what its parsers fold: \r becomes \n on reading.
+_UNSAFE_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u2028\ufffe\uffff]")
+
+KINDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
+    {
+        EMPTY_SEGMENT: lambda key: "//" in key,
+        LEADING_SLASH: lambda key: key.startswith("/"),
+        TRAILING_SLASH: lambda key: key.endswith("/"),
+        DOT_SEGMENT: lambda key: any(part in (".", "..") for part in key.split("/")),
+        BACKSLASH: lambda key: "\\" in key,
+        NUL: lambda key: "\0" in key,
+        NEWLINE: lambda key: "\n" in key,
+        CARRIAGE_RETURN: lambda key: "\r" in key,
+        CONTROL: lambda key: _CONTROL.search(key) is not None,
+        NOT_XML: lambda key: _NOT_XML.search(key) is not None,
+        LONG_SEGMENT: lambda key: any(len(part.encode()) > LONGEST_SEGMENT for part in key.split("/")),
+        LONG_KEY: lambda key: len(key.encode()) > LONGEST_KEY,
+        ENCODED: lambda key: "+" in key or "%" in key,
+        BLANK: lambda key: any(part != part.strip(" ") for part in key.split("/")),
+    }
+)
+
+# One key of each kind, and of that kind alone. LONG_KEY is left out: no store holds it, so nothing is to be found out.
+SAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        EMPTY_SEGMENT: "empty//segment",
+        LEADING_SLASH: "/leading",
+        TRAILING_SLASH: "trailing/",
+        DOT_SEGMENT: "dot/../segment",
+        BACKSLASH: "back\\slash",
+        NUL: "nul\0",
+        NEWLINE: "new\nline",
+        CARRIAGE_RETURN: "carriage\rreturn",
+        CONTROL: "control\x01",
+        NOT_XML: "not\ufffexml",
+        LONG_SEGMENT: "l" * (LONGEST_SEGMENT + 1),
+        ENCODED: "plus+percent%2Fend%",
+        BLANK: " blank ",
+    }
+)
+
+
+def kinds_of(key: str) -> frozenset[str]:
+    """Every troublesome kind that a key is of; empty for the keys that lakeFS itself makes."""
+    return frozenset(kind for kind, is_of in KINDS.items() if is_of(key))
+
+
+def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
+    """The key itself, if this store can hold it byte for byte. Raises `WrongUsage` otherwise."""
+    if not key:
+        raise WrongUsage(f"an object in {where} must have a key, and this one is empty")
+    as_bytes(key, where)
+    troubles = unholdable & kinds_of(key) if unholdable else frozenset()
+    if troubles:
+        raise WrongUsage(
+            f"{key!r} can't be a key in {where}: it has a {' and a '.join(sorted(troubles))}, and this store would "
+            "refuse it or silently take another key for it"
+        )
+    return key
+
+
+def as_bytes(text: str, where: str) -> bytes:
+    """The bytes of a key or prefix. Raises `WrongUsage` for text that has none (half a surrogate pair)."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise WrongUsage(f"{text!r} can't be a key in {where}: it is not Unicode text ({error.reason})") from None
+
+
+def fits_xml(key: str) -> bool:
+    """Whether a key survives an XML document unchanged, so that it may go into a batch."""
+    return _UNSAFE_IN_XML.search(key) is None

@@ -1,0 +1,187 @@
+"""A folder seen as keys: opened step by step without following links, walked in the byte order of the full keys.
+
+Paths are bytes throughout, so that no locale changes a name. A folder sorts as its name with a slash behind it:
+`a-b` < `a/b` < `a0`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from spark_resources.errors import Refused
+
+HIDDEN = b".lakegc-tmp"  # at the root: unfinished writes and the lock; no listing shows it and no key lies in it
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Found(NamedTuple):
+    """One thing met on a walk: an object (with `status`), a folded folder (without), or a name that can't be a key."""
+
+    key: str | None
+    status: os.stat_result | None
+
+
+_UNREADABLE = Found(None, None)
+
+
+class _Name(NamedTuple):
+    sorts_as: bytes
+    raw: bytes
+    is_folder: bool
+    is_object: bool
+
+
+def open_folder(name: bytes, parent: int) -> int:
+    """The descriptor of a folder inside another. Raises `Refused` for a symbolic link, `OSError` otherwise."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            refuse_link(name, parent)
+        raise
+
+
+def refuse_link(name: bytes, parent: int) -> None:
+    """Raises `Refused` where the name is a symbolic link; anything else, or nothing, is for the caller."""
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise Refused(
+            f"{os.fsdecode(name)!r} is a symbolic link, and a store never follows one: it may lead out of the "
+            "namespace. Replace it by what it points to.",
+            invariant=5,
+        )
+
+
+@contextmanager
+def opened_chain(root: int, names: Sequence[bytes], *, make: bool) -> Iterator[list[int]]:
+    """Descriptors of the root (first) and of every folder below it along `names`; made where missing, if asked."""
+    chain = [os.dup(root)]
+    try:
+        for name in names:
+            if make:
+                try:
+                    os.mkdir(name, dir_fd=chain[-1])
+                except FileExistsError:
+                    pass  # made before, or something else is there, which opening it will tell
+                else:
+                    os.fsync(chain[-1])
+            chain.append(open_folder(name, chain[-1]))
+        yield chain
+    finally:
+        for descriptor in chain:
+            os.close(descriptor)
+
+
+def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) -> Iterator[Found]:
+    """Everything below `root` whose key starts with `prefix` and is greater than `after`, in byte order.
+
+    With `fold`, folders behind the prefix are told once, if they hold an object, instead of being entered. One folder's
+    names are held at a time (and those of its parents). What is deleted during the walk is left out.
+    """
+    base = prefix[: prefix.rfind(b"/") + 1]
+    start = _descended(root, base)
+    if start is None:
+        return
+    stack = [(start, base, iter(_names(start, base, prefix, after)))]
+    try:
+        while stack:
+            folder, base, names = stack[-1]
+            name = next(names, None)
+            if name is None:
+                os.close(stack.pop()[0])
+                continue
+            if not name.is_folder:
+                yield from _told(folder, base, name)
+                continue
+            child = _child(folder, name.raw)
+            if child is None:
+                continue
+            below = base + name.raw + b"/"
+            if fold:
+                yield from _folded(child, below)
+            else:
+                stack.append((child, below, iter(_names(child, below, prefix, after))))
+    finally:
+        for folder, _, _ in stack:
+            os.close(folder)
+
+
+def _descended(root: int, base: bytes) -> int | None:
+    """The folder `base` (which ends in a slash, or is empty), or None where no key can start with it."""
+    names = base.split(b"/")[:-1]
+    if b"\0" in base or any(name in (b"", b".", b"..") for name in names) or names[:1] == [HIDDEN]:
+        return None
+    try:
+        with opened_chain(root, names, make=False) as chain:
+            return os.dup(chain[-1])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
+
+
+def _child(folder: int, name: bytes) -> int | None:
+    try:
+        return open_folder(name, folder)
+    except (FileNotFoundError, NotADirectoryError):  # deleted or replaced since its name was read
+        return None
+
+
+def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]:
+    """The names in one folder that can lead to a wanted key, in the order of their keys."""
+    wanted = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            raw = os.fsencode(entry.name)
+            if raw == HIDDEN and not base:
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            key = base + raw + b"/" if is_folder else base + raw
+            if not (key.startswith(prefix) or (is_folder and prefix.startswith(key))):
+                continue
+            if after and key <= after and not (is_folder and after.startswith(key)):
+                continue
+            wanted.append(_Name(key, raw, is_folder and _is_text(raw), entry.is_file(follow_symlinks=False)))
+    wanted.sort()
+    return wanted
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _told(folder: int, base: bytes, name: _Name) -> Iterator[Found]:
+    """An object, or a name that is none: not text, or a link, a pipe, a socket."""
+    if not name.is_object or not _is_text(name.raw):
+        yield _UNREADABLE
+        return
+    try:
+        status = os.stat(name.raw, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    yield Found((base + name.raw).decode(), status)
+
+
+def _folded(child: int, below: bytes) -> Iterator[Found]:
+    """A folder as a common prefix, if some object lies in it; closes `child`."""
+    try:
+        has_object = any(found.key is not None for found in walk(child, b""))
+    finally:
+        os.close(child)
+    if has_object:
+        yield Found(below.decode(), None)

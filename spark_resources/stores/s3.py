@@ -1,0 +1,263 @@
+"""S3 and its lookalikes as a store. Keys go out and come back byte for byte, or not at all.
+
+Listings are asked for URL-encoded and decoded here, strictly: boto3's own decoding puts U+FFFD where a key is not
+UTF-8, which would be another key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from botocore.exceptions import (
+    ClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
+
+from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import keys
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Page, Quirks, StoredObject
+from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
+from spark_resources.stores.s3_copy import copy_object
+from spark_resources.stores.s3_delete import delete_keys
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+AWS = Quirks(unholdable=frozenset({keys.LONG_KEY}), md5_etags=True)
+LOOKALIKE = Quirks(unholdable=frozenset({keys.LONG_KEY}))
+
+_MD5 = re.compile(r"^[0-9a-f]{32}$")
+_BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
+_CONFLICT_TRIES = 3  # of a conditional write that another one, under way at the same time, made the store turn away
+
+
+class S3Store:
+    """One namespace in one bucket. The bucket must be there; `quirks` are the provider's, or what a probe found."""
+
+    def __init__(self, client: S3Client, namespace: Namespace, quirks: Quirks, *, max_attempts: int = 5) -> None:
+        self._client = client
+        self._bucket = namespace.bucket
+        self._prefix = f"{namespace.path}/" if namespace.path else ""
+        self._quirks = dataclasses.replace(quirks, unholdable=quirks.unholdable | {keys.LONG_KEY})
+        self._max_attempts = max_attempts
+        endpoint = urlsplit(client.meta.endpoint_url)
+        self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
+
+    @classmethod
+    def open(cls, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> S3Store:
+        """The store of an `s3://` namespace; nothing is sent yet."""
+        if quirks is None:
+            quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
+        return cls(s3_client(settings), namespace, quirks, max_attempts=settings.max_attempts)
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._quirks
+
+    @property
+    def clock_offset(self) -> timedelta:
+        return timedelta(0)
+
+    def now(self) -> datetime:
+        """The `Date` of a real answer: whole seconds, rounded down."""
+        with told(self.where, "ask the time of"):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return parsedate_to_datetime(str(date)).astimezone(UTC)
+        except ValueError as error:
+            raise Unavailable(
+                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+            ) from error
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[Page]:
+        keys.as_bytes(prefix + (start_after or ""), self.where)
+        if start_after is not None:
+            self._check_start_after(delimiter)
+        request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": page_size}
+        if start_after is not None:
+            request["StartAfter"] = self._prefix + start_after
+        if delimiter is not None:
+            request["Delimiter"] = delimiter
+        token: str | None = None
+        while True:
+            with told(self.where, "list", prefix):
+                answer = self._client.list_objects_v2(**request, EncodingType="url")
+            yield self._page(answer, self._prefix + prefix)
+            if not answer.get("IsTruncated"):
+                return
+            token, previous = answer.get("NextContinuationToken"), token
+            if not token or token == previous:
+                raise Unavailable(f"{self.where} says that its listing of {prefix!r} goes on, but not where")
+            request["ContinuationToken"] = token
+
+    def _check_start_after(self, delimiter: str | None) -> None:
+        if delimiter is not None:
+            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
+        if not self._quirks.byte_order:
+            raise WrongUsage(
+                f"{self.where} doesn't list in the order of the keys' bytes, so a listing from the middle would lose "
+                "some. List the whole prefix."
+            )
+
+    def _page(self, answer: Any, asked: str) -> Page:
+        is_encoded = answer.get("EncodingType") == "url"
+        objects, prefixes, unreadable = [], [], 0
+        for found in answer.get("Contents", ()):
+            key = self._relative(found["Key"], asked, is_encoded=is_encoded)
+            if key is None:
+                unreadable += 1
+            elif key:  # an object at the namespace's own path with a slash has no key in it
+                objects.append(_stored(key, int(found["Size"]), found))
+        for found in answer.get("CommonPrefixes", ()):
+            key = self._relative(found["Prefix"], asked, is_encoded=is_encoded)
+            if key is None:
+                unreadable += 1
+            else:
+                prefixes.append(key)
+        return Page(objects, prefixes, unreadable)
+
+    def _relative(self, listed: str, asked: str, *, is_encoded: bool) -> str | None:
+        """The key in the namespace, or None where it is not UTF-8. Raises `Refused` for a key that wasn't asked for."""
+        if is_encoded and ("%" in listed or "+" in listed):
+            try:
+                listed = unquote_to_bytes(listed.replace("+", " ")).decode()
+            except UnicodeDecodeError:
+                return None
+        if not listed.startswith(asked):
+            raise Refused(
+                f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as "
+                "a file system does; such a namespace can't be collected there.",
+                invariant=5,
+            )
+        return listed[len(self._prefix) :]
+
+    def stat(self, key: str) -> StoredObject:
+        return _stored(key, *_size_and_rest(self._head(key, "look at")))
+
+    def _head(self, key: str, doing: str) -> Mapping[str, Any]:
+        full = self._full(key)
+        with told(self.where, doing, key):
+            try:
+                return self._client.head_object(Bucket=self._bucket, Key=full)
+            except ClientError as error:
+                if status_of(error) != 404:
+                    raise
+        # A HEAD has no body to say what is missing, and 404 is also what a wrong endpoint says: ask a call that tells.
+        if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
+            raise Unavailable(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
+        raise NotThere(f"{key!r} does not exist in {self.where}")
+
+    def read(self, key: str) -> bytes:
+        return self.read_with_tag(key)[0]
+
+    def read_with_tag(self, key: str) -> tuple[bytes, str]:
+        full = self._full(key)
+        with told(self.where, "read", key):
+            for left in reversed(range(self._max_attempts)):
+                answer = self._client.get_object(Bucket=self._bucket, Key=full)
+                try:
+                    return answer["Body"].read(), _unquoted(answer["ETag"])
+                except _BROKEN_BODY:  # boto3 repeats requests, but not the reading of an answer
+                    if not left:
+                        raise
+        raise AssertionError("unreachable: max_attempts is at least one")
+
+    def etag_is_md5(self, key: str) -> bool:
+        """Only for a plain upload under no key of its own: multipart, KMS and SSE-C tags are something else."""
+        head = self._head(key, "look at")
+        return (
+            self._quirks.md5_etags
+            and not self._bucket.endswith("--x-s3")  # directory buckets: random tags
+            and _MD5.match(_unquoted(head.get("ETag", ""))) is not None
+            and head.get("ServerSideEncryption", "AES256") == "AES256"
+            and "SSECustomerAlgorithm" not in head
+            and "SSEKMSKeyId" not in head
+        )
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            return self._put(key, data, {})
+
+    def write_if_absent(self, key: str, data: bytes) -> str:
+        """As the protocol says. Where the network lost the answer, `AlreadyThere` can mean this very write."""
+        tag = self._put_if(key, data, {"IfNoneMatch": "*"})
+        if tag is None:
+            raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        return tag
+
+    def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        """As the protocol says. Where the network lost the answer, `Changed` can mean this very write."""
+        try:
+            new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
+        except NotThere as error:
+            if error.__cause__ is not None and code_of(error.__cause__) == "NoSuchKey":  # type: ignore[arg-type]
+                raise Changed(f"{key!r} in {self.where} is gone, so it was not replaced") from error
+            raise
+        if new_tag is None:
+            raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+        return new_tag
+
+    def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
+        """The new tag, or None where the condition doesn't hold."""
+        for _ in range(_CONFLICT_TRIES):
+            with told(self.where, "write", key):
+                try:
+                    return self._put(key, data, condition)
+                except ClientError as error:
+                    if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
+                        return None
+                    if status_of(error) != 409:
+                        raise
+        return None
+
+    def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
+        answer = self._client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data, **condition)  # type: ignore[arg-type]
+        return _unquoted(answer["ETag"])
+
+    def copy(self, source: str, target: str) -> None:
+        if source == target:
+            raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
+        full_target = self._full(target)
+        head = self._head(source, "copy")
+        with told(self.where, "copy", source):
+            copy_object(self._client, self._bucket, self._full(source), full_target, head)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        return delete_keys(self._client, self._bucket, list(keys), full=self._full, batch=self._quirks.delete_batch)
+
+    def _full(self, key: str) -> str:
+        keys.check_key(key, self.where, self._quirks.unholdable - {keys.LONG_KEY})
+        full = self._prefix + key
+        if len(full.encode()) > keys.LONGEST_KEY:
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
+        return full
+
+
+def _stored(key: str, size: int, found: Mapping[str, Any]) -> StoredObject:
+    return StoredObject(key, size, found["LastModified"].astimezone(UTC), _unquoted(found.get("ETag", "")) or None)
+
+
+def _size_and_rest(head: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
+    return int(head["ContentLength"]), head
+
+
+def _unquoted(etag: str) -> str:
+    return etag.removeprefix('"').removesuffix('"')

@@ -1,0 +1,31 @@
+"""Copying an object on S3's side, with its metadata, also where it is too large for one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+ONE_REQUEST = 5 * 1024**3  # bytes: the most that CopyObject takes
+_PART = 512 * 1024**2
+
+# A copy in parts is a new upload: what it is to keep must be said. `Metadata` holds the user's own.
+_KEPT = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
+
+
+def copy_object(
+    client: S3Client, bucket: str, source: str, target: str, head: Mapping[str, Any], *, one_request: int = ONE_REQUEST
+) -> None:
+    """Copy one key to another of the bucket; `head` is the answer to a HEAD of the source. Raises boto3's errors."""
+    place = {"Bucket": bucket, "Key": source}
+    if int(head["ContentLength"]) <= one_request:
+        client.copy_object(Bucket=bucket, Key=target, CopySource=place)  # type: ignore[arg-type]
+        return
+    from boto3.s3.transfer import TransferConfig
+
+    kept = {name: head[name] for name in _KEPT if head.get(name)}
+    config = TransferConfig(multipart_threshold=one_request, multipart_chunksize=min(_PART, max(one_request, 5 << 20)))
+    unchanged = {"CopySourceIfMatch": head["ETag"]}
+    client.copy(place, bucket, target, ExtraArgs={**kept, **unchanged}, Config=config)  # type: ignore[arg-type]

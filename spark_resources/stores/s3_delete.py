@@ -1,0 +1,92 @@
+"""Deleting keys on S3 so that each ends in one result, whatever the store answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.keys import fits_xml
+from spark_resources.stores.s3_client import code_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+# A store that says this of a whole batch can't take this batch, or none: its keys are then deleted one by one.
+_ONE_BY_ONE = frozenset({"MalformedXML", "NotImplemented", "MethodNotAllowed", "InvalidRequest"})
+
+
+def delete_keys(
+    client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int
+) -> list[DeleteResult]:
+    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says."""
+    results: dict[str, DeleteResult] = {}
+    batched: dict[str, str] = {}  # by the whole key in the bucket
+    single: dict[str, str] = {}
+    for key in dict.fromkeys(wanted):
+        try:
+            whole = full(key)
+        except WrongUsage as error:
+            results[key] = _failed(key, "InvalidKey", str(error))
+            continue
+        (batched if fits_xml(whole) else single)[whole] = key
+    for some in _chunks(list(batched), batch):
+        answers = _delete_batch(client, bucket, some)
+        results.update((batched[whole], answer(batched[whole])) for whole, answer in answers.items())
+    for whole, key in single.items():
+        results[key] = _delete_one(client, bucket, whole)(key)
+    return [results[key] for key in wanted]
+
+
+_Answer = Callable[[str], DeleteResult]
+
+
+def _delete_batch(client: S3Client, bucket: str, wholes: Sequence[str]) -> dict[str, _Answer]:
+    try:
+        answer = client.delete_objects(
+            Bucket=bucket, Delete={"Objects": [{"Key": whole} for whole in wholes], "Quiet": False}
+        )
+    except ClientError as error:
+        if code_of(error) in _ONE_BY_ONE:
+            return {whole: _delete_one(client, bucket, whole) for whole in wholes}
+        return dict.fromkeys(wholes, _because(error))
+    except BotoCoreError as error:
+        return dict.fromkeys(wholes, _because(error))
+    answers: dict[str, _Answer] = {deleted["Key"]: _deleted for deleted in answer.get("Deleted", ())}
+    for failed in answer.get("Errors", ()):
+        answers[failed["Key"]] = _with(failed.get("Code", "unknown"), failed.get("Message", ""))
+    silent = _with("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")
+    return {whole: answers.get(whole, silent) for whole in wholes}
+
+
+def _delete_one(client: S3Client, bucket: str, whole: str) -> _Answer:
+    try:
+        client.delete_object(Bucket=bucket, Key=whole)
+    except (ClientError, BotoCoreError) as error:
+        return _because(error)
+    return _deleted
+
+
+def _deleted(key: str) -> DeleteResult:
+    return DeleteResult(key, Deletion.DELETED)
+
+
+def _failed(key: str, code: str, message: str) -> DeleteResult:
+    return DeleteResult(key, Deletion.FAILED, code, message)
+
+
+def _with(code: str, message: str) -> _Answer:
+    return lambda key: _failed(key, code, message)
+
+
+def _because(error: ClientError | BotoCoreError) -> _Answer:
+    if isinstance(error, ClientError):
+        return _with(code_of(error), str(error.response.get("Error", {}).get("Message", "")))
+    return _with(type(error).__name__, str(error))
+
+
+def _chunks(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

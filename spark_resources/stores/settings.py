@@ -1,0 +1,33 @@
+"""What it takes to reach a store, as one frozen value that travels to executors; secrets never show in its repr."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class StoreSettings(BaseModel):
+    """How stores are reached from this machine. What is None is left to the provider's own chain.
+
+    `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds;
+    `max_attempts` counts the first try. `s3_path_style` None means: path style where an endpoint is set.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    s3_endpoint_url: str | None = None
+    s3_region: str | None = None
+    s3_access_key_id: str | None = None
+    s3_secret_access_key: SecretStr | None = None
+    s3_session_token: SecretStr | None = None
+    s3_path_style: bool | None = None
+    s3_ca_bundle: str | None = None
+    s3_profile: str | None = None
+    local_path: str | None = None
+    connect_timeout: float = Field(default=10.0, gt=0)
+    read_timeout: float = Field(default=60.0, gt=0)
+    max_attempts: int = Field(default=5, ge=1)
+
+    @property
+    def uses_path_style(self) -> bool:
+        """Whether the bucket goes into the path of a URL instead of its host."""
+        return self.s3_endpoint_url is not None if self.s3_path_style is None else self.s3_path_style
