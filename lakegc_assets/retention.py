@@ -1,0 +1,266 @@
+"""Which commits are retained, by which rule and until when (formats §6): a pure decision, each verdict with its reason.
+
+The rule is told as walks: from every starting point down the line of main parents, retaining each parent while its
+child is young. One pass over the commits gives the same answer, because a walk with d days retains a parent until
+`child's date + d`, so of all walks that come through one child only the one with the most days can decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from spark_resources.errors import DamagedData
+from spark_resources.model import Commit, Rules
+
+
+class Reason(StrEnum):
+    """Why a commit is retained or not. "The line" is that of the verdict's branch, or of a dangling commit if None."""
+
+    HEAD = "head of the branch"
+    CHILD_YOUNG = "was the head of the line until a child came, and the child is young"
+    DANGLING = "dangling, younger than the default"
+    NO_RULES = "the repository has no retention rules"
+    SERVER = "the server lists it as retained, though no rule known here does"
+    EXPIRED_BEHIND_CHILD = "was the head of the line until a child came, and the child is old"
+    EXPIRED_DANGLING = "dangling, older than the default"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one commit, and why.
+
+    `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is the
+    moment at which that rule lets go, by the server's clock: later than `now` exactly where the rule retains.
+    All three are None where no rule decides: without rules, and where only the server's list retains. `until` is None
+    for heads, too. `created` and `message` are None for a commit that only the server's list knows.
+    """
+
+    commit_id: str
+    retained: bool
+    why: Reason
+    branch: str | None
+    days: int | None
+    until: datetime | None
+    metarange_id: str
+    created: datetime | None
+    message: str | None
+    server_listed: bool = False
+
+
+def retained_commits(
+    commits: Iterable[Commit], heads: Mapping[str, str], rules: Rules | None, *, now: datetime
+) -> list[Verdict]:
+    """One verdict for every commit of the graph, in the order of ids.
+
+    `heads` maps each branch to its commit; `rules` None means that the repository has none, so nothing expires; `now`
+    is the lakeFS server's clock. Raises `DamagedData` where the graph is not whole: a head or parent that is missing,
+    one id for two commits (a commit may come twice, with every field the same), a main line that comes back to itself.
+    """
+    graph = _by_id(commits)
+    _check_whole(graph, heads)
+    order = _children_first(graph)
+    verdicts: Iterator[Verdict]
+    if rules is None:
+        verdicts = (_verdict(commit, Reason.NO_RULES, retained=True) for commit in order)
+    else:
+        # A `Date` header tells whole seconds, cut off. With a smaller now more is retained.
+        verdicts = _judged(order, _head_lines(heads, rules), rules.default_days, now.replace(microsecond=0))
+    return sorted(verdicts, key=lambda verdict: verdict.commit_id)
+
+
+def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, str]]) -> list[Verdict]:
+    """The union of the rule and the server's list of (commit id, metarange id), in the order of ids (formats §6.6).
+
+    A listed commit is retained also where the rule lets go or the graph doesn't know it; what the list leaves out
+    stays as the rule judged it. Raises `DamagedData` where a commit has two metaranges: its id is a hash over one.
+    """
+    known = {verdict.commit_id: verdict for verdict in verdicts}
+    for commit_id, metarange_id in listed:
+        ours = known.get(commit_id)
+        if ours is None:
+            known[commit_id] = _server_only(commit_id, metarange_id)
+        elif ours.metarange_id != metarange_id:
+            raise DamagedData(
+                f"commit {commit_id} has the metarange '{ours.metarange_id}' in the commit graph (or earlier in the "
+                f"server's list) and '{metarange_id}' in the server's list of retained commits. Nothing can be told "
+                "to be garbage before this is explained: run `lakegc fsck` on the repository."
+            )
+        elif ours.retained:
+            known[commit_id] = replace(ours, server_listed=True)
+        else:
+            known[commit_id] = _server_only(commit_id, metarange_id, created=ours.created, message=ours.message)
+    return sorted(known.values(), key=lambda verdict: verdict.commit_id)
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+
+class _Line(NamedTuple):
+    """A line of main parents, by the rule of its starting point. `branch` is empty for that of a dangling commit.
+
+    Lines compare by days; between equals a branch goes before a dangling commit, and the last name decides.
+    """
+
+    days: int
+    branch: str
+
+
+class _Hold(NamedTuple):
+    """What one child does for its main parent: the longest line through the child retains the parent until then."""
+
+    until: datetime
+    line: _Line
+
+
+def _judged(
+    children_first: Iterable[Commit], head_lines: Mapping[str, _Line], default_days: int, now: datetime
+) -> Iterator[Verdict]:
+    """The verdict on each commit, from the children to the root.
+
+    The walk goes on behind an expired commit: dates need not be in order, and an older parent can still be retained.
+    """
+    longest: dict[str, _Line] = {}  # of the lines that come to a commit through its children
+    holds: dict[str, _Hold] = {}
+    for commit in children_first:
+        own, hold = head_lines.get(commit.id), holds.get(commit.id)
+        if own is None and hold is None:
+            own = _Line(default_days, "")
+            yield _dangling(commit, own, now)
+        elif own is not None:
+            # A head is retained whatever its children say, and even with 0 days.
+            yield _verdict(commit, Reason.HEAD, retained=True, line=own)
+        elif hold is not None:
+            yield _behind_child(commit, hold, now)
+        line = max(line for line in (own, longest.get(commit.id)) if line is not None)
+        if (parent := commit.main_parent) is not None:
+            longest[parent] = max(line, longest.get(parent, line))
+            offer = _Hold(_until(commit, line.days), line)
+            holds[parent] = max(offer, holds.get(parent, offer))
+
+
+def _dangling(commit: Commit, line: _Line, now: datetime) -> Verdict:
+    until = _until(commit, line.days)
+    why = Reason.DANGLING if until > now else Reason.EXPIRED_DANGLING
+    return _verdict(commit, why, retained=until > now, line=line, until=until)
+
+
+def _behind_child(commit: Commit, hold: _Hold, now: datetime) -> Verdict:
+    why = Reason.CHILD_YOUNG if hold.until > now else Reason.EXPIRED_BEHIND_CHILD
+    return _verdict(commit, why, retained=hold.until > now, line=hold.line, until=hold.until)
+
+
+def _until(commit: Commit, days: int) -> datetime:
+    """When `days` of 24 h have passed since the commit's date, rounded to the keeping side (invariant 6).
+
+    A date without a fraction may have lost it (the API shows whole seconds): the true one is less than a second later.
+    A finer fraction than this type can hold needs no such care, since `now` is a whole second.
+    """
+    grain = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
+    try:
+        return commit.created + grain + timedelta(days=days)
+    except OverflowError:  # "for ever", as somebody wrote it: later than any now
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _head_lines(heads: Mapping[str, str], rules: Rules) -> dict[str, _Line]:
+    """For each commit that is a head: the longest line of the branches that point to it."""
+    lines: dict[str, _Line] = {}
+    for branch, commit_id in heads.items():
+        line = _Line(rules.days(branch), branch)
+        lines[commit_id] = max(line, lines.get(commit_id, line))
+    return lines
+
+
+def _verdict(
+    commit: Commit, why: Reason, *, retained: bool, line: _Line | None = None, until: datetime | None = None
+) -> Verdict:
+    return Verdict(
+        commit_id=commit.id,
+        retained=retained,
+        why=why,
+        branch=(line.branch or None) if line else None,
+        days=line.days if line else None,
+        until=until,
+        metarange_id=commit.metarange_id,
+        created=commit.created,
+        message=commit.message,
+    )
+
+
+def _server_only(
+    commit_id: str, metarange_id: str, *, created: datetime | None = None, message: str | None = None
+) -> Verdict:
+    return Verdict(
+        commit_id=commit_id,
+        retained=True,
+        why=Reason.SERVER,
+        branch=None,
+        days=None,
+        until=None,
+        metarange_id=metarange_id,
+        created=created,
+        message=message,
+        server_listed=True,
+    )
+
+
+# --- the graph ------------------------------------------------------------------------------------------------------
+
+
+def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
+    graph: dict[str, Commit] = {}
+    for commit in commits:
+        if graph.setdefault(commit.id, commit) != commit:
+            raise DamagedData(
+                f"two different commits have the id {commit.id}. The commit graph can't be trusted: read it again, and "
+                "if that doesn't help run `lakegc fsck` on the repository."
+            )
+    return graph
+
+
+def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
+    """Raise where a commit that somebody names is not in the graph: what gets no verdict would be taken for garbage.
+
+    Merge parents are not walked, and yet a missing one stops the mark like any other. The graph is dumped whole, so it
+    proves that a commit was not read, and that commit may be a young dangling one, which the rule retains.
+    """
+    for branch, commit_id in heads.items():
+        if commit_id not in graph:
+            raise DamagedData(
+                f"the head of branch '{branch}', commit {commit_id}, is not in the commit graph. It may have been made "
+                "while the graph was read: read the commit and its parents, too, or begin a new mark.",
+                invariant=3,
+            )
+    for commit in graph.values():
+        for parent in commit.parents:
+            if parent not in graph:
+                raise DamagedData(
+                    f"commit {parent}, a parent of commit {commit.id}, is not in the commit graph. It may have been "
+                    "made while the graph was read: begin a new mark. If it stays away, run `lakegc fsck`.",
+                    invariant=3,
+                )
+
+
+def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
+    """Every commit behind all its children on main lines. Raises `DamagedData` for a line that comes back to itself."""
+    waiting = dict.fromkeys(graph, 0)  # for so many children
+    for commit in graph.values():
+        if commit.main_parent is not None:
+            waiting[commit.main_parent] += 1
+    order = [commit for commit in graph.values() if not waiting[commit.id]]
+    for commit in order:  # grows while it is read
+        if (parent := commit.main_parent) is not None:
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                order.append(graph[parent])
+    if len(order) < len(graph):
+        caught = min(commit_id for commit_id, children in waiting.items() if children)
+        raise DamagedData(
+            f"commit {caught} is on a line of main parents that comes back to itself, which no history can: "
+            "ids are hashes over the parents. The commit graph is damaged: run `lakegc fsck` on the repository."
+        )
+    return order

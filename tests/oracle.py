@@ -1,0 +1,144 @@
+"""The rules of formats §1, §4 and §6 said a second time, slowly and plainly, with nothing of the product.
+
+Moments are whole microseconds since 1970, by whichever clock the rule names. Commits are tuples in a dict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+SECOND = 1_000_000
+DAY = 24 * 3600 * SECOND
+FOR_EVER = float("inf")
+
+
+class Stop(Exception):
+    """The mark must stop here."""
+
+
+# --- retention (§6) -------------------------------------------------------------------------------------------------
+
+
+class C(NamedTuple):
+    """One commit."""
+
+    parents: tuple[str, ...]
+    date: int
+    version: int = 1
+
+
+class Claim(NamedTuple):
+    """One walk's word for one commit: retained while `until` is later than now. `branch` None: a dangling start."""
+
+    until: float
+    branch: str | None
+    days: int
+
+
+def main_parent(commit: C) -> str | None:
+    if not commit.parents:
+        return None
+    return commit.parents[-1] if commit.version == 0 else commit.parents[0]
+
+
+def latest(date: int) -> int:
+    """The end of what a date can mean: one without a fraction of a second may have been cut off."""
+    return date + SECOND if date % SECOND == 0 else date
+
+
+def claims(
+    commits: Mapping[str, C], heads: Mapping[str, str], default_days: int, branch_days: Mapping[str, int]
+) -> dict[str, list[Claim]]:
+    """All that any walk from any starting point says about each commit."""
+    said: dict[str, list[Claim]] = {name: [] for name in commits}
+
+    def walk(start: str, branch: str | None, days: int) -> None:
+        passed = {start}
+        child = start
+        while (parent := main_parent(commits[child])) is not None:
+            if parent in passed or parent not in commits:
+                raise Stop(parent)
+            said[parent].append(Claim(latest(commits[child].date) + days * DAY, branch, days))
+            passed.add(parent)
+            child = parent
+
+    for branch, head in heads.items():
+        days = branch_days.get(branch, default_days)
+        said[head].append(Claim(FOR_EVER, branch, days))
+        walk(head, branch, days)
+    main_parents = {main_parent(commit) for commit in commits.values()}
+    for name, commit in commits.items():
+        if name not in main_parents and name not in heads.values():
+            said[name].append(Claim(latest(commit.date) + default_days * DAY, None, default_days))
+            walk(name, None, default_days)
+    return said
+
+
+def retained(said: Mapping[str, list[Claim]], now: int) -> set[str]:
+    now -= now % SECOND
+    return {name for name, words in said.items() if any(word.until > now for word in words)}
+
+
+# --- addresses (§1, §4) ---------------------------------------------------------------------------------------------
+
+
+def is_candidate(key: str, *, local_adapter: bool = False) -> bool:
+    if key.startswith("data/"):
+        return key != "data/"
+    if "/" in key or key in ("", "dummy"):
+        return False
+    return not (local_adapter and re.fullmatch(r"[0-9a-f]+-[0-9]{5}", key))
+
+
+def inside(kind: int, address: str, spellings: Iterable[str]) -> str | None:
+    """The key of an address of kind 0, 1 or 2, or None if it is outside. `spellings` are the namespace's full forms."""
+    if kind == 1 or (kind == 0 and "://" not in address):
+        return address
+    for namespace in spellings:
+        if address.startswith(namespace.rstrip("/") + "/"):
+            return address[len(namespace.rstrip("/")) + 1 :]
+    for namespace in spellings:
+        if _blurred(address).startswith(_blurred(namespace) + "/"):
+            raise Stop(address)
+    return None
+
+
+def _blurred(uri: str) -> str:
+    """A URI without scheme, host's case and repeated slashes."""
+    rest = re.sub(r"/+", "/", uri.split("://", 1)[-1]).strip("/") + ("/" if uri.endswith("/") else "")
+    host, slash, path = rest.partition("/")
+    return (host.lower() + slash + path).rstrip("/") if slash else host.lower()
+
+
+# --- marks ----------------------------------------------------------------------------------------------------------
+
+
+def expired_addresses(
+    listing: Mapping[str, int],
+    *,
+    committed: Iterable[tuple[int, str]],
+    uncommitted: Iterable[str],
+    served: Iterable[str],
+    held: Iterable[str] = (),
+    spellings: Iterable[str],
+    cutoff: int,
+    grain: int = SECOND,
+    local_adapter: bool = False,
+) -> set[str]:
+    """The keys to delete: listed (key → time of change) − committed − staged − served − held − young.
+
+    `committed` are (kind, address) of every entry of every retained commit; `uncommitted` and `served` are addresses as
+    the server writes them; `held` are keys. An object is young when it may have changed after the cutoff: the true
+    time is anywhere from the listed one up to a grain later. Both times are the store's.
+    """
+    spellings = list(spellings)
+    named = {inside(kind, address, spellings) for kind, address in committed}
+    named |= {inside(0, address, spellings) for address in (*uncommitted, *served)}
+    live = {key for key in named if key is not None}
+    if live and not live & set(listing):
+        raise Stop("none of the live addresses is listed")
+    old = {key for key, changed in listing.items() if changed + grain <= cutoff}
+    candidates = {key for key in listing if is_candidate(key, local_adapter=local_adapter)}
+    return (candidates & old) - live - set(held)

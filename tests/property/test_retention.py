@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import Phase, event, find, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
+from spark_resources.errors import DamagedData
+from spark_resources.model import Commit, Rules
+from tests import oracle
+from tests.oracle import DAY, SECOND
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NOW = 1_648_728_000 * SECOND
+MOST_DAYS = 4
+NAMES = [f"c{number:02}" for number in range(12)]
+BRANCHES = ["dev", "main", "topic", "zeta"]
+
+
+class History(NamedTuple):
+    """A commit graph, its branches and rules, in the oracle's terms."""
+
+    commits: dict[str, oracle.C]
+    heads: dict[str, str]
+    default_days: int
+    branch_days: dict[str, int]
+    now: int
+
+    def product_commits(self) -> list[Commit]:
+        return [
+            Commit(name, c.parents, moment(c.date), f"range-of-{name}", c.version) for name, c in self.commits.items()
+        ]
+
+    def rules(self) -> Rules:
+        return Rules(self.default_days, self.branch_days)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        told = retained_commits(self.product_commits(), self.heads, self.rules(), now=moment(self.now))
+        return {verdict.commit_id: verdict for verdict in told}
+
+    def retained(self) -> set[str]:
+        return {name for name, verdict in self.verdicts().items() if verdict.retained}
+
+    def claims(self) -> dict[str, list[oracle.Claim]]:
+        return oracle.claims(self.commits, self.heads, self.default_days, self.branch_days)
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+patient = settings(deadline=None)  # a busy machine is no failure
+
+days = st.integers(0, MOST_DAYS)
+# Around every cutoff that a rule can set: on it, and a tick or a second to either side of it and of the cut-off second.
+near_cutoffs = st.builds(
+    lambda days, offset: NOW - days * DAY + offset,
+    days,
+    st.sampled_from([-SECOND - 1, -SECOND, -SECOND + 1, -1, 0, 1, SECOND - 1, SECOND]),
+)
+anywhere = st.integers(NOW - (MOST_DAYS + 1) * DAY, NOW + DAY)
+dates = near_cutoffs | anywhere | anywhere.map(lambda date: date - date % SECOND)
+nows = st.sampled_from([0, 1, SECOND - 1]).map(lambda fraction: NOW + fraction)
+versions = st.sampled_from([0, 1, 1])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Whole graphs: every parent comes earlier in a hidden order that names and dates know nothing of."""
+    order = draw(st.permutations(NAMES))[: draw(st.integers(1, len(NAMES)))]
+    commits = {}
+    for place, name in enumerate(order):
+        # Mostly the one before, so that lines get long; else anything, so that they fork, merge and dangle.
+        older = st.sampled_from(order[max(0, place - 2) : place]) if place else st.nothing()
+        parents = draw(st.lists(older, max_size=3, unique=True)) if place else []
+        commits[name] = oracle.C(tuple(parents), draw(dates), draw(versions))
+    shuffled = {name: commits[name] for name in draw(st.permutations(order))}
+    heads = draw(st.dictionaries(st.sampled_from(BRANCHES), st.sampled_from(order)))
+    return History(shuffled, heads, draw(days), draw(branch_days), draw(nows))
+
+
+branch_days = st.dictionaries(st.sampled_from([*BRANCHES, "gone"]), days)
+
+
+@st.composite
+def scrambled(draw: st.DrawFn) -> History:
+    """Graphs of any shape: parents that don't exist, rings, heads without a commit."""
+    names = NAMES[: draw(st.integers(1, 6))]
+    anyone = st.sampled_from(names) | st.sampled_from(names) | st.just("missing")
+    parents = st.lists(anyone, max_size=2).map(tuple)
+    commits = {name: oracle.C(draw(parents), draw(dates), draw(versions)) for name in names}
+    return History(commits, draw(st.dictionaries(st.sampled_from(BRANCHES), anyone)), 1, {}, NOW)
+
+
+def is_whole(history: History) -> bool:
+    """Whether every name has a commit and every walk of main parents ends."""
+    named = {*history.heads.values()}.union(*(commit.parents for commit in history.commits.values()))
+    if not named <= set(history.commits):
+        return False
+    for name in history.commits:
+        step: str | None = name
+        for _ in history.commits:
+            step = oracle.main_parent(history.commits[step]) if step is not None else None
+        if step is not None:
+            return False
+    return True
+
+
+@given(histories())
+@settings(patient, max_examples=400)
+def test_a_retained_commit_gets_the_verdict_expired(history: History) -> None:
+    """The single pass retains exactly the commits that the walks of formats §6 retain, and judges every commit."""
+    told = history.verdicts()
+
+    assert set(told) == set(history.commits)
+    assert {name for name, verdict in told.items() if verdict.retained} == oracle.retained(
+        history.claims(), history.now
+    )
+
+
+@given(histories())
+@settings(patient, max_examples=400)
+def test_a_reason_is_not_what_decided(history: History) -> None:
+    """The branch, days and moment of every verdict are those of the walk that retains the commit longest."""
+    claims = history.claims()
+
+    for name, verdict in history.verdicts().items():
+        event(verdict.why.name)
+        longest = max(claim.until for claim in claims[name])
+        if verdict.why is Reason.HEAD:
+            assert oracle.Claim(oracle.FOR_EVER, verdict.branch, verdict.days or 0) in claims[name]
+            assert (verdict.retained, verdict.until) == (True, None)
+            continue
+        assert verdict.until is not None
+        until = (verdict.until - EPOCH) // timedelta(microseconds=1)
+        assert until == longest
+        assert oracle.Claim(until, verdict.branch, verdict.days or 0) in claims[name]
+        assert verdict.retained is (verdict.until > moment(history.now - history.now % SECOND))
+
+
+@given(histories())
+@patient
+def test_a_reason_contradicts_the_graph(history: History) -> None:
+    """Heads are called heads, childless others dangling, all others children's parents; the word fits the verdict."""
+    parents = {oracle.main_parent(commit) for commit in history.commits.values()}
+    young = {True: Reason.DANGLING, False: Reason.EXPIRED_DANGLING}
+    behind = {True: Reason.CHILD_YOUNG, False: Reason.EXPIRED_BEHIND_CHILD}
+
+    for name, verdict in history.verdicts().items():
+        if name in history.heads.values():
+            assert verdict.why is Reason.HEAD
+        else:
+            assert verdict.why is (behind if name in parents else young)[verdict.retained]
+
+
+@given(histories(), st.randoms(use_true_random=False))
+@patient
+def test_the_order_of_input_decides(history: History, random: Random) -> None:
+    """Commits and heads in any order give the same verdicts in the same order."""
+    commits, heads = history.product_commits(), list(history.heads.items())
+    before = retained_commits(commits, history.heads, history.rules(), now=moment(history.now))
+    random.shuffle(commits)
+    random.shuffle(heads)
+
+    assert retained_commits(commits, dict(heads), history.rules(), now=moment(history.now)) == before
+
+
+@given(histories(), st.sampled_from([*BRANCHES, None]), st.integers(1, 3), st.integers(0, 3 * DAY))
+@patient
+def test_a_longer_rule_or_an_earlier_now_retains_less(
+    history: History, branch: str | None, more: int, earlier: int
+) -> None:
+    """More days for any branch or the default, and a smaller now, retain at least what was retained before."""
+    before = history.retained()
+    if branch is None:
+        # Spelled out, so that the default's growth is the only change.
+        longer = history._replace(default_days=history.default_days + more)
+    else:
+        grown = history.branch_days.get(branch, history.default_days) + more
+        longer = history._replace(branch_days={**history.branch_days, branch: grown})
+
+    assert before <= longer.retained()
+    assert before <= history._replace(now=history.now - earlier).retained()
+
+
+@given(histories())
+@patient
+def test_dates_of_the_api_retain_less_than_those_of_the_dump(history: History) -> None:
+    """Dates that lost their fractions retain at least what the full ones do."""
+    cut_off = {
+        name: commit._replace(date=commit.date - commit.date % SECOND) for name, commit in history.commits.items()
+    }
+
+    assert history.retained() <= history._replace(commits=cut_off).retained()
+
+
+@given(histories(), st.sets(st.sampled_from([*NAMES, "new1", "new2"])))
+@patient
+def test_the_union_with_the_servers_list_loses_a_commit(history: History, names: set[str]) -> None:
+    """With the server's list, retained is what the rule retains and what is listed, and nothing else."""
+    ours = list(history.verdicts().values())
+
+    both = with_server_list(ours, [(name, f"range-of-{name}") for name in names])
+
+    assert {verdict.commit_id for verdict in both if verdict.retained} == history.retained() | names
+    assert {verdict.commit_id for verdict in both if verdict.server_listed} == names
+    assert {verdict.commit_id for verdict in both} == set(history.commits) | names
+
+
+@given(histories())
+@patient
+def test_without_rules_a_commit_expires(history: History) -> None:
+    """Without rules all commits are retained, whatever their dates, heads and versions."""
+    told = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
+
+    assert {(verdict.commit_id, verdict.why) for verdict in told if verdict.retained} == {
+        (name, Reason.NO_RULES) for name in history.commits
+    }
+
+
+@given(scrambled())
+@settings(patient, max_examples=400)
+def test_a_graph_that_is_not_whole_is_judged(history: History) -> None:
+    """A missing head or parent and a ring of main parents are errors; every graph without them is judged rightly."""
+    event("whole" if is_whole(history) else "not whole")
+    if is_whole(history):
+        assert history.retained() == oracle.retained(history.claims(), history.now)
+        return
+    for rules in (history.rules(), None):
+        with pytest.raises(DamagedData):
+            retained_commits(history.product_commits(), history.heads, rules, now=moment(history.now))
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER)])
+def test_the_histories_never_show_a_reason(reason: Reason) -> None:
+    """Every reason of the rule occurs among the histories that these properties are tried on."""
+    any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
+
+    shown = find(
+        histories(), lambda history: reason in {v.why for v in history.verdicts().values()}, settings=any_will_do
+    )
+
+    assert reason in {verdict.why for verdict in shown.verdicts().values()}
+
+
+# --- large graphs ---------------------------------------------------------------------------------------------------
+
+
+def line(length: int, *, step: timedelta = timedelta(minutes=1)) -> list[Commit]:
+    """A line of commits, the last one made at now and each other one a step before its child."""
+    return [
+        Commit(
+            f"{place:06}",
+            (f"{place - 1:06}",) if place else (),
+            moment(NOW) - step * (length - 1 - place),
+            f"range-of-{place:06}",
+        )
+        for place in range(length)
+    ]
+
+
+def test_a_line_of_100_000_commits_is_too_deep() -> None:
+    """A line of 100,000 commits is judged to its root: retained are the head and what stands behind a young child."""
+    commits = line(100_000)
+
+    told = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
+
+    # A day has 1440 minutes; the child on the cutoff itself may have been cut off to it, so it counts as young.
+    kept = [verdict.commit_id for verdict in told if verdict.retained]
+    assert kept == [commit.id for commit in commits[-1 - 1441 :]]
+
+
+def test_20_000_branches_walk_a_shared_line_one_by_one() -> None:
+    """20,000 branches on one line of 40,000 commits, the longest rule at its end, are judged in one pass."""
+    commits = line(40_000)
+    heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
+    longest = {"branch19999": 365}
+
+    told = retained_commits(commits, heads, Rules(0, longest), now=moment(NOW))
+
+    assert [verdict.commit_id for verdict in told if verdict.retained] == [commit.id for commit in commits]
+    assert {verdict.branch for verdict in told if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
+
+
+def test_50_000_branches_from_one_parent_forget_the_only_long_one() -> None:
+    """Of 50,000 old children of one commit, a single one with enough days retains it and what stands behind it."""
+    old = moment(NOW) - timedelta(days=5)
+    root, parent = Commit("root", (), old, "r"), Commit("parent", ("root",), old, "p")
+    children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]
+    heads = {child.id: child.id for child in children}
+
+    told = retained_commits([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
+
+    behind = {verdict.commit_id: verdict for verdict in told if verdict.why is not Reason.HEAD}
+    assert {(name, verdict.retained, verdict.branch) for name, verdict in behind.items()} == {
+        ("parent", True, "child31415"),
+        ("root", True, "child31415"),
+    }
