@@ -39,14 +39,16 @@ def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
         raise _damaged(where, f"is not CSV ({error})") from None
     if not rows or tuple(rows[0]) != COMMITS_HEADER:
         raise _damaged(where, f"does not begin with the header {','.join(COMMITS_HEADER)}")
-    retained: dict[str, str] = {}
+    seen: set[str] = set()
+    retained: list[tuple[str, str]] = []
     for number, row in enumerate(rows[1:], start=2):
         commit_id, expired, metarange_id = _commit_row(row, where, number)
-        if commit_id in retained:
+        if commit_id in seen:
             raise _damaged(where, f"names commit {commit_id} twice, again in line {number}")
+        seen.add(commit_id)
         if not expired:
-            retained[commit_id] = metarange_id
-    return list(retained.items())
+            retained.append((commit_id, metarange_id))
+    return retained
 
 
 def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str]:

@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     spark_master: Name = "local[*]"
     spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
 
-    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _unknown: tuple[str, ...] = PrivateAttr(default=())
 
     @classmethod
@@ -168,14 +168,14 @@ class Settings(BaseSettings):
             settings = cls(**values)
         except ValidationError as error:
             raise _wrong(cls, error, values, origins) from None
-        settings._origins = MappingProxyType(origins)
+        settings._origins = origins
         settings._unknown = _unknown_variables(cls, environ)
         return settings
 
     @property
     def origins(self) -> Mapping[str, str]:
         """Where each setting that was given came from, e.g. `variable LAKEGC_MIN_AGE`; defaults are not in it."""
-        return self._origins
+        return MappingProxyType(self._origins)
 
     @property
     def unknown_variables(self) -> tuple[str, ...]:

@@ -86,30 +86,32 @@ class Connection:
 
     def ask(self, question: Question, **arguments: Any) -> Answer:
         """The answer whatever its status. Raises `Unavailable` where there is none, or none that lakeFS could give."""
+        return self._checked(question, *self._raw(question, arguments))
+
+    def _raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+        """Status, headers and body as they came. No chained error leaves it that shows headers or a body in full."""
         import urllib3
         from lakefs_sdk import exceptions
 
         settings = self.settings
-        timeout = (
-            settings.connect_timeout_s,
-            settings.slow_read_timeout_s if question.slow else settings.read_timeout_s,
-        )
+        read_timeout_s = settings.slow_read_timeout_s if question.slow else settings.read_timeout_s
         call = getattr(self._api(question.api), f"{question.method}_with_http_info")
         try:
-            response = call(_request_timeout=timeout, **arguments)
+            response = call(_request_timeout=(settings.connect_timeout_s, read_timeout_s), **arguments)
         except exceptions.ApiException as error:
             if not error.status:
                 raise self._unreachable(question, str(error.reason)) from None
-            # The chain is cut: the SDK's message shows headers and bodies in full.
-            return self._checked(question, int(error.status), error.headers, error.body)
+            return int(error.status), error.headers or {}, error.body or ""
         except UnicodeDecodeError:
             raise self._not_lakefs(question, "an answer that is not text") from None
+        except UnicodeEncodeError:
+            raise Unavailable(f"{self.where} can't be asked for {question.what!a}: that is not Unicode text") from None
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(question, _root(error)) from error
-        return self._checked(question, int(response.status_code), response.headers, response.raw_data)
+        return int(response.status_code), response.headers, response.raw_data
 
-    def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes | None) -> Answer:
-        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text or ""
+    def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes) -> Answer:
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         answer = Answer(status, _json(shown), shown[:300], _date(headers.get("Date")))
         self.last_date = answer.date or self.last_date
         if 300 <= status < 400:
@@ -130,7 +132,8 @@ class Connection:
 
     def refusal(self, question: Question, answer: Answer) -> Unavailable:
         """What an answer that is no success means to a person, and what to do next."""
-        said = f": {answer.message or answer.text}".rstrip(": \n") + "."
+        words = answer.message or (answer.text if answer.text[:1] != "<" else "")
+        said = f": {words}".rstrip(": .\n") + "."
         asked = f"lakeFS at {self.where} was asked for {question.what}"
         if answer.status == 401:
             return Forbidden(

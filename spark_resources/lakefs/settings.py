@@ -16,20 +16,18 @@ _BASE_PATH = "/api/v1"
 
 def api_address(endpoint_url: str) -> str:
     """The address of the API, `…/api/v1`, of an endpoint given with or without that path. Raises `WrongUsage`."""
+    expected = "expected http(s)://host[:port], with or without /api/v1"
     try:
         parts = urlsplit(endpoint_url.strip())
-        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise WrongUsage(
-            "the lakeFS endpoint is not a URL: expected http(s)://host[:port], with or without /api/v1"
-        ) from None
+        usable = False
+    # The value is not shown: what is wrong with it may be a password inside.
+    if not usable or parts.query or parts.fragment:
+        raise WrongUsage(f"the lakeFS endpoint is not an address: {expected}")
     if parts.username is not None or parts.password is not None:
         raise WrongUsage(
-            "the lakeFS endpoint must not hold a user name or password: give the access key by its settings"
-        )
-    if parts.scheme not in ("http", "https") or not has_host or parts.query or parts.fragment:
-        raise WrongUsage(
-            f"the lakeFS endpoint '{endpoint_url}' is not of the form http(s)://host[:port], with or without /api/v1"
+            f"the lakeFS endpoint holds a user name or password: {expected}, and the keys by their settings"
         )
     path = parts.path.rstrip("/")
     if not path.endswith(_BASE_PATH):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -255,9 +256,11 @@ class Replay:
     async def _stat(self, request: Request) -> Response:
         if (objects := self._objects(request.path_params["ref"])) is None:
             return _error(404, "not found")
-        path = request.query_params.get("path")
-        found = next((each for each in objects if each["path"] == path), None)
-        return JSONResponse(found) if found else _error(404, "not found")
+        path = request.query_params.get("path", "")
+        place = bisect_left(objects, path.encode(), key=lambda each: each["path"].encode())
+        if place == len(objects) or objects[place]["path"] != path:
+            return _error(404, "not found")
+        return JSONResponse(objects[place])
 
     async def _list_objects(self, request: Request) -> Response:
         if (objects := self._objects(request.path_params["ref"])) is None:
@@ -350,21 +353,18 @@ class _ServerClock:
 
 
 def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered: bool = True) -> Response:
-    """One page as lakeFS cuts them: `amount` results behind `after`, by name, or by place where there is no order."""
+    """One page as lakeFS cuts them: `amount` results behind `after`, by name, or by place where they have no order."""
     asked = int(request.query_params.get("amount", "100"))
     amount = asked if 0 < asked <= 1000 else 1000
     after = request.query_params.get("after", "")
     prefix = request.query_params.get("prefix", "")
     if ordered:
-        rest = [
-            each
-            for each in results
-            if each[name].startswith(prefix) and (not after or each[name].encode() > after.encode())
-        ]
+        begin = bisect_left(results, prefix.encode(), key=lambda each: each[name].encode())
+        begin = max(begin, bisect_right(results, after.encode(), key=lambda each: each[name].encode()) if after else 0)
     else:
-        place = next((i for i, each in enumerate(results) if each[name] == after), -1)
-        rest = results[place + 1 :]
-    page, more = rest[:amount], len(rest) > amount
+        begin = next((i + 1 for i, each in enumerate(results) if each[name] == after), 0)
+    found = [each for each in results[begin : begin + amount + 1] if each[name].startswith(prefix)]
+    page, more = found[:amount], len(found) > amount
     pagination = {
         "has_more": more,
         "next_offset": page[-1][name] if more else "",

@@ -1,0 +1,203 @@
+"""The replay server says what was recorded, and nothing that wasn't."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from spark_resources.errors import Forbidden, NotThere, Unavailable
+from spark_resources.lakefs import LakeFS, LakeFSSettings, RefsDump
+from spark_resources.model import AddressType, Commit, Rules
+from spark_resources.sstable import Entry, range_ref, write_commits, write_metarange, write_range
+from tests.recordings.replay import (
+    ACCESS_KEY_ID,
+    SECRET_ACCESS_KEY,
+    Recording,
+    load_recording,
+    replaying,
+    upload_to_s3,
+)
+
+RECORDED_AT = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
+NAMESPACE = "s3://golden/tiny"
+ENTRIES = [
+    Entry(b"a", "data/s/1", AddressType.RELATIVE, size=3, checksum="1a", last_modified=RECORDED_AT),
+    Entry(b"b/c d", "s3://elsewhere/x", AddressType.FULL, size=4, checksum="2b", last_modified=RECORDED_AT),
+    Entry("é".encode(), "data/s/3", AddressType.RELATIVE, size=5, checksum="3c", last_modified=RECORDED_AT),
+]
+SERVED = {"path": "z", "physical_address": f"{NAMESPACE}/data/s/9", "size_bytes": 9, "checksum": "9f", "mtime": 1}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    """A recording of one branch, one commit that no branch reaches any more, and an object whose bytes are unknown."""
+    return load_recording(_record(tmp_path / "tiny"))
+
+
+def _record(folder: Path) -> Path:
+    lakefs = folder / "namespace" / "_lakefs"
+    lakefs.mkdir(parents=True)
+
+    part = write_range(ENTRIES)
+    whole = write_metarange([range_ref(part.data, name=part.id)])
+    first = Commit("1" * 64, (), RECORDED_AT - timedelta(days=2), "")
+    dangling = Commit("2" * 64, (first.id,), RECORDED_AT - timedelta(days=1), whole.id)
+    head = Commit("3" * 64, (first.id,), RECORDED_AT, whole.id)
+    dump = write_commits([first, dangling, head])
+    for table_id, data in {part.id: part.data, whole.id: whole.data, **dump.tables}.items():
+        (lakefs / table_id).write_bytes(data)
+    reachable = {
+        "commits": [_body(head), _body(first)],
+        "log": {"main": [head.id, first.id]},
+    }
+    uncommitted = {"run_id": "r", "gc_uncommitted_location": f"{NAMESPACE}/_lakefs/u/"}
+    recorded = {
+        "config": _said(200, {"storage_config": {"blockstore_type": "s3"}}),
+        "repository": _said(
+            200, {"id": "tiny", "storage_namespace": NAMESPACE, "default_branch": "main", "creation_date": 1}
+        ),
+        "gc_rules": _said(200, {"default_retention_days": 5, "branches": None}),
+        "branches": _said(200, {"results": [{"id": "main", "commit_id": head.id}]}),
+        "tags": _said(200, {"results": [{"id": "v1", "commit_id": first.id}]}),
+        "prepare_commits_async": _said(202, {"id": "t"}),
+        "prepare_commits_status": _said(
+            200, {"task_id": "t", "completed": True, "result": {"gc_commits_location": f"{NAMESPACE}/_lakefs/c.csv"}}
+        ),
+        "prepare_uncommitted": {"status": 201, "pages": [uncommitted | {"continuation_token": "more"}, uncommitted]},
+        "refs_dump": _said(
+            201, {"branches_meta_range_id": "b", "commits_meta_range_id": dump.id, "tags_meta_range_id": "t"}
+        ),
+        "commits_reachable_from_branches": reachable,
+    }
+    (folder / "api").mkdir()
+    for name, content in recorded.items():
+        (folder / "api" / f"{name}.json").write_text(json.dumps(content))
+    with (folder / "listing.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["key", "size", "last_modified_ms"], ["data/s/1,token", "100", "0"]])
+    meta = {"repository": "tiny", "storage_namespace": NAMESPACE, "recorded_at": int(RECORDED_AT.timestamp())}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "expected").mkdir()
+    (folder / "expected" / "expired.txt").write_text("data/s/1,token\n")
+    return folder
+
+
+def _said(status: int, body: Any) -> dict[str, Any]:
+    return {"status": status, "body": body}
+
+
+def _body(commit: Commit) -> dict[str, Any]:
+    return {
+        "id": commit.id,
+        "parents": list(commit.parents),
+        "creation_date": int(commit.created.timestamp()),
+        "meta_range_id": commit.metarange_id,
+        "version": 1,
+    }
+
+
+@pytest.fixture
+def lake(recording: Recording) -> Iterator[LakeFS]:
+    with replaying(recording) as endpoint:
+        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, attempts=1, poll_s=0.001))
+
+
+def test_a_recorded_answer_is_lost(recording: Recording, lake: LakeFS) -> None:
+    """Every recorded call is answered as it was recorded, by the recording's clock."""
+    dumped = recording.api("refs_dump")["body"]["commits_meta_range_id"]
+
+    assert lake.config().blockstore("") == "s3"
+    assert lake.repository("tiny").storage_namespace == NAMESPACE
+    assert [each.id for each in lake.repositories()] == ["tiny"]
+    assert lake.rules("tiny") == Rules(5, {})
+    assert lake.branches("tiny") == {"main": "3" * 64}
+    assert lake.tags("tiny") == {"v1": "1" * 64}
+    assert lake.prepare_commits("tiny") == f"{NAMESPACE}/_lakefs/c.csv"
+    assert lake.prepare_uncommitted("tiny").files_by_location == {f"{NAMESPACE}/_lakefs/u/": 2}
+    assert lake.dump_refs("tiny") == RefsDump("b", dumped, "t")
+    assert lake.server_time() == RECORDED_AT
+
+
+def test_a_dangling_commit_is_not_found(lake: LakeFS) -> None:
+    """Commits that no branch reaches are known from the refs dump; logs begin at branches, tags and commits."""
+    assert lake.commit("tiny", "2" * 64).parents == ("1" * 64,)
+    assert [each.id[0] for each in lake.log("tiny", "main")] == ["3", "1"]
+    assert [each.id[0] for each in lake.log("tiny", "v1")] == ["1"]
+    assert [each.id[0] for each in lake.log("tiny", "2" * 64)] == ["2", "1"]
+
+
+def test_a_committed_object_is_not_served(lake: LakeFS) -> None:
+    """Where nothing else was recorded, a branch serves its head's entries, addresses in full, in path order."""
+    page = lake.list_objects("tiny", "main", amount=2)
+    rest = lake.list_objects("tiny", "main", after="b/c d")
+
+    found = [(each.path, each.physical_address, each.size) for each in (*page.objects, *rest.objects)]
+    assert found == [
+        ("a", f"{NAMESPACE}/data/s/1", 3),
+        ("b/c d", "s3://elsewhere/x", 4),
+        ("é", f"{NAMESPACE}/data/s/3", 5),
+    ]
+    assert (page.next_after, rest.next_after) == ("b/c d", None)
+    assert [each.path for each in lake.list_objects("tiny", "main", prefix="b/").objects] == ["b/c d"]
+    assert lake.stat("tiny", "main", "é") == rest.objects[0]
+    assert lake.stat("tiny", "main", "b") is None
+
+
+def test_a_staged_object_is_not_served(recording: Recording, lake: LakeFS) -> None:
+    """What branches served is recorded in some recordings, and is the answer then."""
+    (recording.path / "api" / "objects_served_by_branches.json").write_text(json.dumps({"objects": {"main": [SERVED]}}))
+
+    served = lake.stat("tiny", "main", "z")
+
+    assert served is not None
+    assert served.physical_address == f"{NAMESPACE}/data/s/9"
+    assert lake.stat("tiny", "main", "a") is None
+
+
+def test_what_was_not_recorded_is_made_up(lake: LakeFS) -> None:
+    """Anything else is refused: another repository, a branch that isn't there, a diff, a stranger."""
+    with pytest.raises(NotThere):
+        lake.repository("other")
+    with pytest.raises(NotThere):
+        lake.stat("tiny", "other", "a")
+    with pytest.raises(Unavailable, match="not recorded"):
+        list(lake.uncommitted_diff("tiny", "main"))
+    with pytest.raises(Forbidden):
+        LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", attempts=1)).repository("tiny")
+
+
+def test_an_object_is_not_uploaded(recording: Recording) -> None:
+    """Every object is in the store as recorded, filler where bytes are unknown, and its clock has moved on since."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{host}:{port}",
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="s",
+        )
+        upload_to_s3(recording, client)
+
+        answer = client.list_objects_v2(Bucket="golden")
+    finally:
+        server.stop()
+    stored = {each["Key"]: each["Size"] for each in answer["Contents"]}
+    assert stored == {f"tiny/{key}": len(data) for key, data in recording.objects()}
+    assert stored["tiny/data/s/1,token"] == 100
+    date = datetime.strptime(answer["ResponseMetadata"]["HTTPHeaders"]["date"], "%a, %d %b %Y %H:%M:%S %Z")
+    assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in answer["Contents"]) > timedelta(seconds=1)
+
+
+def test_the_truth_is_misread(recording: Recording) -> None:
+    """The expected set is read as it was written."""
+    assert recording.expired() == {"data/s/1,token"}

@@ -1,0 +1,138 @@
+"""What the server's lists for collectors must look like to be believed."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_resources.errors import DamagedData
+from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
+
+A, B, C, M = ("a" * 64, "b" * 64, "c" * 64, "e" * 64)
+HEADER = "commit_id,expired,metarange_id\n"
+
+
+def test_an_expired_commit_is_retained() -> None:
+    """Retained rows are given in order, those of an empty repository without metarange; expired ones are left out."""
+    data = f"{HEADER}{B},false,{M}\n{C},true,{M}\n{A},false,\n".encode()
+
+    assert parse_commits_csv(data, where="x") == [(B, M), (A, "")]
+
+
+def test_a_list_of_no_commits_breaks() -> None:
+    """A header alone is an empty list."""
+    assert parse_commits_csv(HEADER.encode(), where="x") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        f"{A},false,{M}\n",
+        f"commit_id,expired\n{A},false\n",
+        f"commit_id, expired,metarange_id\n{A},false,{M}\n",
+        f"\ufeff{HEADER}{A},false,{M}\n",
+        f"{HEADER}{A},false,{M}",
+        f"{HEADER}{A},fal",
+        f"{HEADER}{A},false\n",
+        f"{HEADER}{A},false,{M},\n",
+        f"{HEADER}\n{A},false,{M}\n",
+        f"{HEADER}{A},,{M}\n",
+        f"{HEADER}{A},False,{M}\n",
+        f"{HEADER}{A},0,{M}\n",
+        f"{HEADER}{A}, false,{M}\n",
+        f"{HEADER}{A.upper()},false,{M}\n",
+        f"{HEADER}{A[:-1]},false,{M}\n",
+        f"{HEADER},false,{M}\n",
+        f"{HEADER}{A},false,{M[:-1]}\n",
+        f"{HEADER}{A},false,null\n",
+        f"{HEADER}{A},false,{M}\n{A},false,{M}\n",
+        f"{HEADER}{A},false,{M}\n{A},true,{M}\n",
+        f"{HEADER}{A},true,{M}\n{A},false,{M}\n",
+        f'{HEADER}"{A},false,{M}\n',
+        f'{HEADER}{A},"fal"se,{M}\n',
+        HEADER + HEADER,
+    ],
+)
+def test_a_damaged_list_of_commits_is_shorter(text: str) -> None:
+    """Anything but the exact header, whole lines, ids and `true` or `false` raises, naming the file."""
+    with pytest.raises(DamagedData, match=r"^s3://x/commits\.csv") as raised:
+        parse_commits_csv(text.encode(), where="s3://x/commits.csv")
+    assert raised.value.invariant == 3
+
+
+def test_a_list_of_commits_in_another_encoding_is_used() -> None:
+    """Bytes that are not UTF-8 raise."""
+    with pytest.raises(DamagedData, match="UTF-8"):
+        parse_commits_csv(HEADER.encode("utf-16"), where="x")
+
+
+def _parquet(columns: dict[str, Any], schema: pa.Schema | None = None) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=schema), sink)
+    return sink.getvalue()
+
+
+ADDRESSES = ["data/s/i", "s3://b/ns/data/s/j", "data/we ird/obj %2F + é,tok\n"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_a_staged_address_is_changed(kind: pa.DataType) -> None:
+    """Every address arrives as it was written, whichever of Parquet's texts holds it."""
+    values = [each.encode() for each in ADDRESSES] if kind == pa.binary() else ADDRESSES
+    data = _parquet({"physical_address": pa.array(values, kind), "creation_date": pa.array([1, 2, 3], pa.int64())})
+
+    table = read_uncommitted_file(data, where="x")
+
+    assert table.to_pydict() == {"physical_address": ADDRESSES, "creation_date": [1, 2, 3]}
+    assert table.schema.types == [pa.string(), pa.int64()]
+
+
+def test_a_newer_column_breaks() -> None:
+    """Columns that lakegc doesn't know do no harm."""
+    data = _parquet({"physical_address": ["data/a"], "more": [1], "creation_date": [1]})
+
+    assert read_uncommitted_file(data, where="x").column_names == ["physical_address", "creation_date"]
+
+
+def test_a_list_of_nothing_staged_breaks() -> None:
+    """A file without rows is an empty list, if its columns are right."""
+    schema = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
+
+    assert (
+        read_uncommitted_file(_parquet({"physical_address": [], "creation_date": []}, schema), where="x").num_rows == 0
+    )
+
+
+_WHOLE = _parquet({"physical_address": ADDRESSES, "creation_date": [1, 2, 3]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PAR1",
+        _WHOLE[:-1],
+        _WHOLE[: len(_WHOLE) // 2],
+        _WHOLE[:4] + bytes(40) + _WHOLE[44:],
+        _parquet({"creation_date": [1]}),
+        _parquet({"physical_address": ["data/a"]}),
+        _parquet({"address": ["data/a"], "creation_date": [1]}),
+        _parquet({"physical_address": [1], "creation_date": [1]}),
+        _parquet({"physical_address": [["data/a"]], "creation_date": [1]}),
+        _parquet({"physical_address": ["data/a"], "creation_date": ["1"]}),
+        _parquet({"physical_address": ["data/a", None], "creation_date": [1, 2]}),
+        _parquet({"physical_address": ["data/a", ""], "creation_date": [1, 2]}),
+        _parquet({"physical_address": [b"data/\xff"], "creation_date": [1]}),
+    ],
+)
+def test_a_damaged_list_of_staged_objects_is_shorter(data: bytes) -> None:
+    """A cut file, a column missing or of another type, or a row without an address raises, naming the file."""
+    with pytest.raises(DamagedData, match=r"^s3://x/part") as raised:
+        read_uncommitted_file(data, where="s3://x/part")
+    assert raised.value.invariant == 3

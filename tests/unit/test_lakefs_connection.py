@@ -1,0 +1,311 @@
+"""How the client bears faults, refusals and strangers, and that it never shows a secret."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import pickle
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from starlette.responses import Response
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.lakefs import LakeFS, RefsDump, api_address
+from tests.recordings.replay import serving
+from tests.scripted import (
+    NO_CALL,
+    NO_RULES,
+    REPOSITORY,
+    SECRET,
+    Script,
+    Scripted,
+    hang,
+    page,
+    ref,
+    said,
+    settings,
+    short,
+)
+
+LOCATION = "s3://bucket/lake/_lakefs/retention/gc/uncommitted/r/uncommitted/"
+DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_meta_range_id": "t"}
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script().on("GET lake", said(200, REPOSITORY))
+
+
+@pytest.fixture
+def lake(script: Script) -> Iterator[LakeFS]:
+    with serving(script) as endpoint:
+        yield LakeFS(settings(endpoint))
+
+
+# --- faults and refusals --------------------------------------------------------------------------------------------
+
+FINE = page([ref("main")])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        said(429, {"message": "slow down"}, {"Retry-After": "0"}),
+        said(500, {"message": "kv"}),
+        said(502, {}),
+        Response(b"<html>busy</html>", 503, media_type="text/html"),
+        said(504, {}),
+        short,
+        hang,
+    ],
+    ids=["429", "500", "502", "503", "504", "short answer", "no answer"],
+)
+def test_a_passing_fault_stops_a_mark(script: Script, lake: LakeFS, fault: Scripted) -> None:
+    """What may pass by itself is tried again."""
+    lake = LakeFS(replace(lake.settings, read_timeout_s=0.3))
+    script.on("GET lake/branches", fault, FINE)
+
+    assert lake.branches("lake") == {"main": "c"}
+    assert script.calls() == ["GET lake/branches"] * 2
+
+
+WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
+    "POST lake/gc/prepare_uncommited": (
+        lambda lake: lake.prepare_uncommitted("lake").locations,
+        said(201, {"run_id": "r", "gc_uncommitted_location": LOCATION}),
+        (LOCATION,),
+    ),
+    "POST lake/gc/prepare_commits/async": (lambda lake: lake.prepare_commits("lake"), said(404, NO_RULES), None),
+    "PUT lake/refs/dump": (lambda lake: lake.dump_refs("lake"), said(201, DUMPED), RefsDump("b", "c", "t")),
+}
+
+
+@pytest.mark.parametrize("call", WRITING)
+def test_a_passing_fault_of_a_writing_call_stops_a_mark(script: Script, lake: LakeFS, call: str) -> None:
+    """The calls that have the server write lists are tried again too: each writes a run of its own."""
+    ask, good, expected = WRITING[call]
+    script.on(call, said(503, {}), good)
+
+    assert ask(lake) == expected
+
+
+def test_a_fault_is_tried_without_end(script: Script, lake: LakeFS) -> None:
+    """As many attempts are made as are set, then the last answer's words are shown."""
+    script.on("GET lake/branches", said(503, {"message": "kv is down"}))
+
+    with pytest.raises(Unavailable, match="3 times: kv is down"):
+        lake.branches("lake")
+    assert len(script.asked) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 420, 501])
+def test_a_refusal_is_asked_again(script: Script, lake: LakeFS, status: int) -> None:
+    """A refusal is final: the question isn't put again."""
+    script.on("GET lake/branches", said(status, {"message": "no"}))
+
+    with pytest.raises(Unavailable):
+        lake.branches("lake")
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (said(401, {"message": "error authenticating request"}), Forbidden, ["credentials", "LAKEGC_ACCESS_KEY_ID"]),
+        (said(403, {"message": "insufficient permissions"}), Forbidden, ["fs:ListBranches"]),
+        (said(404, {"message": "repository not found"}), NotThere, ["'lake'", "repository not found"]),
+        (said(404, NO_CALL), Unavailable, ["too old"]),
+        (Response(b"<!doctype html><p>hi", media_type="text/html"), Unavailable, ["not the lakeFS API", "endpoint"]),
+        (Response(b"\xff\xfe", media_type="application/json"), Unavailable, ["not the lakeFS API"]),
+        (
+            Response(status_code=302, headers={"Location": "https://u:p@sso.example/login?token=t0p"}),
+            Unavailable,
+            ["redirect to https://sso.example/login", "endpoint"],
+        ),
+        (hang, Unavailable, ["timed out", "3 attempts"]),
+        (short, Unavailable, ["3 attempts"]),
+    ],
+    ids=["401", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
+)
+def test_a_refusal_leaves_a_person_alone(
+    script: Script, lake: LakeFS, answer: Scripted, error: type[LakegcError], words: list[str]
+) -> None:
+    """Every refusal says where, what was asked and what to look at, and never a secret."""
+    lake = LakeFS(replace(lake.settings, read_timeout_s=0.1))
+    script.on("GET lake/branches", answer)
+
+    with pytest.raises(error) as raised:
+        lake.branches("lake")
+
+    message = str(raised.value)
+    assert type(raised.value) is error
+    assert all(word in message for word in [*words, lake.where])
+    assert not any(each in _everything(raised.value) for each in (SECRET, "t0p", "u:p"))
+
+
+def test_a_login_follows_a_redirect(script: Script, lake: LakeFS) -> None:
+    """A redirect isn't followed, so credentials go nowhere else."""
+    script.on("GET lake/branches", Response(status_code=307, headers={"Location": "/api/v1/repositories/lake/tags"}))
+    script.on("GET lake/tags", FINE)
+
+    with pytest.raises(Unavailable, match="redirect"):
+        lake.branches("lake")
+    assert script.calls() == ["GET lake/branches"]
+
+
+def test_a_server_that_is_down_is_not_named() -> None:
+    """A refused connection names the address and the setting."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+
+    with pytest.raises(Unavailable, match=f"127.0.0.1:{port}.*refused.*LAKEGC_ENDPOINT_URL"):
+        LakeFS(settings(f"http://127.0.0.1:{port}")).config()
+
+
+def test_a_host_that_does_not_exist_is_not_named() -> None:
+    """A name that doesn't resolve names the address and the setting."""
+    with pytest.raises(Unavailable, match=r"no-such-host\.invalid.*LAKEGC_ENDPOINT_URL"):
+        LakeFS(replace(settings("http://no-such-host.invalid:8000"), attempts=1)).config()
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Certificate:
+    certificate: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate for the loopback address that no authority vouches for."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lakegc test")])
+    now = datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return Certificate(folder / "cert.pem", folder / "key.pem")
+
+
+@contextmanager
+def _serving_tls(script: Script, certificate: Certificate) -> Iterator[str]:
+    with serving(script, ssl_certfile=str(certificate.certificate), ssl_keyfile=str(certificate.key)) as endpoint:
+        yield endpoint
+
+
+def test_a_stranger_s_certificate_is_trusted(script: Script, certificate: Certificate) -> None:
+    """A certificate of an unknown authority is refused, and the message names the setting that would help."""
+    with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
+        LakeFS(settings(endpoint)).repository("lake")
+    assert script.asked == []
+
+
+def test_one_s_own_authority_is_refused(script: Script, certificate: Certificate) -> None:
+    """With the authority's file the server is trusted."""
+    with _serving_tls(script, certificate) as endpoint:
+        trusting = replace(settings(endpoint), ca_bundle=str(certificate.certificate))
+        assert LakeFS(trusting).repository("lake").id == "lake"
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
+def test_verification_can_not_be_switched_off(script: Script, certificate: Certificate) -> None:
+    """Where checking is switched off by name, any certificate will do."""
+    with _serving_tls(script, certificate) as endpoint:
+        assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
+
+
+def test_a_ca_file_that_is_not_there_is_ignored(script: Script, certificate: Certificate, tmp_path: Path) -> None:
+    """A missing file of authorities is an error that names the setting."""
+    with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
+        LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")
+
+
+def test_plain_http_to_a_tls_port_is_a_riddle(script: Script, lake: LakeFS) -> None:
+    """https to a server that speaks plain HTTP says so."""
+    endpoint = lake.where.replace("http://", "https://")
+
+    with pytest.raises(Unavailable, match="http://"):
+        LakeFS(settings(endpoint)).repository("lake")
+
+
+# --- settings and secrets -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://h:8000", "http://h:8000/", "http://h:8000/api/v1", "http://h:8000/api/v1/", " http://h:8000 "]
+)
+def test_an_endpoint_s_spelling_matters(endpoint: str) -> None:
+    """An endpoint is the same with and without the API's path and slashes."""
+    assert api_address(endpoint) == "http://h:8000/api/v1"
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "h:8000",
+        "ftp://h",
+        "http://",
+        "http://h:port",
+        f"http://me:{SECRET}@h",
+        f"me:{SECRET}@h",
+        f"http://h?k={SECRET}",
+    ],
+)
+def test_a_bad_endpoint_is_used_or_shown(endpoint: str) -> None:
+    """An endpoint of another form is refused at once, without showing what it may hold."""
+    with pytest.raises(WrongUsage, match="endpoint") as raised:
+        settings(endpoint)
+    assert SECRET not in str(raised.value)
+
+
+def test_an_executor_can_not_build_a_client(script: Script, lake: LakeFS) -> None:
+    """A client pickles by its settings and works on the other side."""
+    lake.repository("lake")
+
+    assert pickle.loads(pickle.dumps(lake)).repository("lake") == lake.repository("lake")
+
+
+def test_a_secret_shows(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither repr nor log shows the secret, in plain or as it goes over the wire."""
+    caplog.set_level("DEBUG")
+    script.on("GET lake/branches", said(503, {}), FINE)
+    lake.branches("lake")
+
+    shown = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])
+
+    assert SECRET not in shown
+    assert "Basic " not in shown
+
+
+def _everything(error: BaseException) -> str:
+    """All that a traceback of the error would show."""
+    return "".join(traceback.format_exception(error))
