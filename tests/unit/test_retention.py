@@ -226,14 +226,21 @@ def test_a_merge_parent_is_retained_by_the_merge() -> None:
     ],
 )
 def test_the_boundary_is_rounded_to_the_deleting_side(before_now: timedelta, kept: bool) -> None:
-    """A parent is retained while its child may be later than now − days; a date of whole seconds may be cut off."""
+    """A parent is retained while its child, a dangling commit while itself may be later than now − days.
+
+    A date of whole seconds may have lost its fraction.
+    """
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - before_now)]
+    dangling = commit("x", created=NOW - before_now)
 
-    told = verdicts(commits, {"main": "b"}, Rules(5))["a"]
+    told = verdicts([*commits, dangling], {"main": "b"}, Rules(5))
 
-    assert told.retained is kept
-    assert told.until is not None
-    assert (told.until > NOW) is kept
+    assert told["a"].why is (Reason.CHILD_YOUNG if kept else Reason.EXPIRED_BEHIND_CHILD)
+    assert told["x"].why is (Reason.DANGLING if kept else Reason.EXPIRED_DANGLING)
+    for verdict in (told["a"], told["x"]):
+        assert verdict.retained is kept
+        assert verdict.until is not None
+        assert (verdict.until > NOW) is kept
 
 
 @pytest.mark.parametrize("fraction", [HALF, SECOND - TICK])

@@ -1,0 +1,251 @@
+"""The retention rule against what a real server retained (formats §6, §7)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
+from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
+from spark_resources.model import Commit, Rules
+from spark_resources.sstable import read_branches, read_commits, read_entries, read_ranges
+from tests import oracle
+
+_FOLDERS = os.environ.get("LAKEGC_RECORDINGS", str(Path(__file__).parent / "data")).split(":")
+RECORDINGS = sorted(meta.parent for folder in _FOLDERS for meta in Path(folder).glob("*/meta.json"))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class History:
+    """The commit graph of a recording, and what its server said about it."""
+
+    path: Path
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        return dict(json.loads((self.path / "meta.json").read_text()))
+
+    @property
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.meta["recorded_at"], UTC)
+
+    @property
+    def rules(self) -> Rules | None:
+        if self.meta["rules"] is None:
+            return None
+        branches = {rule["branch_id"]: rule["retention_days"] for rule in self.meta["rules"]["branches"]}
+        return Rules(self.meta["rules"]["default_retention_days"], branches)
+
+    @cached_property
+    def commits(self) -> list[Commit]:
+        refs = read_ranges(self.table(self.dump["commits_meta_range_id"]), name="commits", entity="commit")
+        return [commit for ref in refs for commit in read_commits(self.table(ref.id), name=ref.id)]
+
+    @cached_property
+    def heads(self) -> dict[str, str]:
+        refs = read_ranges(self.table(self.dump["branches_meta_range_id"]), name="branches", entity="branch")
+        return {b.id: b.commit_id for ref in refs for b in read_branches(self.table(ref.id), name=ref.id)}
+
+    @property
+    def dump(self) -> dict[str, str]:
+        return dict(self.api("refs_dump")["body"])
+
+    @property
+    def server_lists(self) -> list[list[tuple[str, str]]]:
+        """What each call of prepare commits left behind."""
+        found = sorted(self.path.glob("namespace/_lakefs/retention/gc/commits/*/commits.csv"))
+        return [parse_commits_csv(path.read_bytes(), where=str(path)) for path in found]
+
+    @property
+    def listed(self) -> set[str]:
+        """The commits of all the server's lists, which must be there if the repository has rules."""
+        assert bool(self.server_lists) is (self.rules is not None)
+        return {commit_id for listed in self.server_lists for commit_id, _ in listed}
+
+    def verdicts(self) -> dict[str, Verdict]:
+        return {v.commit_id: v for v in retained_commits(self.commits, self.heads, self.rules, now=self.now)}
+
+    def retained(self) -> set[str]:
+        return {name for name, verdict in self.verdicts().items() if verdict.retained}
+
+    def named(self, commit_ids: set[str]) -> set[str]:
+        """The messages of commits: what people call them."""
+        return {commit.message for commit in self.commits if commit.id in commit_ids}
+
+    def api(self, name: str) -> dict[str, Any]:
+        return dict(json.loads((self.path / "api" / f"{name}.json").read_text()))
+
+    def table(self, table_id: str) -> bytes:
+        return (self.path / "namespace" / "_lakefs" / table_id).read_bytes()
+
+
+def recorded(name: str) -> History:
+    (path,) = (path for path in RECORDINGS if path.name == name)
+    return History(path)
+
+
+@pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
+def history(request: pytest.FixtureRequest) -> History:
+    """One recording after the other."""
+    return History(request.param)
+
+
+def walks_in_the_servers_order(history: History) -> set[str]:
+    """What formats §6 retains when each walk stops where an earlier one with at least its days has passed (§6.6)."""
+    assert history.rules is not None
+    commits = {commit.id: commit for commit in history.commits}
+    parents = {commit.main_parent for commit in history.commits}
+    heads = [(commit_id, history.rules.days(branch), True) for branch, commit_id in history.heads.items()]
+    dangling = sorted(set(commits) - parents - set(history.heads.values()))
+    retained: set[str] = set()
+    passed: dict[str, int] = {}
+    for start, days, is_head in sorted([*heads, *((name, history.rules.default_days, False) for name in dangling)]):
+        cutoff = history.now - timedelta(days=days)
+        if is_head or commits[start].created > cutoff:
+            retained.add(start)
+        child = commits[start]
+        while (parent := child.main_parent) is not None and passed.get(parent, -1) < days:
+            if child.created > cutoff:
+                retained.add(parent)
+            passed[parent] = days
+            child = commits[parent]
+    return retained
+
+
+def test_recordings_are_there() -> None:
+    """There is something to check: a folder without recordings is a failure, not a success."""
+    assert RECORDINGS
+
+
+def test_the_rule_lets_go_what_the_server_retains(history: History) -> None:
+    """Everything that the server's lists retain the rule retains, too."""
+    assert history.listed - history.retained() == set()
+
+
+def test_the_rule_retains_more_than_the_servers_early_stops_explain(history: History) -> None:
+    """With walks that stop early, in the order of ids, the rule gives the server's lists to the commit."""
+    for listed in history.server_lists:
+        assert {commit_id for commit_id, _ in listed} == walks_in_the_servers_order(history)
+
+
+def test_the_oracle_and_the_rule_disagree(history: History) -> None:
+    """On real histories, too, the single pass retains what the oracle's walks retain."""
+    if history.rules is None:
+        assert history.retained() == {commit.id for commit in history.commits}
+        return
+    commits = {
+        c.id: oracle.C(c.parents, (c.created - EPOCH) // timedelta(microseconds=1), c.version) for c in history.commits
+    }
+    said = oracle.claims(commits, history.heads, history.rules.default_days, history.rules.branch_days)
+
+    assert history.retained() == oracle.retained(said, (history.now - EPOCH) // timedelta(microseconds=1))
+
+
+def test_dates_of_whole_seconds_retain_less(history: History) -> None:
+    """With the dates that the API shows, which lost their fractions, the rule retains what it does with the dump's."""
+    shown = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
+    cut_off = [replace(commit, created=commit.created.replace(microsecond=0)) for commit in history.commits]
+
+    verdicts = retained_commits(cut_off, history.heads, history.rules, now=history.now)
+
+    assert shown.items() <= {commit.id: int(commit.created.timestamp()) for commit in cut_off}.items()
+    assert {verdict.commit_id for verdict in verdicts if verdict.retained} >= history.retained()
+
+
+def test_the_server_and_the_graph_name_different_metaranges(history: History) -> None:
+    """Every listed commit has the metarange that the graph gives it, so the union with each list holds both."""
+    for listed in history.server_lists:
+        both = with_server_list(history.verdicts().values(), listed)
+
+        assert {verdict.commit_id for verdict in both if verdict.retained} == history.retained() | history.listed
+        assert not [verdict for verdict in both if verdict.why is Reason.SERVER]
+
+
+def test_the_documented_example_retains_something_else() -> None:
+    """Of the documented history main's 03-09, 03-12, 03-18, merge and 03-26 are retained, and dev's 03-23."""
+    history = recorded("worked-example")
+    expected = {"2022-03-09", "2022-03-12", "2022-03-18", "merge dev", "2022-03-26", "d: 2022-03-23"}
+
+    assert history.named(history.retained()) == expected
+
+
+def test_a_parent_that_only_the_second_child_keeps_is_lost() -> None:
+    """All twelve shared parents are retained by their short branches, though the server's list drops four of them."""
+    history = recorded("shared-parent")
+    parents = {verdict for verdict in history.verdicts().values() if (verdict.message or "").startswith("parent ")}
+
+    assert {verdict.message for verdict in parents if verdict.retained} == {f"parent {number}" for number in range(12)}
+    assert {verdict.branch for verdict in parents} == {f"short{number:02}" for number in range(12)}
+    assert history.named(history.retained() - history.listed) == {"parent 1", "parent 5", "parent 6", "parent 11"}
+
+
+def test_without_rules_something_expires() -> None:
+    """In the repository without rules all commits are retained, and there is no list to compare."""
+    history = recorded("no-rules")
+
+    assert {verdict.why for verdict in history.verdicts().values()} == {Reason.NO_RULES}
+    assert history.server_lists == []
+
+
+# --- the oracle of marks --------------------------------------------------------------------------------------------
+
+
+def entries_of(history: History, commit_ids: set[str]) -> set[tuple[int, str]]:
+    """(Kind, address) of every entry that these commits reach."""
+    metaranges = {c.metarange_id for c in history.commits if c.id in commit_ids and c.metarange_id}
+    ranges = {ref.id for metarange in metaranges for ref in read_ranges(history.table(metarange), name=metarange)}
+    batches = [read_entries(history.table(range_id), name=range_id) for range_id in sorted(ranges)]
+    return {
+        (kind, address)
+        for batch in batches
+        for kind, address in zip(
+            batch.column("address_type").to_pylist(), batch.column("address").to_pylist(), strict=True
+        )
+    }
+
+
+def staged_in(history: History) -> set[str]:
+    """The addresses of the server's uncommitted lists, one file for every page that announces a location."""
+    found: set[str] = set()
+    for page in history.api("prepare_uncommitted")["pages"]:
+        if page["gc_uncommitted_location"]:
+            folder = page["gc_uncommitted_location"].removeprefix(history.meta["storage_namespace"] + "/")
+            files = list((history.path / "namespace" / folder).iterdir())
+            assert files
+            for file in files:
+                found |= set(read_uncommitted_file(file.read_bytes(), where=str(file))["physical_address"].to_pylist())
+    return found
+
+
+def served_in(history: History) -> set[str]:
+    if not (history.path / "api" / "objects_served_by_branches.json").exists():
+        return set()
+    branches = history.api("objects_served_by_branches")["objects"].values()
+    return {entry["physical_address"] for objects in branches for entry in objects}
+
+
+def test_the_oracle_of_marks_misses_the_truth(history: History) -> None:
+    """The oracle's expired set of every recording is the recorded truth, address by address."""
+    with (history.path / "listing.csv").open(newline="") as file:
+        listing = {row["key"]: int(row["last_modified_ms"]) * 1000 for row in csv.DictReader(file)}
+    truth = (history.path / "expected" / "expired.txt").read_text().split("\n")
+
+    expired = oracle.expired_addresses(
+        listing,
+        committed=entries_of(history, history.retained() | history.listed),
+        uncommitted=staged_in(history),
+        served=served_in(history),
+        spellings=[history.meta["storage_namespace"]],
+        cutoff=max(listing.values()) + oracle.SECOND,
+    )
+
+    assert expired == set(truth) - {""}
