@@ -18,7 +18,7 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks 
     if namespace.scheme == "s3":
         from spark_resources.stores.s3 import S3Store  # boto3 takes half a second to import
 
-        return S3Store.open(namespace, settings, quirks)
+        return S3Store(namespace, settings, quirks)
     if namespace.scheme == "local":
         from spark_resources.stores.local import LocalStore
 

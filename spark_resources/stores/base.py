@@ -127,7 +127,12 @@ class Store(Protocol):
     def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`."""
+        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`.
+
+        A tag stands for the content, so bytes that were there before bring their tag back: write something that never
+        repeats (a counter, a time, a holder). Where the network lost the answer to a conditional write, `AlreadyThere`
+        or `Changed` can mean this very write: read, and see whose it is.
+        """
         ...
 
     def etag_is_md5(self, key: str) -> bool:

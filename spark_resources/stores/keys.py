@@ -22,6 +22,7 @@ LONG_SEGMENT = "long segment"
 LONG_KEY = "long key"
 ENCODED = "plus or percent"
 BLANK = "blank at an end"
+BOTH = "object and folder"  # of two keys, not of one: `a` and `a/b`
 
 LONGEST_SEGMENT = 255  # bytes: what file systems hold
 LONGEST_KEY = 1024  # bytes: what S3 holds, the namespace's path included

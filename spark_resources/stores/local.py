@@ -34,7 +34,7 @@ _QUIRKS = Quirks(
             keys.DOT_SEGMENT,
             keys.NUL,
             keys.LONG_SEGMENT,
-            "both object and folder",
+            keys.BOTH,
         }
     ),
 )

@@ -30,11 +30,8 @@ class Found(NamedTuple):
 _UNREADABLE = Found(None, None)
 
 
-class _Name(NamedTuple):
-    sorts_as: bytes
-    raw: bytes
-    is_folder: bool
-    is_object: bool
+# What a folder holds: sorts as, name, is a folder to enter, is an object. A plain tuple, since a walk makes one a file.
+_Name = tuple[bytes, bytes, bool, bool]
 
 
 def open_folder(name: bytes, parent: int) -> int:
@@ -99,17 +96,22 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) ->
             if name is None:
                 os.close(stack.pop()[0])
                 continue
-            if not name.is_folder:
-                yield from _told(folder, base, name)
-                continue
-            child = _child(folder, name.raw)
-            if child is None:
-                continue
-            below = base + name.raw + b"/"
-            if fold:
-                yield from _folded(child, below)
+            key, raw, is_folder, is_object = name
+            if is_folder:
+                child = _child(folder, raw)
+                if child is None:
+                    continue
+                if fold:
+                    yield from _folded(child, key)
+                else:
+                    stack.append((child, key, iter(_names(child, key, prefix, after))))
+            elif is_object:
+                try:
+                    yield Found(key.decode(), os.stat(raw, dir_fd=folder, follow_symlinks=False))
+                except FileNotFoundError:
+                    continue
             else:
-                stack.append((child, below, iter(_names(child, below, prefix, after))))
+                yield _UNREADABLE
     finally:
         for folder, _, _ in stack:
             os.close(folder)
@@ -139,8 +141,11 @@ def _child(folder: int, name: bytes) -> int | None:
 
 
 def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]:
-    """The names in one folder that can lead to a wanted key, in the order of their keys."""
-    wanted = []
+    """The names in one folder that can lead to a wanted key, in the order of their keys.
+
+    A name that is not UTF-8, and what is neither a file nor a folder, is told as no object and not entered.
+    """
+    wanted: list[_Name] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             raw = os.fsencode(entry.name)
@@ -148,11 +153,12 @@ def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
             key = base + raw + b"/" if is_folder else base + raw
-            if not (key.startswith(prefix) or (is_folder and prefix.startswith(key))):
+            if not key.startswith(prefix):
                 continue
             if after and key <= after and not (is_folder and after.startswith(key)):
                 continue
-            wanted.append(_Name(key, raw, is_folder and _is_text(raw), entry.is_file(follow_symlinks=False)))
+            is_text = raw.isascii() or _is_text(raw)
+            wanted.append((key, raw, is_folder and is_text, is_text and entry.is_file(follow_symlinks=False)))
     wanted.sort()
     return wanted
 
@@ -163,18 +169,6 @@ def _is_text(raw: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _told(folder: int, base: bytes, name: _Name) -> Iterator[Found]:
-    """An object, or a name that is none: not text, or a link, a pipe, a socket."""
-    if not name.is_object or not _is_text(name.raw):
-        yield _UNREADABLE
-        return
-    try:
-        status = os.stat(name.raw, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    yield Found((base + name.raw).decode(), status)
 
 
 def _folded(child: int, below: bytes) -> Iterator[Found]:

@@ -1,25 +1,19 @@
 """S3 and its lookalikes as a store. Keys go out and come back byte for byte, or not at all.
 
-Listings are asked for URL-encoded and decoded here, strictly: boto3's own decoding puts U+FFFD where a key is not
-UTF-8, which would be another key.
+Listings are asked for URL-encoded, since XML can't carry every key, and each listed key must start with what was
+asked for: a server that folds keys as a file system does is told by that.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote_to_bytes, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
-from botocore.exceptions import (
-    ClientError,
-    IncompleteReadError,
-    ReadTimeoutError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
@@ -28,13 +22,11 @@ from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Pag
 from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
+from spark_resources.stores.s3_listing import Listing, listing_of, read_listings_here
 from spark_resources.stores.settings import StoreSettings
 
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
-
-AWS = Quirks(unholdable=frozenset({keys.LONG_KEY}), md5_etags=True)
-LOOKALIKE = Quirks(unholdable=frozenset({keys.LONG_KEY}))
+AWS = Quirks(md5_etags=True)
+LOOKALIKE = Quirks()
 
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
@@ -44,21 +36,18 @@ _CONFLICT_TRIES = 3  # of a conditional write that another one, under way at the
 class S3Store:
     """One namespace in one bucket. The bucket must be there; `quirks` are the provider's, or what a probe found."""
 
-    def __init__(self, client: S3Client, namespace: Namespace, quirks: Quirks, *, max_attempts: int = 5) -> None:
-        self._client = client
-        self._bucket = namespace.bucket
-        self._prefix = f"{namespace.path}/" if namespace.path else ""
-        self._quirks = dataclasses.replace(quirks, unholdable=quirks.unholdable | {keys.LONG_KEY})
-        self._max_attempts = max_attempts
-        endpoint = urlsplit(client.meta.endpoint_url)
-        self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
-
-    @classmethod
-    def open(cls, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> S3Store:
-        """The store of an `s3://` namespace; nothing is sent yet."""
+    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+        """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise."""
         if quirks is None:
             quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
-        return cls(s3_client(settings), namespace, quirks, max_attempts=settings.max_attempts)
+        self._client = s3_client(settings)
+        read_listings_here(self._client)
+        self._bucket = namespace.bucket
+        self._prefix = f"{namespace.path}/" if namespace.path else ""
+        self._quirks = quirks
+        self._max_attempts = settings.max_attempts
+        endpoint = urlsplit(self._client.meta.endpoint_url)
+        self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
 
     @property
     def quirks(self) -> Quirks:
@@ -93,17 +82,15 @@ class S3Store:
             request["StartAfter"] = self._prefix + start_after
         if delimiter is not None:
             request["Delimiter"] = delimiter
-        token: str | None = None
         while True:
             with told(self.where, "list", prefix):
-                answer = self._client.list_objects_v2(**request, EncodingType="url")
-            yield self._page(answer, self._prefix + prefix)
-            if not answer.get("IsTruncated"):
+                listing = listing_of(self._client.list_objects_v2(**request, EncodingType="url"))
+            yield self._page(listing, self._prefix + prefix)
+            if listing.next_token is None:
                 return
-            token, previous = answer.get("NextContinuationToken"), token
-            if not token or token == previous:
-                raise Unavailable(f"{self.where} says that its listing of {prefix!r} goes on, but not where")
-            request["ContinuationToken"] = token
+            if listing.next_token == request.get("ContinuationToken"):
+                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+            request["ContinuationToken"] = listing.next_token
 
     def _check_start_after(self, delimiter: str | None) -> None:
         if delimiter is not None:
@@ -114,40 +101,38 @@ class S3Store:
                 "some. List the whole prefix."
             )
 
-    def _page(self, answer: Any, asked: str) -> Page:
-        is_encoded = answer.get("EncodingType") == "url"
-        objects, prefixes, unreadable = [], [], 0
-        for found in answer.get("Contents", ()):
-            key = self._relative(found["Key"], asked, is_encoded=is_encoded)
-            if key is None:
+    def _page(self, listing: Listing, asked: str) -> Page:
+        skip = len(self._prefix)
+        objects = []
+        unreadable = 0
+        for found in listing.objects:
+            if found.key is None:
                 unreadable += 1
-            elif key:  # an object at the namespace's own path with a slash has no key in it
-                objects.append(_stored(key, int(found["Size"]), found))
-        for found in answer.get("CommonPrefixes", ()):
-            key = self._relative(found["Prefix"], asked, is_encoded=is_encoded)
-            if key is None:
+            elif not found.key.startswith(asked):
+                raise self._folds(asked, found.key)
+            elif len(found.key) > skip:  # an object at the namespace's own path and a slash has no key in it
+                objects.append(StoredObject(found.key[skip:], found.size, found.modified, found.etag or None))
+        prefixes = []
+        for prefix in listing.prefixes:
+            if prefix is None:
                 unreadable += 1
+            elif not prefix.startswith(asked):
+                raise self._folds(asked, prefix)
             else:
-                prefixes.append(key)
+                prefixes.append(prefix[skip:])
         return Page(objects, prefixes, unreadable)
 
-    def _relative(self, listed: str, asked: str, *, is_encoded: bool) -> str | None:
-        """The key in the namespace, or None where it is not UTF-8. Raises `Refused` for a key that wasn't asked for."""
-        if is_encoded and ("%" in listed or "+" in listed):
-            try:
-                listed = unquote_to_bytes(listed.replace("+", " ")).decode()
-            except UnicodeDecodeError:
-                return None
-        if not listed.startswith(asked):
-            raise Refused(
-                f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as "
-                "a file system does; such a namespace can't be collected there.",
-                invariant=5,
-            )
-        return listed[len(self._prefix) :]
+    def _folds(self, asked: str, listed: str) -> Refused:
+        return Refused(
+            f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
+            "file system does; such a namespace can't be collected there.",
+            invariant=5,
+        )
 
     def stat(self, key: str) -> StoredObject:
-        return _stored(key, *_size_and_rest(self._head(key, "look at")))
+        head = self._head(key, "look at")
+        etag = _unquoted(head.get("ETag", "")) or None
+        return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
 
     def _head(self, key: str, doing: str) -> Mapping[str, Any]:
         full = self._full(key)
@@ -196,14 +181,12 @@ class S3Store:
             return self._put(key, data, {})
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        """As the protocol says. Where the network lost the answer, `AlreadyThere` can mean this very write."""
         tag = self._put_if(key, data, {"IfNoneMatch": "*"})
         if tag is None:
             raise AlreadyThere(f"{key!r} exists already in {self.where}")
         return tag
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        """As the protocol says. Where the network lost the answer, `Changed` can mean this very write."""
         try:
             new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
         except NotThere as error:
@@ -244,19 +227,11 @@ class S3Store:
         return delete_keys(self._client, self._bucket, list(keys), full=self._full, batch=self._quirks.delete_batch)
 
     def _full(self, key: str) -> str:
-        keys.check_key(key, self.where, self._quirks.unholdable - {keys.LONG_KEY})
+        keys.check_key(key, self.where, self._quirks.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
         return full
-
-
-def _stored(key: str, size: int, found: Mapping[str, Any]) -> StoredObject:
-    return StoredObject(key, size, found["LastModified"].astimezone(UTC), _unquoted(found.get("ETag", "")) or None)
-
-
-def _size_and_rest(head: Mapping[str, Any]) -> tuple[int, Mapping[str, Any]]:
-    return int(head["ContentLength"]), head
 
 
 def _unquoted(etag: str) -> str:

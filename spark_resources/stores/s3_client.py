@@ -25,6 +25,7 @@ from botocore.exceptions import (
     SSLError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.stores.settings import StoreSettings
@@ -108,6 +109,10 @@ def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
         yield
     except (ClientError, BotoCoreError) as error:
         raise in_our_words(error, where, doing, key) from error
+    except ResponseParserError as error:
+        raise Unavailable(
+            f"could not {doing} {where}: its answer is not S3's ({error}). Check the endpoint."
+        ) from error
 
 
 def in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:

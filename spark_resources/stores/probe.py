@@ -1,0 +1,129 @@
+"""What a store can do, found out on scratch keys in lakegc's own corner of the namespace.
+
+A lookalike's word is not enough where a wrong answer costs an object: a server that ignores the condition of a
+conditional write says 200, one that folds keys deletes another object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from spark_resources.errors import LakegcError, Refused, Unavailable, WrongUsage
+from spark_resources.stores.base import AlreadyThere, Changed, Deletion, Quirks, Store
+from spark_resources.stores.keys import BOTH, SAMPLES
+
+SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix starts with it
+
+_WRITERS = 8  # at once
+_ROUNDS = 5
+_LARGE = 6 * 1024 * 1024  # bytes: more than lookalikes keep in one piece
+_IN_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
+
+
+def probe(store: Store, scratch_prefix: str) -> Quirks:
+    """The store's quirks, tried out under `scratch_prefix`, which is emptied before and after.
+
+    The prefix must be one that nobody else uses: `SCRATCH`, then something of the caller's own, then a slash. Raises
+    `WrongUsage` for any other, and what the store raises where it can't be used at all.
+    """
+    if not scratch_prefix.startswith(SCRATCH) or not scratch_prefix.endswith("/") or scratch_prefix == SCRATCH:
+        raise WrongUsage(f"a probe writes and deletes under {SCRATCH}<name>/ only, not under '{scratch_prefix}'")
+    _clear(store, scratch_prefix)
+    try:
+        return replace(
+            store.quirks,
+            conditional_writes=_writes_conditionally(store, scratch_prefix + "conditional/"),
+            byte_order=_lists_in_byte_order(store, scratch_prefix + "order/"),
+            md5_etags=_tags_with_md5(store, scratch_prefix + "tags/"),
+            unholdable=store.quirks.unholdable | _unholdable(store, scratch_prefix + "keys/"),
+        )
+    finally:
+        _clear(store, scratch_prefix)
+
+
+def _writes_conditionally(store: Store, prefix: str) -> bool:
+    """Whether exactly one of several writers wins, each time, and a stale tag never does."""
+    for turn in range(_ROUNDS):
+        key = f"{prefix}{turn}"
+        try:
+            if _winners("first", partial(store.write_if_absent, key)) != 1:
+                return False
+            tag = store.read_with_tag(key)[1]
+            if _winners("second", partial(_replace, store, key, tag)) != 1:
+                return False
+        except Unavailable:  # the store doesn't know the request at all
+            return False
+    return True
+
+
+def _replace(store: Store, key: str, tag: str, data: bytes) -> str:
+    return store.replace_if_unchanged(key, data, tag)
+
+
+def _winners(kind: str, write: Callable[[bytes], str]) -> int:
+    """How many of several writers win. No two write the same bytes, nor what was there: tags tell contents apart."""
+
+    def wins(number: int) -> bool:
+        try:
+            write(f"{kind} {number}".encode())
+        except (AlreadyThere, Changed):
+            return False
+        return True
+
+    with ThreadPoolExecutor(_WRITERS) as writers:
+        return sum(writers.map(wins, range(_WRITERS)))
+
+
+def _lists_in_byte_order(store: Store, prefix: str) -> bool:
+    """Whether pages come in byte order, and a listing from any key on begins right behind it."""
+    wanted = [prefix + name for name in _IN_ORDER]
+    for key in wanted:
+        store.write(key, b"")
+    listed = [found.key for page in store.pages(prefix, page_size=2) for found in page.objects]
+    if listed != wanted:
+        return False
+    return all(
+        [found.key for page in store.pages(prefix, start_after=after) for found in page.objects] == wanted[place + 1 :]
+        for place, after in enumerate(wanted)
+    )
+
+
+def _tags_with_md5(store: Store, prefix: str) -> bool:
+    for name, data in (("small", b"lakegc"), ("large", b"lakegc" * (_LARGE // 6))):
+        store.write(prefix + name, data)
+        if store.stat(prefix + name).checksum != hashlib.md5(data, usedforsecurity=False).hexdigest():
+            return False
+    return True
+
+
+def _unholdable(store: Store, prefix: str) -> frozenset[str]:
+    samples = {kind: [sample] for kind, sample in SAMPLES.items()} | {BOTH: ["both", "both/inside"]}
+    return frozenset(kind for kind, some in samples.items() if not _holds(store, f"{prefix}{kind}/", some))
+
+
+def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
+    """Whether keys can be written, listed, read and deleted as themselves."""
+    contents = {prefix + sample: f"the content of {sample!r}".encode() for sample in samples}
+    try:
+        for key, content in contents.items():
+            store.write(key, content)
+        if {found.key for page in store.pages(prefix) for found in page.objects} != set(contents):
+            return False
+        if any(store.read(key) != content for key, content in contents.items()):
+            return False
+        if any(result.deletion is Deletion.FAILED for result in store.delete_many(contents)):
+            return False
+        return not any(page.objects for page in store.pages(prefix))
+    except (WrongUsage, Unavailable, Refused):
+        return False
+
+
+def _clear(store: Store, prefix: str) -> None:
+    """Delete what is listed under a prefix. What can't be deleted stays: it is lakegc's own, and no candidate."""
+    with suppress(LakegcError):
+        store.delete_many([found.key for page in store.pages(prefix) for found in page.objects])
