@@ -199,6 +199,19 @@ def test_a_long_line_forgets_its_days_behind_a_shorter_head() -> None:
     assert (told["a"].retained, told["a"].branch) == (True, "long")
 
 
+def test_a_shorter_line_overrules_a_longer_head_on_it() -> None:
+    """What stands behind a head is retained by its days, though a shorter line comes through it."""
+    commits = [
+        commit("a", created=march(1)),
+        commit("b", "a", created=NOW - 10 * DAY),
+        commit("c", "b", created=NOW - 9 * DAY),
+    ]
+
+    told = verdicts(commits, {"short": "c", "long": "b"}, Rules(1, {"long": 21, "short": 2}))["a"]
+
+    assert (told.retained, told.branch, told.days) == (True, "long", 21)
+
+
 def test_a_merge_parent_is_retained_by_the_merge() -> None:
     """A young merge does not retain what stands behind its second parent."""
     commits = [
