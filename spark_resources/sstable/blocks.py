@@ -55,10 +55,14 @@ class Handle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose footer, metaindex and properties were read and checked; its index and data weren't yet."""
+    """A table whose footer, metaindex and properties were read and checked; its index and data weren't yet.
+
+    `key_bytes` is what its keys come to by its own account, with trailers and without sharing prefixes.
+    """
 
     data: bytes
     properties: TableProperties
+    key_bytes: int
     index: Handle
     two_levels: bool
 
@@ -176,6 +180,8 @@ def data_blocks(table: Table) -> list[Handle]:
         _check_seamless(parts, begin, front)
         front, found = begin, [where for part in parts for where in _handles(table, part)]
     _check_seamless(found, 0, front)
+    if not found:
+        raise Broken("its index names no block")
     return found
 
 
@@ -195,33 +201,46 @@ def _check_seamless(blocks: list[Handle], begin: int, end: int) -> None:
 
 def records(table: Table) -> Iterator[Record]:
     """Every record in order, keys without trailer. Raises `Broken` also at the very end, where counts don't agree."""
-    count, keys, raw = 0, 0, 0
-    first: bytes | None = None
-    last = b""
+    ends, raw = Ends(), 0
     for where in data_blocks(table):
         block = read_block(table.data, where)
         raw += len(block)
+        if raw > LARGEST:
+            raise Broken(f"it holds more than {LARGEST} bytes")
         for stored, value in block_records(block):
             if stored[-KEY_TRAILER:] != SET_TRAILER:
                 raise Broken("a record is of a kind that lakegc doesn't know")
             key = stored[:-KEY_TRAILER]
-            if first is None:
-                first = key
-            elif key <= last:
+            if ends.count == 0:
+                ends.first = key
+            elif key <= ends.last:
                 raise Broken("its keys are not in order")
-            count, keys, last = count + 1, keys + len(key), key
-            if max(keys, raw) > LARGEST:
-                raise Broken(f"it holds more than {LARGEST} bytes")
+            ends.count, ends.key_bytes, ends.last = ends.count + 1, ends.key_bytes + len(stored), key
+            if ends.count > table.properties.count or ends.key_bytes > table.key_bytes:
+                raise Broken(f"it holds more than the {table.properties.count} records that it promises")
             yield Record(key, value)
-    check_ends(table, count, first or b"", last)
+    check_ends(table, ends)
 
 
-def check_ends(table: Table, count: int, first: bytes, last: bytes) -> None:
+@dataclass(slots=True)
+class Ends:
+    """What reading a table adds up to: records, bytes of keys with their trailers, first and last key without."""
+
+    count: int = 0
+    key_bytes: int = 0
+    first: bytes = b""
+    last: bytes = b""
+
+
+def check_ends(table: Table, found: Ends) -> None:
     """What was read against what the properties promise."""
     promised = table.properties
-    if count != promised.count or count != promised.num_entries:
-        raise Broken(f"it holds {count} records and promises {promised.count} (and {promised.num_entries})")
-    if (first, last) != (promised.min_key, promised.max_key):
+    if found.count != promised.count or found.count != promised.num_entries or found.key_bytes != table.key_bytes:
+        raise Broken(
+            f"it holds {found.count} records with keys of {found.key_bytes} bytes, and promises {promised.count} "
+            f"(or {promised.num_entries}) with {table.key_bytes}"
+        )
+    if (found.first, found.last) != (promised.min_key, promised.max_key):
         raise Broken("its first and last key are not those that it promises")
 
 
@@ -257,7 +276,10 @@ def _with_properties(data: bytes, index: Handle, stored: dict[str, bytes]) -> Ta
             if not name.startswith(_PREFIX) and name not in OWN_PROPERTIES
         },
     )
-    return Table(data, properties, index, levels[0] == TWO_LEVELS)
+    key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
+    if key_bytes > LARGEST:
+        raise Broken(f"it promises keys of more than {LARGEST} bytes")
+    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS)
 
 
 def _property(stored: dict[str, bytes], name: str) -> bytes:

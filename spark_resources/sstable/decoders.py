@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,6 +13,9 @@ from spark_resources.sstable.blocks import Table
 from spark_resources.sstable.readable import ReadableDecoder
 
 READABLE = ReadableDecoder()
+
+#: In bytes of tables; some 130,000 entries.
+VECTORISED_FROM = 4 << 20
 
 
 class Decoder(Protocol):
@@ -29,10 +34,30 @@ class Decoder(Protocol):
 
 
 def default_decoder(size: int) -> Decoder:
-    """The decoder for `size` bytes of tables."""
-    return READABLE
+    """The decoder for a task with `size` bytes of tables to read.
+
+    Starting the vectorised one takes a process some two seconds (and a fresh installation ten, once, to compile), so
+    only tasks that would take the readable one longer than that get it.
+    """
+    return vectorised_decoder() if size >= VECTORISED_FROM else READABLE
+
+
+@cache
+def vectorised_decoder() -> Decoder:
+    """The vectorised decoder; where numba or a place for its cache is missing the readable one, with a warning."""
+    try:
+        from spark_resources.sstable.vectorised import VectorisedDecoder
+    except (ImportError, OSError, RuntimeError) as error:
+        warnings.warn(
+            f"tables are decoded in plain Python, some hundred times slower, since numba can't be used: {error}. "
+            "Install numba, or set NUMBA_CACHE_DIR to a folder that can be written.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return READABLE
+    return VectorisedDecoder()
 
 
 def decoders() -> list[Decoder]:
-    """Every decoder that works here, for whoever wants to compare them."""
-    return [READABLE]
+    """Every decoder that there is, for whoever wants to compare them."""
+    return [READABLE, vectorised_decoder()]

@@ -1,0 +1,531 @@
+"""The loops of the vectorised decoder, compiled by numba.
+
+Compiled code has no bounds checks of its own, so each index here is compared with what there is before it is used. A
+function that finds something broken says so with a negative number and never says what: the readable decoder does.
+
+Everything that is compiled stands in this one file, its constants too, because numba recompiles a cached function only
+when the function's own file has changed. A test compares the constants with those of `blocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Offsets = NDArray[np.int32]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_int = cast(Callable[[object], int], np.int64)
+_at = np.uint64  # an index of this type can't be negative, which spares compiled code the question
+
+BLOCK_TRAILER = 5
+KEY_TRAILER = 8
+SMALLEST_BLOCK = 8
+SNAPPY_RATIO = 22
+LARGEST = 1 << 30
+FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799
+
+BROKEN = -1
+BAR = 0x7C
+SLACK = 16  # bytes behind a buffer that is written to, so that short copies may run over
+
+# places in Scratch.state
+ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, PROMISED_ROWS, PROMISED_KEY_BYTES, STATE = range(7)
+# places in what `entry` finds: of text where it begins and its length, of numbers the value
+ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
+
+
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function compiled at its first call, or taken from numba's cache."""
+    return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True)(function))
+
+
+def _crc_tables() -> NDArray[np.uint32]:
+    """Eight tables to take CRC32C eight bytes at a time."""
+    tables = np.zeros((8, 256), dtype=np.uint32)
+    for value in range(256):
+        crc = value
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        tables[0, value] = crc
+    for table in range(1, 8):
+        before = tables[table - 1]
+        tables[table] = tables[0, before & 0xFF] ^ before >> 8
+    return tables
+
+
+_CRC = _crc_tables()
+
+
+@compiled
+def masked_crc(data: Bytes, at: int, end: int) -> int:
+    crc = np.uint32(0xFFFFFFFF)
+    while end - at >= 8:
+        low = crc ^ (
+            np.uint32(data[at])
+            | np.uint32(data[at + 1]) << np.uint32(8)
+            | np.uint32(data[at + 2]) << np.uint32(16)
+            | np.uint32(data[at + 3]) << np.uint32(24)
+        )
+        crc = np.uint32(
+            _CRC[7, low & np.uint32(0xFF)]
+            ^ _CRC[6, low >> np.uint32(8) & np.uint32(0xFF)]
+            ^ _CRC[5, low >> np.uint32(16) & np.uint32(0xFF)]
+            ^ _CRC[4, low >> np.uint32(24) & np.uint32(0xFF)]
+            ^ _CRC[3, data[at + 4]]
+            ^ _CRC[2, data[at + 5]]
+            ^ _CRC[1, data[at + 6]]
+            ^ _CRC[0, data[at + 7]]
+        )
+        at += 8
+    while at < end:
+        crc = np.uint32(_CRC[0, (crc ^ np.uint32(data[at])) & np.uint32(0xFF)] ^ crc >> np.uint32(8))
+        at += 1
+    plain = _int(crc ^ np.uint32(0xFFFFFFFF))
+    return ((plain >> 15 | plain << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@compiled
+def long_uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    value = _int(0)
+    shift = 0
+    while at < end:
+        byte = _int(data[_at(at)])
+        at += 1
+        if shift == 63 and byte > 1:
+            break
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, BROKEN
+
+
+@compiled
+def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """As `wire.uvarint`; a value of 64 bits comes out negative, and where it ends is BROKEN if it is none."""
+    if at < end and data[_at(at)] < 0x80:
+        return _int(data[_at(at)]), at + 1
+    return long_uvarint(data, at, end)
+
+
+@compiled
+def announced_length(data: Bytes, offset: int, length: int) -> int:
+    """How long a block is once decompressed by its own account, or BROKEN if that can't be."""
+    end = offset + length
+    if data[end] == 0:
+        return length
+    raw, at = uvarint(data, offset, end)
+    if data[end] != 1 or at < 0 or at - offset > 5 or raw > min(LARGEST, SNAPPY_RATIO * length):
+        return BROKEN
+    return raw
+
+
+@compiled
+def raw_length(data: Bytes, limit: int, offset: int, length: int) -> int:
+    """How long a block is once decompressed, if it lies before `limit`, its checksum holds and its length may be."""
+    if offset < 0 or length < 0 or offset > limit - BLOCK_TRAILER or length > limit - BLOCK_TRAILER - offset:
+        return BROKEN
+    end = offset + length
+    if masked_crc(data, offset, end + 1) != number(data, end + 1, 4):
+        return BROKEN
+    raw = announced_length(data, offset, length)
+    return raw if raw >= SMALLEST_BLOCK else BROKEN
+
+
+@compiled
+def copy8(target: Bytes, to: int, source: Bytes, at: int) -> None:
+    """Eight bytes, all read before the first is written: one load and one store."""
+    a, b, c, d = source[_at(at)], source[_at(at + 1)], source[_at(at + 2)], source[_at(at + 3)]
+    e, f, g, h = source[_at(at + 4)], source[_at(at + 5)], source[_at(at + 6)], source[_at(at + 7)]
+    target[_at(to)], target[_at(to + 1)], target[_at(to + 2)], target[_at(to + 3)] = a, b, c, d
+    target[_at(to + 4)], target[_at(to + 5)], target[_at(to + 6)], target[_at(to + 7)] = e, f, g, h
+
+
+@compiled
+def append(target: Bytes, to: int, source: Bytes, at: int, length: int) -> None:
+    """Copies in steps of eight bytes: both sides need slack."""
+    for place in range(0, length, 8):
+        copy8(target, to + place, source, at + place)
+
+
+@compiled
+def number(data: Bytes, at: int, length: int) -> int:
+    """A little-endian number of up to four bytes."""
+    value = _int(0)
+    for place in range(length):
+        value |= _int(data[_at(at + place)]) << (8 * place)
+    return value
+
+
+@compiled
+def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
+    """Snappy's elements at `at` into `out`, which has `raw` bytes and some slack. Zero if they fill it exactly."""
+    made = 0
+    while at < end:
+        tag = _int(data[_at(at)])
+        at += 1
+        more = tag & 3
+        length = (tag >> 2) + 1
+        if more == 0:
+            if length > 60:
+                more = length - 60
+                if more > end - at:
+                    return BROKEN
+                length = number(data, at, more) + 1
+                at += more
+            if length > end - at or length > raw - made:
+                return BROKEN
+            if length <= 16 and end - at >= 16:
+                copy8(out, made, data, at)
+                copy8(out, made + 8, data, at + 8)
+            else:
+                for place in range(length):
+                    out[_at(made + place)] = data[_at(at + place)]
+            at += length
+        else:
+            if more == 3:
+                more = 4
+            if more > end - at:
+                return BROKEN
+            offset = number(data, at, more)
+            at += more
+            if more == 1:
+                length = (tag >> 2 & 7) + 4
+                offset |= tag >> 5 << 8
+            if offset == 0 or offset > made or length > raw - made:
+                return BROKEN
+            if offset >= 8:
+                append(out, made, out, made - offset, length)
+            else:
+                for place in range(length):
+                    out[_at(made + place)] = out[_at(made - offset + place)]
+        made += length
+    return 0 if made == raw else BROKEN
+
+
+@compiled
+def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
+    """The block whose `raw_length` was found into `out`; where its records end, or BROKEN."""
+    end = offset + length
+    if data[end] == 1:
+        _, at = uvarint(data, offset, end)
+        if decompress(data, at, end, out, raw) != 0:
+            return BROKEN
+    else:
+        for place in range(length):
+            out[_at(place)] = data[_at(offset + place)]
+    restarts = number(out, raw - 4, 4)
+    return BROKEN if restarts < 1 or 4 * restarts > raw - 4 else raw - 4 - 4 * restarts
+
+
+@compiled
+def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
+    """The record at `at`: shared and own length of its key, where the own part begins (or BROKEN), value's length."""
+    shared, at = uvarint(block, at, end)
+    if at < 0 or shared < 0 or shared > known:
+        return 0, 0, BROKEN, 0
+    own, at = uvarint(block, at, end)
+    if at < 0:
+        return 0, 0, BROKEN, 0
+    length, at = uvarint(block, at, end)
+    if at < 0 or own < 0 or own > end - at or length < 0 or length > end - at - own:
+        return 0, 0, BROKEN, 0
+    return shared, own, at, length
+
+
+@compiled
+def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: tuple[int, int]) -> tuple[int, int]:
+    """Adds the handles of the index block at `where` to those that were `found`. What is `done` are their count and
+    where the last one ended, which is where the next has to begin (anywhere if that is negative); so is what is given,
+    with BROKEN for the count."""
+    broken = BROKEN, BROKEN
+    offset, length = where
+    count, begin = done
+    raw = raw_length(data, limit, offset, length)
+    if raw < 0:
+        return broken
+    block = np.empty(raw + SLACK, dtype=np.uint8)
+    end = load(data, offset, length, raw, block)
+    if end < 0:
+        return broken
+    at, known, keys = _int(0), _int(0), _int(0)
+    while at < end:
+        shared, own, at, value = record(block, at, end, known)
+        if at < 0:
+            return broken
+        known = shared + own
+        keys += known
+        at += own
+        first, middle = uvarint(block, at, at + value)
+        if middle < 0 or keys > LARGEST:
+            return broken
+        second, stop = uvarint(block, middle, at + value)
+        if stop != at + value or first < 0 or first > limit or second < 0 or second > limit:
+            return broken
+        if (begin >= 0 and first != begin) or count >= len(found):
+            return broken
+        found[count, 0], found[count, 1] = first, second
+        count += 1
+        begin = first + second + BLOCK_TRAILER
+        at += value
+    return count, begin
+
+
+@compiled
+def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: bool) -> tuple[int, Ints]:
+    """As `blocks.data_blocks`: their count, or BROKEN, and their handles."""
+    room = limit // BLOCK_TRAILER + 2  # blocks that follow one another can't be more
+    found = np.empty((room, 2), dtype=np.int64)
+    count, end = handles(data, limit, (offset, length), found, (_int(0), _int(-1 if two_levels else 0)))
+    if count <= 0 or end != offset:
+        return BROKEN, found
+    if not two_levels:
+        return count, found
+    parts, found = found, np.empty((room, 2), dtype=np.int64)
+    total, end = _int(0), _int(0)
+    for part in range(count):
+        total, end = handles(data, limit, (parts[part, 0], parts[part, 1]), found, (total, end))
+        if total < 0:
+            return BROKEN, found
+    return (total if total > 0 and end == parts[0, 0] else BROKEN), found
+
+
+@compiled
+def raw_sizes(data: Bytes, limit: int, blocks: Ints) -> tuple[int, int]:
+    """Of decompressed data blocks the largest and the sum, in bytes; BROKEN if one can't be or all are too much."""
+    largest, total = _int(0), _int(0)
+    for block in range(len(blocks)):
+        raw = raw_length(data, limit, blocks[block, 0], blocks[block, 1])
+        total += raw
+        largest = max(largest, raw)
+        if raw < 0 or total > LARGEST:
+            return BROKEN, BROKEN
+    return largest, total
+
+
+@compiled
+def next_key(block: Bytes, at: int, lengths: tuple[int, int], key: Bytes, length: int) -> int:
+    """Turns `key`, `length` bytes without trailer (negative before the first), into the next; its length, or BROKEN
+    if it doesn't come after it or its trailer isn't that of a set. `lengths`: what both share, what is at `at`."""
+    shared, own = lengths
+    new = shared + own - KEY_TRAILER
+    if new < 0:
+        return BROKEN
+    if length >= 0:
+        common = min(shared, new, length)
+        least = min(new, length)
+        while common < least and key[_at(common)] == block[_at(at + common - shared)]:
+            common += 1
+        if common == least:
+            if new <= length:
+                return BROKEN
+        elif key[_at(common)] > block[_at(at + common - shared)]:
+            return BROKEN
+    append(key, shared, block, at, own)
+    if number(key, new, 4) != 1 or number(key, new + 4, 4) != 0:
+        return BROKEN
+    return new
+
+
+class Scratch(NamedTuple):
+    """What goes on from block to block: the decompressed block, the last key and the first, and numbers, see ROWS."""
+
+    block: Bytes
+    key: Bytes
+    first: Bytes
+    state: Ints
+
+
+@compiled
+def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int]:
+    """The next record, its key now in `scratch`: where its value begins (or BROKEN) and how long that and the key are.
+
+    `known` is the length of the key before in this block, with its trailer, as is the one that is given."""
+    block, key, first, state = scratch
+    shared, own, at, size = record(block, at, end, known)
+    if at < 0:
+        return BROKEN, 0, 0
+    length = next_key(block, at, (shared, own), key, state[KEY_LENGTH])
+    state[KEY_BYTES] += shared + own
+    if length < 0 or state[ROWS] >= state[PROMISED_ROWS] or state[KEY_BYTES] > state[PROMISED_KEY_BYTES]:
+        return BROKEN, 0, 0
+    if state[ROWS] == 0:
+        append(first, 0, key, 0, length)
+        state[FIRST_LENGTH] = length
+    state[KEY_LENGTH] = length
+    state[ROWS] += 1
+    return at + own, size, shared + own
+
+
+@compiled
+def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
+    """Whether the value from `at` to `end` is an entry's; then `fields` says where its fields lie, see ADDRESS."""
+    twice, at = uvarint(block, at, end)
+    if at < 0 or twice < 0 or twice & 1 or twice >> 1 > end - at:
+        return False
+    twice, at = uvarint(block, at + (twice >> 1), end)
+    if at < 0 or twice & 1 or twice < 0 or twice >> 1 != end - at:
+        return False
+    for place in range(len(fields)):
+        fields[_at(place)] = 0
+    seen = 0
+    while at < end:
+        tag, at = uvarint(block, at, end)
+        if at < 0:
+            return False
+        value, at = uvarint(block, at, end)
+        if at < 0 or tag < 0 or tag > 63 or (tag != 0x2A and seen >> tag & 1):
+            return False
+        seen |= 1 << tag
+        if tag == 0x18:
+            fields[SIZE] = value
+        elif tag == 0x30:
+            fields[KIND] = value
+        else:
+            if value < 0 or value > end - at:
+                return False
+            if tag == 0x0A:
+                fields[ADDRESS], fields[ADDRESS_LENGTH] = at, value
+            elif tag == 0x12:
+                fields[TIME], fields[TIME_LENGTH], fields[HAS_TIME] = at, value, 1
+            elif tag == 0x22:
+                fields[CHECKSUM], fields[CHECKSUM_LENGTH] = at, value
+            elif tag not in (0x2A, 0x3A):
+                return False
+            at += value
+    return bool(fields[ADDRESS_LENGTH] > 0 and fields[KIND] >= 0 and fields[KIND] <= 2)
+
+
+@compiled
+def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
+    """A protobuf Timestamp in microseconds since 1970, and whether it is one."""
+    end = at + length
+    seconds, nanos, seen = _int(0), _int(0), _int(0)
+    while at < end:
+        tag, at = uvarint(block, at, end)
+        if at < 0 or tag not in (0x08, 0x10) or seen & tag:
+            return 0, False
+        seen |= tag
+        value, at = uvarint(block, at, end)
+        if at < 0:
+            return 0, False
+        if tag == 0x08:
+            seconds = value
+        else:
+            nanos = value
+    if seconds < FIRST_SECOND or seconds > LAST_SECOND or nanos < 0 or nanos >= 1_000_000_000:
+        return 0, False
+    return seconds * 1_000_000 + nanos // 1000, True
+
+
+class Columns(NamedTuple):
+    """Room for columns; for one that wasn't asked for it has no length. Text is bytes one after the other with where
+    each begins and, at last, where they end; `time_there` is 1 where there is a time."""
+
+    paths: Bytes
+    path_at: Offsets
+    addresses: Bytes
+    address_at: Offsets
+    kinds: NDArray[np.int8]
+    sizes: Ints
+    checksums: Bytes
+    checksum_at: Offsets
+    times: Ints
+    time_there: Bytes
+
+
+@compiled
+def add_text(target: Bytes, begins: Offsets, row: int, source: Bytes, where: tuple[int, int]) -> None:
+    at, length = where
+    to = _int(begins[_at(row)])
+    append(target, to, source, at, length)
+    begins[_at(row + 1)] = to + length
+
+
+@compiled
+def add_columns(scratch: Scratch, end: int, fields: Ints, out: Columns) -> bool:
+    """Adds the entries of one block to the columns; whether it is whole."""
+    at, known = _int(0), _int(0)
+    while at < end:
+        row = scratch.state[ROWS]
+        at, size, known = step(scratch, at, end, known)
+        if at < 0 or not entry(scratch.block, at, at + size, fields):
+            return False
+        at += size
+        out.kinds[_at(row)] = fields[KIND]
+        out.sizes[_at(row)] = fields[SIZE]
+        if len(out.path_at) > 0:
+            add_text(out.paths, out.path_at, row, scratch.key, (_int(0), scratch.state[KEY_LENGTH]))
+        if len(out.address_at) > 0:
+            where = fields[ADDRESS], fields[ADDRESS_LENGTH]
+            add_text(out.addresses, out.address_at, row, scratch.block, where)
+        if len(out.checksum_at) > 0:
+            where = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
+            add_text(out.checksums, out.checksum_at, row, scratch.block, where)
+        if len(out.times) > 0:
+            out.time_there[_at(row)] = fields[HAS_TIME]
+            out.times[_at(row)], fine = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
+            if not fine:
+                return False
+    return True
+
+
+@compiled
+def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
+    """Fills the columns of a range from its data blocks, whose checksums were found right; whether it is whole."""
+    fields = np.empty(FIELDS, dtype=np.int64)
+    for each in range(len(blocks)):
+        offset, length = blocks[each, 0], blocks[each, 1]
+        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
+        if end < 0 or not add_columns(scratch, end, fields, out):
+            return False
+    return True
+
+
+@compiled
+def put_decimal(target: Bytes, to: int, value: int) -> int:
+    """The digits of a number that isn't negative; where they end."""
+    digits, rest = 1, value
+    while rest >= 10:
+        rest //= 10
+        digits += 1
+    for place in range(to + digits - 1, to - 1, -1):
+        target[_at(place)] = 48 + value % 10
+        value //= 10
+    return to + digits
+
+
+@compiled
+def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int:
+    """A key or a value as a table's id reads it; where that ends."""
+    to = put_decimal(target, to, length)
+    append(target, to, source, at, length)
+    target[_at(to + length)] = BAR
+    return to + length + 1
+
+
+@compiled
+def content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
+    """Writes the records of a table as its id reads them; how long that is, or BROKEN. As `columns` otherwise."""
+    to = _int(0)
+    for each in range(len(blocks)):
+        offset, length = blocks[each, 0], blocks[each, 1]
+        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
+        if end < 0:
+            return BROKEN
+        at, known = _int(0), _int(0)
+        while at < end:
+            at, size, known = step(scratch, at, end, known)
+            if at < 0:
+                return BROKEN
+            to = put_part(out, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])
+            to = put_part(out, to, scratch.block, at, size)
+            at += size
+    return to
