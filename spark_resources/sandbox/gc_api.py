@@ -1,0 +1,264 @@
+"""What the server has for collectors: rules, retained commits, staged addresses, refs dumps (formats §2, §5, §6)."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData
+from spark_resources.gc_lists import COMMITS_HEADER, UNCOMMITTED_COLUMNS
+from spark_resources.model import AddressType, Commit, Rules
+from spark_resources.sandbox.committed import PREFIX
+from spark_resources.sandbox.problems import Problem, bad_request, not_found
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.sandbox.state import BranchRecord
+from spark_resources.sandbox.xids import Xids
+from spark_resources.sstable import Branch, Entry, Tag, write_branches, write_commits, write_tags
+from spark_resources.sstable.wire import (
+    LENGTH_DELIMITED,
+    VARINT,
+    fields,
+    put_bytes_field,
+    put_text_field,
+    put_varint_field,
+)
+
+RULES_KEY = "_lakefs/retention/gc/rules/config.json"
+_GC = "_lakefs/retention/gc"
+_RULES_FIELDS = {1: VARINT, 2: LENGTH_DELIMITED}
+_RULE_FIELDS = {1: LENGTH_DELIMITED, 2: VARINT}
+_PARQUET_SCHEMA = pa.schema(
+    [
+        pa.field(UNCOMMITTED_COLUMNS[0], pa.string(), nullable=False),
+        pa.field(UNCOMMITTED_COLUMNS[1], pa.int64(), nullable=False),
+    ]
+)
+DEFAULT_UNCOMMITTED_PAGE = 500_000
+
+
+class Oversight(StrEnum):
+    """What a real server overlooks in the lists that it prepares (formats §2, §6)."""
+
+    SAME_BYTES = "same bytes"  # content staged again at another address is no change, so it isn't listed
+    PARENT_ORDER = "parent order"  # a walk stops at a passed commit before it could retain it
+    FULL_ADDRESSES = "full addresses"  # of the local adapter: taken to be outside, so not listed
+
+
+ALL_OVERSIGHTS = frozenset(Oversight)
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def rules(repository: SandboxRepository) -> Rules:
+    """Raises `Problem` 404 where none are set."""
+    try:
+        stored = repository.objects.read(RULES_KEY)
+    except Problem:
+        stored = b""
+    if not stored:
+        raise not_found()
+    default_days, branch_days = 0, {}
+    for number, value, content in fields(stored, _RULES_FIELDS, "the rules"):
+        if number == 1:
+            default_days = value
+            continue
+        pair = {field: (text, days) for field, days, text in fields(content, _RULE_FIELDS, "a rule")}
+        branch_days[pair.get(1, (b"", 0))[0].decode()] = pair.get(2, (b"", 0))[1]
+    return Rules(default_days, branch_days)
+
+
+def set_rules(repository: SandboxRepository, new: Rules) -> None:
+    parts = [put_varint_field(1, new.default_days)]
+    for branch, days in new.branch_days.items():
+        parts.append(put_bytes_field(2, put_text_field(1, branch) + put_varint_field(2, days)))
+    repository.check_writable()
+    # An empty file means that there are no rules, here as on the server: zero days everywhere can't be said.
+    repository.objects.write(RULES_KEY, b"".join(parts))
+
+
+def delete_rules(repository: SandboxRepository) -> None:
+    repository.check_writable()
+    repository.objects.write(RULES_KEY, b"")
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommits:
+    run_id: str
+    commits_location: str
+    addresses_location: str
+
+
+def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Collection[Oversight]) -> PreparedCommits:
+    """Writes `commits.csv`. Raises `Problem` 404 where there are no rules."""
+    repository.check_writable()
+    try:
+        current = rules(repository)
+    except Problem:
+        raise Problem(404, "get gc rules: not found") from None
+    commits = {commit.id: commit for commit in repository.commits()}
+    kept = listed_commits(
+        commits, repository.branches(hidden=True), current, now=repository.clock.now(), oversights=oversights
+    )
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COMMITS_HEADER)
+    table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(kept))
+    run_id = xids.descending()
+    key = f"{_GC}/commits/run_id={run_id}/commits.csv"
+    repository.objects.write(key, text.getvalue().encode())
+    return PreparedCommits(run_id, repository.objects.location(key), repository.objects.location(f"{_GC}/addresses/"))
+
+
+def listed_commits(
+    commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules, *, now: datetime,
+    oversights: Collection[Oversight],
+) -> set[str]:  # fmt: skip
+    """The ids of the commits that the server's list holds: retention as the server walks it (formats §6)."""
+    listed: set[str] = set()
+    passed: dict[str, datetime] = {}
+    for commit_id, days, is_head in _starting_points(commits, branches, rules):
+        cutoff = now - timedelta(days=days)
+        created = commits[commit_id].created
+        parent: str | None = commit_id  # what nothing leads to is walked from a child made on its own date
+        if is_head:
+            listed.add(commit_id)
+            passed[commit_id] = cutoff
+            parent = commits[commit_id].main_parent
+        while parent is not None:
+            before = passed.get(parent)
+            stops = before is not None and before <= cutoff
+            if stops and Oversight.PARENT_ORDER in oversights:
+                break
+            if created > cutoff:
+                listed.add(parent)
+            if stops:
+                break
+            passed[parent] = cutoff
+            created, parent = commits[parent].created, commits[parent].main_parent
+    return listed
+
+
+def _starting_points(
+    commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules
+) -> Iterator[tuple[str, int, bool]]:
+    """Heads and dangling commits in the order of commit ids, each with its days and whether it is a head."""
+    heads = [(branch.commit_id, branch.id) for branch in branches]
+    led_to = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
+    dangling = [(commit, "") for commit in commits if commit not in led_to]
+    for commit, branch in sorted(heads + dangling):
+        yield commit, rules.days(branch) if branch else rules.default_days, bool(branch)
+
+
+# --- uncommitted ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedPage:
+    """`location` is empty where the page found nothing; `token` is None on the last one."""
+
+    run_id: str
+    location: str
+    token: str | None
+
+
+def prepare_uncommitted(
+    repository: SandboxRepository, xids: Xids, token: str | None, *, page_size: int, oversights: Collection[Oversight]
+) -> UncommittedPage:
+    """Writes one page of staged addresses, in the order of branches and paths, and says where to go on."""
+    repository.check_writable()
+    run_id, branch, path = _mark(token) if token else (xids.descending(), "", "")
+    found = list(islice(_staged_since(repository, branch, path, oversights), page_size + 1))
+    page, following = found[:page_size], found[page_size:]
+    location = ""
+    if page:
+        folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
+        repository.objects.write(folder + xids.ascending(), _parquet([entry for _, entry in page]))
+        location = repository.objects.location(folder)
+    next_token = None
+    if following:
+        branch, entry = following[0]
+        mark = json.dumps({"run_id": run_id, "branch": branch, "path": entry.path.decode()})
+        next_token = base64.urlsafe_b64encode(mark.encode()).decode()
+    return UncommittedPage(run_id, location, next_token)
+
+
+def _mark(token: str) -> tuple[str, str, str]:
+    try:
+        mark = json.loads(base64.urlsafe_b64decode(token.encode()))
+        return str(mark["run_id"]), str(mark["branch"]), str(mark["path"])
+    except (ValueError, KeyError, TypeError):
+        raise bad_request("invalid continuation token") from None
+
+
+def _staged_since(
+    repository: SandboxRepository, first_branch: str, path: str, oversights: Collection[Oversight]
+) -> Iterator[tuple[str, Entry]]:
+    for branch in repository.branches(hidden=True):
+        if branch.id < first_branch:
+            continue
+        since = path if branch.id == first_branch else ""
+        entries: Iterator[Entry]
+        if Oversight.SAME_BYTES in oversights:
+            changes = repository.uncommitted(branch.id, since=since)
+            entries = (change.entry for change in changes if change.kind != "removed")
+        else:
+            entries = repository.staged_entries(branch.id, since=since)
+        for entry in entries:
+            if _is_inside(repository, entry, oversights):
+                yield branch.id, entry
+
+
+def _is_inside(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> bool:
+    if entry.address_type is AddressType.RELATIVE:
+        return True
+    if entry.address.startswith(repository.objects.storage_namespace + "/"):
+        return True
+    return Oversight.FULL_ADDRESSES not in oversights and entry.address.startswith(
+        repository.objects.location("") + "/"
+    )
+
+
+def _parquet(entries: list[Entry]) -> bytes:
+    if any(entry.last_modified is None for entry in entries):
+        raise DamagedData("a staged entry has no time")
+    columns = (
+        [entry.address for entry in entries],
+        [int(entry.last_modified.timestamp()) for entry in entries if entry.last_modified],
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(list(map(pa.array, columns)), schema=_PARQUET_SCHEMA), sink, compression="gzip")
+    return bytes(sink.getvalue())
+
+
+# --- refs dump ------------------------------------------------------------------------------------------------------
+
+
+def dump_refs(repository: SandboxRepository) -> dict[str, str]:
+    """Writes every commit, branch and tag as tables, and gives their ids as the API names them."""
+    branches = repository.branches(hidden=True)
+    dumps = {
+        "commits_meta_range_id": write_commits(repository.commits()),
+        "tags_meta_range_id": write_tags(Tag(*tag) for tag in repository.tags()),
+        "branches_meta_range_id": write_branches(Branch(b.id, b.commit_id, hidden=b.hidden) for b in branches),
+    }
+    for dump in dumps.values():
+        for table_id, data in dump.tables.items():
+            repository.objects.write(PREFIX + table_id, data)
+    answer = {name: dump.id for name, dump in dumps.items()}
+    manifest = json.dumps(dict(sorted(answer.items())), indent=2)
+    repository.objects.write(f"{PREFIX}refs_manifest.json", manifest.encode())
+    return answer

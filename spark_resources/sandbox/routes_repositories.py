@@ -1,0 +1,261 @@
+"""Routes: the server itself, repositories, branches, tags, commits, merges."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from typing import Any
+
+from starlette.responses import PlainTextResponse, Response
+
+from spark_resources.model import Commit
+from spark_resources.sandbox.calls import Call, Route, answer, nothing, page_of, paged
+from spark_resources.sandbox.objects import SCHEME
+from spark_resources.sandbox.problems import bad_request
+from spark_resources.sandbox.state import BranchRecord, RepositoryRecord
+
+_BRANCHES = "/repositories/{repository}/branches"
+_TAGS = "/repositories/{repository}/tags"
+_LAST_SECOND = 253_402_300_799  # of the year 9999
+
+
+def _version() -> dict[str, str]:
+    try:
+        ours = version("lakegc")
+    except PackageNotFoundError:
+        ours = "0"
+    return {"version": f"sandbox-{ours}", "version_context": "lakegc"}
+
+
+def _storage() -> dict[str, Any]:
+    return {
+        "blockstore_description": "",
+        "blockstore_id": "",
+        "blockstore_namespace_ValidityRegex": f"^{SCHEME}",
+        "blockstore_namespace_example": f"{SCHEME}example-bucket/",
+        "blockstore_type": "local",
+        "default_namespace_prefix": SCHEME,
+        "import_support": False,
+        "import_validity_regex": f"^{SCHEME}",
+        "pre_sign_multipart_upload": False,
+        "pre_sign_support": False,
+        "pre_sign_support_ui": False,
+    }
+
+
+def config(call: Call) -> Response:
+    return answer(
+        {
+            "capabilities_config": {},
+            "storage_config": _storage(),
+            "storage_config_list": [],
+            "ui_config": {},
+            "version_config": _version(),
+        }
+    )
+
+
+def storage_config(call: Call) -> Response:
+    return answer(_storage())
+
+
+def version_config(call: Call) -> Response:
+    return answer(_version())
+
+
+def setup_state(call: Call) -> Response:
+    return answer({"state": "initialized", "comm_prefs_missing": False, "login_config": {"RBAC": "none"}})
+
+
+def health_check(call: Call) -> Response:
+    return nothing()
+
+
+def current_user(call: Call) -> Response:
+    return answer({"user": {"id": "admin", "creation_date": 0}})
+
+
+def _repository(record: RepositoryRecord) -> dict[str, Any]:
+    return {
+        "creation_date": int(record.created.timestamp()),
+        "default_branch": record.default_branch,
+        "id": record.id,
+        "read_only": record.read_only,
+        "storage_id": "",
+        "storage_namespace": record.storage_namespace,
+    }
+
+
+def list_repositories(call: Call) -> Response:
+    page, more = page_of(call, call.catalog.repositories(), lambda record: record.id)
+    return paged([_repository(record) for record in page], more, "id")
+
+
+def create_repository(call: Call) -> Response:
+    body = call.json()
+    made = call.catalog.create(
+        body.text("name"),
+        body.text("storage_namespace"),
+        default_branch=body.text("default_branch", "main") or "main",
+        read_only=body.flag("read_only"),
+    )
+    return answer(_repository(made.record), 201)
+
+
+def get_repository(call: Call) -> Response:
+    return answer(_repository(call.repository.record))
+
+
+def delete_repository(call: Call) -> Response:
+    call.catalog.delete(call.path["repository"], force=call.flag("force"))
+    return nothing()
+
+
+# --- branches and tags ----------------------------------------------------------------------------------------------
+
+
+def _ref(name: str, commit_id: str) -> dict[str, Any]:
+    return {"commit_id": commit_id, "id": name}
+
+
+def _branch_name(branch: BranchRecord) -> str:
+    return branch.id
+
+
+def list_branches(call: Call) -> Response:
+    page, more = page_of(call, call.repository.branches(hidden=call.flag("show_hidden")), _branch_name)
+    return paged([_ref(branch.id, branch.commit_id) for branch in page], more, "id")
+
+
+def create_branch(call: Call) -> Response:
+    body = call.json()
+    commit_id = call.repository.create_branch(body.text("name"), body.text("source"), hidden=body.flag("hidden"))
+    return PlainTextResponse(commit_id, 201)
+
+
+def get_branch(call: Call) -> Response:
+    branch = call.repository.branch(call.path["branch"])
+    return answer(_ref(branch.id, branch.commit_id))
+
+
+def delete_branch(call: Call) -> Response:
+    call.repository.delete_branch(call.path["branch"])
+    return nothing()
+
+
+def reset_branch(call: Call) -> Response:
+    if call.json().text("type") != "reset":
+        raise bad_request("unknown reset type")
+    call.repository.reset(call.path["branch"])
+    return nothing()
+
+
+def list_tags(call: Call) -> Response:
+    page, more = page_of(call, call.repository.tags(), lambda tag: tag[0])
+    return paged([_ref(*tag) for tag in page], more, "id")
+
+
+def create_tag(call: Call) -> Response:
+    body = call.json()
+    name = body.text("id")
+    return answer(_ref(name, call.repository.create_tag(name, body.text("ref"))), 201)
+
+
+def get_tag(call: Call) -> Response:
+    return answer(_ref(call.path["tag"], call.repository.tag(call.path["tag"])))
+
+
+def delete_tag(call: Call) -> Response:
+    call.repository.delete_tag(call.path["tag"])
+    return nothing()
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+def _commit(commit: Commit) -> dict[str, Any]:
+    return {
+        "committer": commit.committer,
+        "creation_date": int(commit.created.timestamp()),
+        "generation": commit.generation,
+        "id": commit.id,
+        "message": commit.message,
+        "meta_range_id": commit.metarange_id,
+        "metadata": dict(commit.metadata),
+        "parents": list(commit.parents),
+        "version": commit.version,
+    }
+
+
+def commit(call: Call) -> Response:
+    body = call.json()
+    seconds = body.number("date", 0)
+    if not 0 <= seconds <= _LAST_SECOND:
+        raise bad_request("request body has an error: date is not a time")
+    made = call.repository.commit(
+        call.path["branch"],
+        body.text("message"),
+        metadata=body.mapping("metadata"),
+        date=datetime.fromtimestamp(seconds, UTC) if body.has("date") else None,
+        allow_empty=body.flag("allow_empty"),
+    )
+    return answer(_commit(made), 201)
+
+
+def get_commit(call: Call) -> Response:
+    return answer(_commit(call.repository.commit_of(call.path["commit"])))
+
+
+def log_commits(call: Call) -> Response:
+    repository, amount = call.repository, call.amount()
+    commits = repository.log(call.path["ref"], first_parent=call.flag("first_parent"))
+    if after := call.text("after"):
+        behind = repository.resolve(after).commit.id
+        for each in commits:
+            if each.id == behind:
+                break
+    page = list(islice(commits, amount + 1))
+    more = len(page) > amount and not call.flag("limit")
+    return paged([_commit(each) for each in page[:amount]], more, "id")
+
+
+def merge(call: Call) -> Response:
+    body = call.json()
+    made = call.repository.merge(
+        call.path["source"],
+        call.path["destination"],
+        message=body.text("message", ""),
+        metadata=body.mapping("metadata"),
+        strategy=body.text("strategy", ""),
+        allow_empty=body.flag("allow_empty") or body.flag("force"),
+        squash=body.flag("squash_merge"),
+    )
+    return answer({"reference": made.id})
+
+
+ROUTES = (
+    Route("GET", "/healthcheck", health_check),
+    Route("GET", "/setup_lakefs", setup_state),
+    Route("GET", "/user", current_user),
+    Route("GET", "/config", config),
+    Route("GET", "/config/storage", storage_config),
+    Route("GET", "/config/version", version_config),
+    Route("GET", "/repositories", list_repositories),
+    Route("POST", "/repositories", create_repository),
+    Route("GET", "/repositories/{repository}", get_repository),
+    Route("DELETE", "/repositories/{repository}", delete_repository),
+    Route("GET", _BRANCHES, list_branches),
+    Route("POST", _BRANCHES, create_branch),
+    Route("GET", _BRANCHES + "/{branch}", get_branch),
+    Route("PUT", _BRANCHES + "/{branch}", reset_branch),
+    Route("DELETE", _BRANCHES + "/{branch}", delete_branch),
+    Route("POST", _BRANCHES + "/{branch}/commits", commit),
+    Route("GET", _TAGS, list_tags),
+    Route("POST", _TAGS, create_tag),
+    Route("GET", _TAGS + "/{tag}", get_tag),
+    Route("DELETE", _TAGS + "/{tag}", delete_tag),
+    Route("GET", "/repositories/{repository}/commits/{commit}", get_commit),
+    Route("GET", "/repositories/{repository}/refs/{ref}/commits", log_commits),
+    Route("POST", "/repositories/{repository}/refs/{source}/merge/{destination}", merge),
+)

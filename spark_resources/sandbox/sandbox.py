@@ -1,0 +1,168 @@
+"""The sandbox as its users hold it: a folder, a port, a clock, a server in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+from spark_resources.errors import LakegcError, Unavailable
+from spark_resources.sandbox.calls import Options
+from spark_resources.sandbox.catalog import Catalog
+from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES
+from spark_resources.sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
+from spark_resources.sandbox.repository import SandboxRepository
+
+LOOPBACK = "127.0.0.1"
+ACCESS_KEY_ID = "LAKEGCSANDBOX"
+SECRET_ACCESS_KEY = "only-good-for-the-sandbox"
+_START_LIMIT_S = 30.0
+_STOP_LIMIT_S = 30.0
+
+
+class Sandbox:
+    """A lakeFS-compatible server on loopback over the folder `root`; what it holds is there again at the next start.
+
+    `port` 0 takes a free one. `oversights` are the things that a real server overlooks in what it prepares for
+    collectors: all of them, unless told otherwise. `uncommitted_page` is the number of addresses on a page of the
+    uncommitted list, `range_entries` the number of entries that a range has on average.
+
+    As a context manager it is started and stopped; `repository` and `create` work without the server, too, and on
+    the same data.
+    """
+
+    access_key_id = ACCESS_KEY_ID
+    secret_access_key = SECRET_ACCESS_KEY
+
+    def __init__(
+        self, root: Path, *, port: int = 0, oversights: Collection[Oversight] = ALL_OVERSIGHTS,
+        uncommitted_page: int = DEFAULT_UNCOMMITTED_PAGE, range_entries: int = DEFAULT_RANGE_ENTRIES,
+    ) -> None:  # fmt: skip
+        self.root = root.resolve()
+        self._port = port
+        self._options = Options(ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page)
+        self._catalog = Catalog(self.root, range_entries=range_entries)
+        self._running: _Running | None = None
+
+    # --- the server -------------------------------------------------------------------------------------------------
+
+    def start(self) -> Sandbox:
+        """Serves until `stop`. Raises `Unavailable` where the port is taken."""
+        if self._running is None:
+            self._running = _Running(self._catalog, self._options, self._port)
+        return self
+
+    def stop(self) -> None:
+        """Ends the server and closes the state file. The folder stays."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+        self._catalog.close()
+
+    def __enter__(self) -> Sandbox:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint_url(self) -> str:
+        """The address without `/api/v1`. Raises `LakegcError` while it isn't serving."""
+        if self._running is None:
+            raise LakegcError("the sandbox is not running: start it first")
+        return f"http://{LOOPBACK}:{self._running.port}"
+
+    @property
+    def local_path(self) -> Path:
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`."""
+        return self._catalog.local_path
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What lakegc's settings need to work on this sandbox, by their names there."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "access_key_id": self.access_key_id,
+            "secret_access_key": self.secret_access_key,
+            "local_path": str(self.local_path),
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as variables, for another process."""
+        return {f"LAKEGC_{name.upper()}": value for name, value in self.settings.items()}
+
+    # --- the clock --------------------------------------------------------------------------------------------------
+
+    def now(self) -> datetime:
+        return self._catalog.clock.now()
+
+    def set_clock(self, moment: datetime | None) -> None:
+        """Let it be `moment` for the server, the store and new files, and let time go on from there.
+
+        None gives the machine's time back. Raises `WrongUsage` for a time without a zone.
+        """
+        self._catalog.clock.set(moment)
+
+    # --- repositories without HTTP ----------------------------------------------------------------------------------
+
+    def create(self, name: str, *, storage_namespace: str = "", default_branch: str = "main") -> SandboxRepository:
+        """A new repository, in `local://<name>` unless told otherwise. Raises `Problem`, as the server answers."""
+        return self._catalog.create(name, storage_namespace, default_branch=default_branch)
+
+    def repository(self, name: str) -> SandboxRepository:
+        """A repository by name. Raises `Problem` 404 where it isn't there."""
+        return self._catalog.repository(name)
+
+
+class _Running:
+    """A server in a thread, from the moment that it answers."""
+
+    def __init__(self, catalog: Catalog, options: Options, port: int) -> None:
+        import uvicorn  # with the application it takes a noticeable part of a second, so only who serves pays for it
+
+        from spark_resources.sandbox.server import application
+
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                application(catalog, options), log_config=None, access_log=False, lifespan="off",
+                date_header=False, server_header=False, timeout_graceful_shutdown=5,
+            )
+        )  # fmt: skip
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name=f"sandbox-{self.port}", daemon=True
+        )
+        self._thread.start()
+        limit = time.monotonic() + _START_LIMIT_S
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > limit:
+                self.stop()
+                raise Unavailable(f"the sandbox's server did not start on port {self.port}; its log says why")
+            self._thread.join(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(_STOP_LIMIT_S)
+        self._socket.close()
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((LOOPBACK, port))
+        listening.listen(128)
+    except OSError as error:
+        listening.close()
+        raise Unavailable(
+            f"the sandbox can't listen on {LOOPBACK}:{port}: {error.strerror}. Choose another port, or 0 for any."
+        ) from error
+    return listening

@@ -1,0 +1,65 @@
+"""The names that lakeFS gives to objects and runs: xids, and slices that sort newest first (formats §1)."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+#: 4000-01-01 in Unix seconds: what lakeFS counts back from, so that later slices sort first.
+_YEAR_4000 = 64_060_588_800
+_WRAP = 1 << 32
+
+SLICE_OBJECTS = 50_000
+SLICE_SECONDS = 3600
+
+
+class Xids:
+    """Makes ids that no other maker with another `maker` number, and no earlier call, has made.
+
+    An xid is four bytes of time, five that tell the maker, three that count; base32hex in lower case.
+    """
+
+    def __init__(self, maker: int, now: Callable[[], datetime]) -> None:
+        self._maker = b"lgc" + (maker % (1 << 16)).to_bytes(2, "big")
+        self._now = now
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def ascending(self, moment: datetime | None = None) -> str:
+        """An id that sorts after those made in earlier seconds: objects, files."""
+        return self._made(int((moment or self._now()).timestamp()))
+
+    def descending(self, moment: datetime | None = None) -> str:
+        """An id that sorts before those made in earlier seconds: slices, runs."""
+        return self._made(_YEAR_4000 - int((moment or self._now()).timestamp()))
+
+    def _made(self, seconds: int) -> str:
+        with self._lock:
+            self._count = (self._count + 1) % (1 << 24)
+            count = self._count
+        raw = (seconds % _WRAP).to_bytes(4, "big") + self._maker + count.to_bytes(3, "big")
+        return base64.b32hexencode(raw).decode("ascii").rstrip("=").lower()
+
+
+class AddressMaker:
+    """Gives out `data/<slice>/<id>`: one open slice for all repositories, for an hour or 50,000 objects."""
+
+    def __init__(self, xids: Xids, now: Callable[[], datetime]) -> None:
+        self._xids = xids
+        self._now = now
+        self._lock = threading.Lock()
+        self._slice = ""
+        self._opened = now()
+        self._given = 0
+
+    def address(self, moment: datetime | None = None) -> str:
+        moment = moment or self._now()
+        with self._lock:
+            # The clock can be set back here, which no server's does: that opens a new slice, too.
+            age = abs((moment - self._opened).total_seconds())
+            if not self._slice or self._given >= SLICE_OBJECTS or age > SLICE_SECONDS:
+                self._slice, self._opened, self._given = self._xids.descending(moment), moment, 0
+            self._given += 1
+            return f"data/{self._slice}/{self._xids.ascending(moment)}"
