@@ -6,6 +6,8 @@ import datetime as dt
 import ipaddress
 import pickle
 import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -304,6 +306,30 @@ def test_a_secret_shows(script: Script, lake: LakeFS, caplog: pytest.LogCaptureF
 
     assert SECRET not in shown
     assert "Basic " not in shown
+
+
+def test_a_resource_shows_or_loses_its_settings(
+    script: Script, lake: LakeFS, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The Dagster resource gives a client of its own fields, and of the environment for what they leave out."""
+    from spark_resources.lakefs.resource import LakeFSResource
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LAKEGC_ENDPOINT_URL", "http://elsewhere")
+    monkeypatch.setenv("LAKEGC_SECRET_ACCESS_KEY", SECRET)
+    resource = LakeFSResource(endpoint_url=lake.where, access_key_id="AKIATEST")
+
+    assert resource.client().repository("lake") == lake.repository("lake")
+    assert SECRET not in repr(LakeFSResource(secret_access_key=SECRET))
+
+
+def test_an_executor_pays_for_what_it_does_not_use() -> None:
+    """Importing the client imports neither the SDK nor Dagster: both take a second or more."""
+    code = (
+        "import sys, spark_resources.lakefs; sys.exit(any(each in sys.modules for each in ('lakefs_sdk', 'dagster')))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def _everything(error: BaseException) -> str:

@@ -118,13 +118,24 @@ def test_a_broken_file_shows_its_secrets(home: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "- a\n- b\n", "server: http://h\n", "server:\n  endpoint_url:\n", "metastore: {}\n"]
+    "content",
+    [
+        "",
+        "- a\n- b\n",
+        "server: http://h\n",
+        "server:\n  endpoint_url:\n",
+        "server: {endpoint_url: ''}\n",
+        "metastore: {}\n",
+    ],
 )
 def test_a_file_without_a_server_breaks(home: Path, content: str) -> None:
-    """What lakectl's file doesn't say is not set."""
+    """What lakectl's file doesn't say, or leaves empty, is not set."""
     (home / ".lakectl.yaml").write_text(content)
 
-    assert Settings.load({}, home).endpoint_url is None
+    settings = Settings.load({}, home)
+
+    assert settings.endpoint_url is None
+    assert dict(settings.origins) == {}
 
 
 @pytest.mark.parametrize(
@@ -245,6 +256,13 @@ def test_a_secret_shows(home: Path) -> None:
     ]
 
     assert not any(SECRET in each for each in shown)
+
+
+def test_a_secret_of_another_type_shows() -> None:
+    """Even an error of the constructor itself doesn't show what it was given."""
+    with pytest.raises(ValidationError) as raised:
+        Settings(secret_access_key=[SECRET], spark_conf={"a": [SECRET]})  # type: ignore[arg-type, dict-item]
+    assert SECRET not in str(raised.value)
 
 
 def test_settings_change_under_way(home: Path) -> None:
