@@ -16,32 +16,77 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def expired_set(
-    candidates: DataFrame,
-    *,
-    committed: DataFrame,
-    uncommitted: DataFrame,
-    cutoff: datetime,
-    grain: timedelta,
-) -> DataFrame:
-    """The candidates (STORED_OBJECTS) that are old enough and that nothing live refers to, each once.
+def census(slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame) -> DataFrame:
+    """All that is known of each address, once: what the store lists of it (null where it doesn't), and who refers to it.
 
-    `committed` and `uncommitted` have a column `address`. `cutoff` is the store's clock; `grain` is how coarse the
-    store's times are: a whole-second time may truly be almost a second later.
+    `slices` is STORED_OBJECTS, the others have a column `address`. Columns: address, listed (struct of STORED_OBJECTS
+    without address; of several listings the youngest), committed and uncommitted (boolean).
     """
+    from pyspark.sql import functions as F
+
+    def sighting(df: DataFrame, listed: Column, **referred: bool) -> DataFrame:
+        flags = [F.lit(referred.get(name, False)).alias(name) for name in ("committed", "uncommitted")]
+        return df.select("address", listed.alias("listed"), *flags)
+
+    described = F.struct("modified", "size", "checksum", "slice")
+    stored = sighting(slices, described)
+    nothing = F.lit(None).cast(stored.schema["listed"].dataType)
     return (
-        candidates.transform(old_enough(cutoff, grain))
-        .transform(without(committed))
-        .transform(without(uncommitted))
-        .dropDuplicates(["address"])
+        stored.unionByName(sighting(committed, nothing, committed=True))
+        .unionByName(sighting(uncommitted, nothing, uncommitted=True))
+        .groupBy("address")
+        .agg(
+            F.max("listed").alias("listed"),
+            F.max("committed").alias("committed"),
+            F.max("uncommitted").alias("uncommitted"),
+        )
     )
 
 
-def old_enough(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
-    """Keep the rows that were surely modified no later than the cutoff."""
+def unreferenced(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
+    """From a census: what the store holds, minus committed, minus uncommitted, minus young (STORED_OBJECTS).
+
+    `cutoff` is the store's clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second
+    later.
+    """
+    return lambda census: census.where(is_unreferenced(cutoff, grain)).select(
+        "address", "listed.size", "listed.modified", "listed.checksum", "listed.slice"
+    )
+
+
+def is_unreferenced(cutoff: datetime, grain: timedelta) -> Column:
     from pyspark.sql import functions as F
 
-    return lambda df: df.where(F.col("modified") <= F.lit(cutoff - grain))
+    old = F.col("listed.modified") <= F.lit(cutoff - grain)
+    return F.col("listed").isNotNull() & old & ~F.col("committed") & ~F.col("uncommitted")
+
+
+def missing_from_listing(census: DataFrame) -> DataFrame:
+    """From a census: live addresses where the listing could hold them and doesn't (invariant 3); column address."""
+    return census.where(is_missing()).select("address")
+
+
+def is_missing() -> Column:
+    from pyspark.sql import functions as F
+
+    listed_area = F.col("address").startswith("data/") | ~F.col("address").contains("/")
+    live = F.col("committed") | F.col("uncommitted")
+    return live & listed_area & F.col("listed").isNull()
+
+
+def counted(cutoff: datetime, grain: timedelta) -> dict[str, Column]:
+    """What a review wants to know of a census, as aggregates."""
+    from pyspark.sql import functions as F
+
+    listed, live = F.col("listed").isNotNull(), F.col("committed") | F.col("uncommitted")
+    return {
+        "candidates": F.count_if(listed),
+        "candidate_bytes": F.sum("listed.size"),
+        "young": F.count_if(listed & (F.col("listed.modified") > F.lit(cutoff - grain))),
+        "committed": F.count_if(listed & F.col("committed")),
+        "uncommitted": F.count_if(listed & F.col("uncommitted")),
+        "live_inside": F.count_if(live),
+    }
 
 
 def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
@@ -52,14 +97,6 @@ def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
 def only(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Keep the rows whose address is one of these."""
     return lambda df: df.join(addresses.select("address"), "address", "left_semi")
-
-
-def missing_from_listing(live: DataFrame, slices: DataFrame) -> DataFrame:
-    """Live addresses (each once) where the listing could hold them and doesn't (invariant 3)."""
-    from pyspark.sql import functions as F
-
-    listed_area = F.col("address").startswith("data/") | ~F.col("address").contains("/")
-    return live.where(listed_area).select("address").dropDuplicates().transform(without(slices))
 
 
 # --- the same bytes staged again (invariant 2) ----------------------------------------------------------------------
@@ -75,17 +112,22 @@ def questions(head_entries: DataFrame, branch_ranges: DataFrame, candidates: Dat
     return alike.join(branch_ranges, "range_id").select("branch", "path", "size").dropDuplicates()
 
 
-def within_bound(asked: DataFrame, bound: int) -> DataFrame:
-    """Sizes (column `size`) whose questions exceed the bound on all questions: the rarer sizes are asked first.
-
-    Every candidate of such a size is kept.
-    """
+def beyond_bound(asked: DataFrame, bound: int) -> DataFrame:
+    """Sizes (column size) that a bound on all questions leaves no room for: those with few questions are asked first."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     by_size = asked.groupBy("size").count()
     running = F.sum("count").over(Window.orderBy("count", "size").rowsBetween(Window.unboundedPreceding, 0))
     return by_size.select("size", running.alias("asked")).where(F.col("asked") > bound).select("size")
+
+
+def unanswered(asked: DataFrame) -> DataFrame:
+    """Questions that nobody asks, as SERVED: every candidate of their size is kept."""
+    from pyspark.sql import functions as F
+
+    nothing = F.lit(None).cast("string").alias("address")
+    return asked.select("branch", "path", "size", nothing, F.lit(False).alias("answered"))
 
 
 def not_served(served: DataFrame) -> Callable[[DataFrame], DataFrame]:

@@ -10,9 +10,9 @@ import functools
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,8 +94,36 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 Counts: TypeAlias = dict[str, int]
 Producer: TypeAlias = Callable[[Batches, Counts], Batches]
 
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One folder that a task writes its rows to: `encode` makes a file's bytes and says how many rows it holds."""
+
+    folder: str
+    suffix: str
+    encode: Callable[[pa.Table], tuple[bytes, int]]
+
+
+def parquet(folder: str, schema: pa.Schema) -> Output:
+    """Rows as Parquet, with the columns of `schema` only."""
+    return Output(folder, ".parquet", lambda table: (parquet_bytes(table.select(schema.names).cast(schema)), len(table)))
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
 _FILE_SCHEMA = pa.schema(
-    [("name", pa.string()), ("rows", pa.int64()), ("size", pa.int64()), ("sha256", pa.string()), ("counts", pa.string())]
+    [
+        ("output", pa.int64()),  # its place in the list of outputs; -1 for the counts of a task
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size", pa.int64()),
+        ("sha256", pa.string()),
+        ("counts", pa.string()),
+    ]
 )
 
 
@@ -104,60 +132,85 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
     The columns must be exactly those of `schema`. Nothing is collected but the list of files.
     """
-    return write_produced(df.select(*schema.names), lambda batches, _: batches, place, folder, schema)[0]
+    return write_outputs(df.select(*schema.names), _as_they_are, place, [parquet(folder, schema)])[0][0]
 
 
 def write_produced(
     tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, Counts]:
-    """Write what `produce` makes of each task's batches, without a detour through the JVM; also its counts, summed.
+    """Write what `produce` makes of each task's batches, without a detour through the JVM; also its counts, summed."""
+    datasets, counts = write_outputs(tasks, produce, place, [parquet(folder, schema)])
+    return datasets[0], counts
 
-    `produce` gets the batches of a partition and a dict to count in, and yields batches of `schema`.
+
+def write_outputs(
+    tasks: DataFrame, produce: Producer, place: Place, outputs: Sequence[Output]
+) -> tuple[list[Dataset], Counts]:
+    """Write the rows that `produce` makes to several folders at once, in one pass.
+
+    `produce` gets the batches of a partition and a dict to count in, and yields batches.
     """
-    remove_folder(place, folder)
+    for output in outputs:
+        remove_folder(place, output.folder)
 
     def run(batches: Batches) -> Batches:
         counts: Counts = {}
-        yield from _write_files(produce(batches, counts), place, folder, schema)
-        yield _row(None, 0, 0, None, json.dumps(counts))
+        yield from _write_files(produce(batches, counts), place, outputs)
+        yield _row(-1, File("", 0, 0, ""), json.dumps(counts))
 
     with errors_from_executors():
         rows = tasks.mapInArrow(on_executor(run), arrow_to_spark(_FILE_SCHEMA)).collect()
     total: Counts = {}
-    for row in rows:
-        for name, count in json.loads(row["counts"] or "{}").items():
-            total[name] = total.get(name, 0) + count
-    files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["name"] is not None]
-    return finish_dataset(place, folder, files), total
+    for name, count in (pair for row in rows if row["output"] < 0 for pair in json.loads(row["counts"]).items()):
+        total[name] = total.get(name, 0) + count
+    datasets = []
+    for number, output in enumerate(outputs):
+        files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
+        datasets.append(finish_dataset(place, output.folder, files))
+    return datasets, total
 
 
-def finish_dataset(place: Place, folder: str, files: list[File]) -> Dataset:
+def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
     """Write the list of files: from now on the dataset exists."""
     dataset = Dataset(folder, tuple(sorted(files, key=lambda file: file.name)))
     place.store().write(folder + LIST_NAME, dataset.listing())
     return dataset
 
 
-def _write_files(batches: Batches, place: Place, folder: str, schema: pa.Schema) -> Batches:
-    """Inside a task: write its rows, yield a row for each file."""
+def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
+    """A small dataset, from the driver: what it holds anyway, such as verdicts on commits, or nothing at all."""
+    remove_folder(place, folder)
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if rows else []
+    return finish_dataset(place, folder, files)
+
+
+def _as_they_are(batches: Batches, _: Counts) -> Batches:
+    return batches
+
+
+def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> Batches:
+    """Inside a task: write its rows to every output, yield a row for each file."""
     stem, number, held = task_name(), 0, 0
     pending: list[pa.RecordBatch] = []
 
-    def flush() -> pa.RecordBatch:
-        name = f"{stem}-{number:03d}.parquet"
-        table = pa.Table.from_batches(pending).select(schema.names).cast(schema)
-        file = write_file(table, place, folder, name)
-        return _row(file.name, file.rows, file.size, file.sha256, None)
+    def flush() -> Batches:
+        table = pa.Table.from_batches(pending)
+        for place_in_list, output in enumerate(outputs):
+            data, rows = output.encode(table)
+            if rows:
+                name = f"{stem}-{number:03d}{output.suffix}"
+                yield _row(place_in_list, write_file(place, output.folder, name, data, rows), "")
 
     for batch in batches:
         if batch.num_rows:
             pending.append(batch)
             held += batch.num_rows
         if held >= ROWS_A_FILE:
-            yield flush()
+            yield from flush()
             number, pending, held = number + 1, [], 0
     if held:
-        yield flush()
+        yield from flush()
 
 
 def task_name() -> str:
@@ -171,21 +224,18 @@ def task_name() -> str:
     return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else "part-00000"
 
 
-def _row(name: str | None, rows: int, size: int, sha256: str | None, counts: str | None) -> pa.RecordBatch:
-    values = [name, rows, size, sha256, counts]
+def _row(output: int, file: File, counts: str) -> pa.RecordBatch:
+    values = [output, file.name, file.rows, file.size, file.sha256, counts]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], type=field.type) for value, field in zip(values, _FILE_SCHEMA, strict=True)],
         schema=_FILE_SCHEMA,
     )
 
 
-def write_file(table: pa.Table, place: Place, folder: str, name: str) -> File:
-    """Write one Parquet file of a dataset; it counts only once the list of files names it."""
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    data = buffer.getvalue()
+def write_file(place: Place, folder: str, name: str, data: bytes, rows: int) -> File:
+    """Write one file of a dataset; it counts only once the list of files names it."""
     place.store().write(folder + name, data)
-    return File(name, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+    return File(name, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
 def remove_folder(place: Place, folder: str) -> None:
@@ -233,6 +283,18 @@ def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa
 
     tasks = spark.range(0, len(files), 1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:
+    """A few rows of a dataset to look at, without Spark."""
+    if not dataset.files:
+        return []
+    return read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
+
+
+def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Every row of a dataset that one process can hold, such as verdicts on commits, without Spark."""
+    return [row for file in dataset.files for row in read_file(place, dataset.folder, file, schema).to_pylist()]
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:

@@ -94,11 +94,17 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
 def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) -> DataFrame:
     """Ids as a DataFrame of one column, spread over tasks of at least `batch` ids."""
     schema = pa.schema([pa.field(name, pa.string(), nullable=False)])
-    if not ids:
-        return spark.createDataFrame([], arrow_to_spark(schema))
-    table = pa.table({name: pa.array(ids, pa.string())}, schema=schema)
-    wanted = max(1, min(len(ids) // batch, 8 * spark.sparkContext.defaultParallelism))
-    return spark.createDataFrame(table).repartition(wanted)
+    return row_tasks(spark, pa.table({name: pa.array(ids, pa.string())}, schema=schema), batch=batch)
+
+
+def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int) -> DataFrame:
+    """The rows of a table that the driver holds, spread over tasks of at least `batch` rows."""
+    if not len(table):
+        return spark.createDataFrame([], arrow_to_spark(table.schema))
+    cores = spark.sparkContext.defaultParallelism
+    wanted = min(-(-len(table) // batch), 8 * cores)
+    df = spark.createDataFrame(table)
+    return df.coalesce(wanted) if wanted <= cores else df.repartition(wanted)  # few rows need no shuffle
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------

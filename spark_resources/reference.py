@@ -10,49 +10,29 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, remove_folder, task_name, write_dataset
+from spark_resources.datasets import Output, Place, parquet
 from spark_resources.errors import NotThere
 from spark_resources.marks import GC_ROOT, reference_folder
 from spark_resources.model import ADDRESSES
-from spark_resources.executors import errors_from_executors, on_executor
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # a line that rclone's --files-from would read as something else: blanks at the ends are trimmed, # and ; begin comments
 _UNSAFE_LINE = r"[\r\n]|^\s|\s$|^[#;]"
 
 
-def write_reference_mark(expired: DataFrame, place: Place, mark_id: str) -> tuple[Dataset, int]:
-    """Write `deleted/` (Parquet) and `deleted.text/` of an expired set; returns the Parquet and how many addresses
-    the text can't hold."""
+def reference_outputs(mark_id: str) -> list[Output]:
+    """What the reference collector would have written of an expired set: `deleted/` (Parquet) and `deleted.text/`."""
     folder = reference_folder(mark_id)
-    dataset = write_dataset(expired, place, folder + "deleted/", ADDRESSES)
-    remove_folder(place, folder + "deleted.text/")
-    lines = write_lines(expired.select("address"), place, folder + "deleted.text/")
-    return dataset, dataset.rows - lines
+    return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _lines)]
 
 
-def write_lines(addresses: DataFrame, place: Place, folder: str) -> int:
-    """Write a file of lines a task; returns how many addresses stand in them."""
-    schema = pa.schema([("lines", pa.int64())])
-
-    def run(batches: Batches) -> Batches:
-        for number, batch in enumerate(batches):
-            safe = batch.column(0).filter(pc.invert(pc.match_substring_regex(batch.column(0), _UNSAFE_LINE)))
-            if len(safe):
-                text = "".join(f"{address}\n" for address in safe.to_pylist())
-                place.store().write(f"{folder}{task_name()}-{number:03d}.txt", text.encode())
-            yield pa.RecordBatch.from_arrays([pa.array([len(safe)], pa.int64())], schema=schema)
-
-    with errors_from_executors():
-        written = addresses.mapInArrow(on_executor(run), arrow_to_spark(schema)).groupBy().sum("lines").collect()
-    return int(written[0][0] or 0)
+def _lines(table: pa.Table) -> tuple[bytes, int]:
+    """Addresses as lines, without those that a line can't hold."""
+    addresses = table.column("address")
+    safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
+    return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)
 
 
 # --- reading what the reference left --------------------------------------------------------------------------------

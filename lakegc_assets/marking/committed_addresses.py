@@ -6,15 +6,17 @@ import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources import sstable
-from spark_resources.datasets import Batches, arrow_to_spark, write_dataset
+from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset
 from spark_resources.entries import (
     fetched_ahead,
     id_tasks,
     ranges_of,
     read_table,
+    row_tasks,
     write_addresses,
 )
 from spark_resources.errors import DamagedData
@@ -38,18 +40,17 @@ def read_ranges(run: MarkRun) -> None:
     is committed, it is every range table under `_lakefs/` (formats §6).
     """
     with step(run, ASSET) as notes:
-        verdicts = run.read("retained_commits", COMMIT_VERDICTS)
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
-        ranges = every_range(run) if everything else committed_ranges(run, verdicts, notes)
+        ranges = every_range(run) if everything else committed_ranges(run, notes)
         folder = asset_folder(run.mark.record.mark_id, ASSET, RANGES_PART)
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
         notes.wrote(manifest, RANGES_PART)
-        refs = run.read_dataset(manifest, RANGE_REFS)
-        entries = sum(row["entries"] for row in refs.groupBy().sum("entries").toDF("entries").collect() if row["entries"])
+        refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
+        entries = pc.sum(refs.column("entries")).as_py() or 0
         run.say(f"reading {manifest.rows:,} ranges with {entries:,} entries")
         folder = asset_folder(run.mark.record.mark_id, ASSET, ADDRESSES_PART)
-        tasks = refs.repartition(max(1, min(manifest.rows, 4 * run.spark().sparkContext.defaultParallelism)))
+        tasks = row_tasks(run.spark(), refs, batch=1)
         dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
         notes.wrote(dataset, ADDRESSES_PART)
         if counts.get("ranges", 0) != manifest.rows or counts.get("entries", 0) != entries:
@@ -62,14 +63,13 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"outside": counts.get("outside", 0), "bytes_read": counts.get("bytes", 0)}
 
 
-def committed_ranges(run: MarkRun, verdicts: DataFrame, notes: StepNotes) -> DataFrame:
+def committed_ranges(run: MarkRun, notes: StepNotes) -> DataFrame:
     """The distinct ranges of the commits that count, as RANGE_REFS."""
-    if run.mark.record.scope is not Scope.UNCOMMITTED:
-        verdicts = verdicts.where("retained")
-    counted = [row["metarange_id"] for row in verdicts.select("metarange_id").dropDuplicates().collect()]
-    metaranges = [one for one in counted if one]
-    notes.facts["metaranges"] = len(metaranges)
-    return distinct_ranges(ranges_of(run.spark(), run.place, metaranges))
+    everything = run.mark.record.scope is Scope.UNCOMMITTED
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    counted = {row["metarange_id"] for row in verdicts if everything or row["retained"]} - {""}
+    notes.facts["metaranges"] = len(counted)
+    return distinct_ranges(ranges_of(run.spark(), run.place, sorted(counted)))
 
 
 def distinct_ranges(ranges: DataFrame) -> DataFrame:

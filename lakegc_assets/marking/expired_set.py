@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from lakegc_assets import mark
-from lakegc_assets.marking import reasons, same_bytes, uncommitted_addresses
-from lakegc_assets.marking.missing import check_listing
+from lakegc_assets.marking import missing, reasons, same_bytes, uncommitted_addresses
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from spark_resources.datasets import write_dataset
+from spark_resources.datasets import Batches, Counts, parquet, write_outputs
+from spark_resources.executors import errors_from_executors
 from spark_resources.marks import asset_folder, digest_of
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
-from spark_resources.reference import write_reference_mark
-from spark_resources.executors import errors_from_executors
+from spark_resources.reference import reference_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
-SERVED_PART = "served"
 ROWS_A_TASK = 250_000
 
 
@@ -36,49 +38,89 @@ def compute(run: MarkRun) -> None:
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
-    slices = run.read("namespace_slices", STORED_OBJECTS)
-    committed = run.read("committed_addresses", ADDRESSES, "addresses")
-    uncommitted = staged(run)
-    check_listing(run, notes, slices, committed, uncommitted)
-
-    gone = reasons.expired_addresses(run, notes).persist()
-    candidates = slices.transform(mark.only(gone)) if record.scope is Scope.COMMITTED else slices
-    unreferenced = mark.expired_set(
-        candidates, committed=committed, uncommitted=uncommitted, cutoff=record.cutoff, grain=grain
-    ).persist()
-    notes.facts |= {
-        "candidates": candidates.count(),
-        "young": candidates.count() - candidates.transform(mark.old_enough(record.cutoff, grain)).count(),
-        "unreferenced": unreferenced.count(),
-    }
-    served = same_bytes.ask(run, notes, unreferenced)
-    dataset = write_dataset(served, run.place, asset_folder(record.mark_id, ASSET, SERVED_PART), SERVED)
-    notes.wrote(dataset, SERVED_PART)
-    answers = run.read_dataset(dataset, SERVED)
-    notes.facts["unanswered"] = answers.where("not answered").count() if dataset.rows else 0
-    expired = unreferenced.transform(mark.not_served(answers))
-    expired = mark.with_reasons(expired, gone, graph_known=reasons.graph_known(run))
-    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
-    ordered = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
-    dataset = write_dataset(
-        ordered.sortWithinPartitions("address"), run.place, asset_folder(record.mark_id, ASSET), EXPIRED_OBJECTS
+    census = mark.census(
+        run.read("namespace_slices", STORED_OBJECTS),
+        committed=run.read("committed_addresses", ADDRESSES, "addresses"),
+        uncommitted=staged(run),
     )
+    found = Found.of(run, census, record.cutoff, grain)
+    notes.facts |= found.facts
+    missing.check_listing(run, notes, found.missing)
+    gone = reasons.expired_addresses(run, notes, needed=found.unreferenced)
+    unreferenced = found.unreferenced
+    if record.scope is Scope.COMMITTED:
+        unreferenced = unreferenced.transform(mark.only(gone))
+    datasets = same_bytes.ask(run, notes, unreferenced)
+    answers = reduce(union, (run.read_dataset(one, SERVED) for one in datasets))
+    expired = mark.with_reasons(
+        unreferenced.transform(mark.not_served(answers)), gone, graph_known=reasons.graph_known(run)
+    )
+    write_mark(run, notes, expired)
+    found.release()
+
+
+def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
+    """The expired set with its reasons, and the same addresses in the reference's layout, sorted, in one pass."""
+    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
+    spread = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
+    rows = spread.select(*EXPIRED_OBJECTS.names).sortWithinPartitions("address")
+    mark_id = run.mark.record.mark_id
+    outputs = [parquet(asset_folder(mark_id, ASSET), EXPIRED_OBJECTS), *reference_outputs(mark_id)]
+    (dataset, layout, text), counts = write_outputs(rows, counting_bytes, run.place, outputs)
     notes.wrote(dataset)
-    written = run.read_dataset(dataset, EXPIRED_OBJECTS)
-    layout, left_out = write_reference_mark(written, run.place, record.mark_id)
     notes.wrote(layout, "deleted")
+    notes.wrote(text, "deleted.text")
     notes.facts |= {
         "expired": dataset.rows,
-        "expired_bytes": written.groupBy().sum("size").collect()[0][0] or 0,
-        "not_in_text": left_out,
+        "expired_bytes": counts.get("bytes", 0),
+        "not_in_text": dataset.rows - text.rows,
         "kept_as_served_or_unclear": notes.facts["unreferenced"] - dataset.rows,
     }
-    gone.unpersist()
-    unreferenced.unpersist()
+
+
+def counting_bytes(batches: Batches, counts: Counts) -> Batches:
+    for batch in batches:
+        counts["bytes"] = counts.get("bytes", 0) + (pc.sum(batch.column("size")).as_py() or 0)
+        yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one pass over the census found: objects that nothing refers to, live addresses that aren't listed."""
+
+    unreferenced: DataFrame
+    missing: DataFrame
+    facts: dict[str, int]
+    kept: DataFrame
+
+    @classmethod
+    def of(cls, run: MarkRun, census: DataFrame, cutoff: datetime, grain: timedelta) -> Found:
+        from pyspark.sql import Observation
+
+        observation = Observation("census")
+        counts = [column.alias(name) for name, column in mark.counted(cutoff, grain).items()]
+        kept = (
+            census.observe(observation, *counts)
+            .where(mark.is_unreferenced(cutoff, grain) | mark.is_missing())
+            .persist()
+        )
+        total = kept.count()
+        facts = {name: int(value or 0) for name, value in observation.get.items()}
+        missing_live = kept.transform(mark.missing_from_listing)
+        facts["live_not_listed"] = missing_live.count() if total else 0
+        facts["unreferenced"] = total - facts["live_not_listed"]
+        return cls(kept.transform(mark.unreferenced(cutoff, grain)), missing_live, facts, kept)
+
+    def release(self) -> None:
+        self.kept.unpersist()
 
 
 def staged(run: MarkRun) -> DataFrame:
     """All addresses that any reading of what is staged gave."""
     parts = uncommitted_addresses.parts(local_adapter=run.local_adapter)
     readings = [run.read(uncommitted_addresses.ASSET, ADDRESSES, part) for part in parts]
-    return reduce(lambda left, right: left.unionByName(right), readings)
+    return reduce(union, readings)
+
+
+def union(left: DataFrame, right: DataFrame) -> DataFrame:
+    return left.unionByName(right)

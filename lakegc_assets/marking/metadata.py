@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lakegc_assets.marking.run import MarkRun
+from spark_resources.datasets import first_rows
 from spark_resources.marks import asset_folder
 
 PREVIEW_ROWS = 20
@@ -28,7 +29,7 @@ def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") ->
         "parquet_bytes": int(recorded.datasets[part]["bytes"]),
         **flat(recorded.facts),
     }
-    rows = run.read(asset, schema, part).limit(PREVIEW_ROWS).collect()
+    rows = first_rows(run.place, run.mark.dataset(asset, part), schema, PREVIEW_ROWS)
     if rows:
         records = [dg.TableRecord({name: cell(row[name]) for name in schema.names}) for row in rows]
         metadata["preview"] = dg.MetadataValue.table(records)

@@ -23,29 +23,26 @@ SURELY_A_FEW = 1000
 NAMED = 10
 
 
-def check_listing(
-    run: MarkRun, notes: StepNotes, slices: DataFrame, committed: DataFrame, uncommitted: DataFrame
-) -> None:
+def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     """Raise `Refused` where live addresses are missing from the store: all of them, or more than the bound.
 
-    An object that was uploaded and staged after the listing is no loss: the store lists it now, under exactly its key.
+    `missing` are the live addresses that the listing lacks. An object that was uploaded and staged after the listing is
+    no loss: the store lists it now, under exactly its key.
     """
-    live = committed.unionByName(uncommitted).persist()
-    missing = mark.missing_from_listing(live, slices).persist()
-    inside, absent = live.dropDuplicates().count(), missing.count()
-    notes.facts |= {"live_inside": inside, "live_not_listed": absent}
-    if absent > SURELY_A_FEW and absent * 2 > inside:
-        raise refusal(run, absent, inside, [row["address"] for row in missing.limit(NAMED).collect()])
+    absent, live = notes.facts["live_not_listed"], notes.facts["live_inside"]
+    notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
+    if not absent:
+        return
+    if absent > SURELY_A_FEW and absent * 2 > live:
+        raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
     lost = missing.transform(not_listed_now(run.place)).persist()
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
-    lost_count, accepted_count = lost.count(), accepted.count()
-    notes.facts |= {"live_lost": lost_count, "live_lost_accepted": accepted_count}
-    unknown = lost_count - accepted_count
-    if unknown > run.limits.missing or (lost_count == inside and unknown > 0):
+    notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
+    unknown = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
+    if unknown > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(mark.without(accepted)).orderBy("address").limit(NAMED).collect()
-        raise refusal(run, unknown, inside, [row["address"] for row in names])
-    for frame in (lost, missing, live):
-        frame.unpersist()
+        raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
+    lost.unpersist()
 
 
 def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:

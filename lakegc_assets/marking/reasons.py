@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lakegc_assets import mark
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import arrow_to_spark
-from spark_resources.entries import addresses_of, ranges_of
+from spark_resources.entries import addresses_of, ranges_of, row_tasks
 from spark_resources.errors import DamagedData
-from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
 from spark_resources.executors import errors_from_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-EXPIRED_ADDRESSES = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        *(COMMIT_VERDICTS.field(name) for name in ("commit_id", "branch", "days", "until")),
-    ]
-)
+VERDICT = ("commit_id", "branch", "days", "until")
+_VERDICT_FIELDS = [COMMIT_VERDICTS.field(name) for name in VERDICT]
+EXPIRED_ADDRESSES = pa.schema([*ADDRESSES, *_VERDICT_FIELDS])
+EXPIRED_RANGES = pa.schema([*RANGE_REFS, *_VERDICT_FIELDS])
 
 
 def graph_known(run: MarkRun) -> bool:
@@ -29,36 +28,43 @@ def graph_known(run: MarkRun) -> bool:
     return bool(run.mark.record.steps["retained_commits"].facts["graph"])
 
 
-def expired_addresses(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The addresses that ranges of expired commits alone hold (EXPIRED_ADDRESSES; an address may stand there twice).
+def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> DataFrame:
+    """Which of the needed addresses ranges of expired commits hold (EXPIRED_ADDRESSES; one may stand there twice).
 
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
     and what can't be read is said and left unexplained.
     """
+    nothing = run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
+    commits = [row for row in run.rows("retained_commits", COMMIT_VERDICTS) if not row["retained"] and row["metarange_id"]]
+    if not commits or not notes.facts["unreferenced"]:
+        return nothing
     try:
         with errors_from_executors():
-            found = _expired_addresses(run).persist()
-            found.count()
+            found = only_expired(run, commits).transform(mark.only(needed)).persist()
+            notes.facts["explained_by_commits"] = found.count()
             return found
     except DamagedData as error:
         if run.mark.record.scope is Scope.COMMITTED:
             raise
         notes.facts["unexplained"] = str(error)
-        return run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
+        return nothing
 
 
-def _expired_addresses(run: MarkRun) -> DataFrame:
+def only_expired(run: MarkRun, commits: list[dict[str, Any]]) -> DataFrame:
+    """The addresses of ranges that expired commits alone hold, each with the commit that kept its range longest."""
     from pyspark.sql import functions as F
 
-    commits = run.read("retained_commits", COMMIT_VERDICTS).where("not retained and metarange_id <> ''")
-    metaranges = [row["metarange_id"] for row in commits.select("metarange_id").dropDuplicates().collect()]
-    if not metaranges:
-        return run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
-    live = run.read("committed_addresses", RANGE_REFS, "ranges").select("range_id")
-    ranges = ranges_of(run.spark(), run.place, metaranges).join(live, "range_id", "left_anti").persist()
+    spark = run.spark()
+    metaranges = sorted({row["metarange_id"] for row in commits})
+    live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
+    judged = row_tasks(spark, pa.Table.from_pylist(commits, schema=COMMIT_VERDICTS), batch=10_000)
     last = F.max(F.struct("until", "commit_id", "branch", "days")).alias("last")
-    verdicts = ranges.join(commits, "metarange_id").groupBy("range_id").agg(last)
-    distinct = ranges.select(*RANGE_REFS.names).dropDuplicates(["range_id"])
-    return addresses_of(distinct, run.place).join(verdicts, "range_id").select("address", "last.*").select(
+    refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
+    ranges = ranges_of(spark, run.place, metaranges).join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
+    with errors_from_executors():
+        held = [row.asDict(recursive=True) for row in ranges.collect() if row["range_id"] not in live]
+    table = pa.Table.from_pylist([{**row, **row["last"]} for row in held], schema=EXPIRED_RANGES)
+    known = row_tasks(spark, table, batch=1)
+    return addresses_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id").select(
         *EXPIRED_ADDRESSES.names
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pyarrow as pa
-
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources import sstable
-from spark_resources.datasets import finish_dataset, write_file
+from spark_resources.datasets import write_rows
 from spark_resources.entries import read_table
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.gc_lists import parse_commits_csv
@@ -177,7 +175,8 @@ def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> N
         }
         for one in verdicts
     ]
-    write_rows(run, notes, "", rows, COMMIT_VERDICTS)
+    folder = asset_folder(run.mark.record.mark_id, ASSET)
+    notes.wrote(write_rows(run.place, folder, rows, COMMIT_VERDICTS))
 
 
 def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], commits: Graph) -> None:
@@ -185,11 +184,6 @@ def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], com
         {"branch": branch, "commit_id": head, "metarange_id": commits[head].metarange_id}
         for branch, head in sorted(heads)
     ]
-    write_rows(run, notes, HEADS_PART, rows, HEADS)
+    folder = asset_folder(run.mark.record.mark_id, ASSET, HEADS_PART)
+    notes.wrote(write_rows(run.place, folder, rows, HEADS), HEADS_PART)
 
-
-def write_rows(run: MarkRun, notes: StepNotes, part: str, rows: list[dict[str, object]], schema: pa.Schema) -> None:
-    """A dataset of one file, written by the driver, which holds the commit graph anyway."""
-    folder = asset_folder(run.mark.record.mark_id, ASSET, part)
-    file = write_file(pa.Table.from_pylist(rows, schema=schema), run.place, folder, "part-00000.parquet")
-    notes.wrote(finish_dataset(run.place, folder, [file]), part)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from spark_resources.datasets import Dataset, Place, read_dataset
+from spark_resources.datasets import Dataset, Place, all_rows, read_dataset
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.marks import Mark, StepRecord, check_order
@@ -83,6 +83,10 @@ class MarkRun:
     def read(self, asset: str, schema: pa.Schema, part: str = "") -> DataFrame:
         """A dataset that an earlier step of this mark wrote, verified. Raises `Refused` where it isn't there."""
         return self.read_dataset(self.mark.dataset(asset, part), schema)
+
+    def rows(self, asset: str, schema: pa.Schema, part: str = "") -> list[dict[str, Any]]:
+        """All rows of a dataset that one process can hold anyway, such as verdicts on commits; without Spark."""
+        return all_rows(self.place, self.mark.dataset(asset, part), schema)
 
     def read_dataset(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)

@@ -14,16 +14,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets import mark
 from lakegc_assets.marking.run import MarkRun, StepNotes
-from spark_resources.datasets import Batches, arrow_to_spark
-from spark_resources.entries import entries_of_size, ranges_of
+from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
+from spark_resources.entries import entries_of_size, ranges_of, row_tasks
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS
+from spark_resources.marks import asset_folder
 from spark_resources.model import HEADS, RANGE_REFS, SERVED, Namespace
 from spark_resources.model import Place as Where
-from spark_resources.executors import on_executor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,52 +33,66 @@ WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at t
 FEW = 4  # fewer questions than this are asked one by one
 STATS_AT_ONCE = 8
 MANY_SIZES = 10_000
+ANSWERS_PART, UNASKED_PART = "served", "unasked"
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
-    """What branches serve at the paths in question, and which sizes stay unclear (SERVED).
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset]:
+    """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
     `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them.
     """
-    nothing = run.spark().createDataFrame([], arrow_to_spark(SERVED))
-    notes.facts |= {"questions": 0, "unasked": 0}
+    asked, folder = questions(run, unreferenced), asset_folder(run.mark.record.mark_id, "expired_set", ANSWERS_PART)
+    count = asked.persist().count() if asked is not None else 0
+    notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0}
+    if asked is None or not count:
+        notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
+        return [nothing]
+    datasets = []
+    if count > run.limits.questions:
+        beyond = mark.beyond_bound(asked, run.limits.questions).persist()
+        unasked = asked.join(beyond, "size", "left_semi").transform(mark.unanswered)
+        datasets.append(write_dataset(unasked, run.place, folder + "unasked/", SERVED))
+        notes.wrote(datasets[0], UNASKED_PART)
+        notes.facts["unasked"] = datasets[0].rows
+        asked = asked.join(beyond, "size", "left_anti")
+    run.say(f"asking what branches serve at {count - notes.facts['unasked']:,} paths")
+    answers, counts = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
+    notes.wrote(answers, ANSWERS_PART)
+    notes.facts |= {"unanswered": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}
+    return [answers, *datasets]
+
+
+def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
+    """The paths to ask about (columns branch, path, size); None where no branch has objects or nothing would go."""
     sizes = [row["size"] for row in unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).collect()]
-    heads = run.read("retained_commits", HEADS, "heads").where("metarange_id <> ''")
-    metaranges = [row["metarange_id"] for row in heads.select("metarange_id").dropDuplicates().collect()]
-    if not sizes or not metaranges:
-        return nothing
-    ranges = ranges_of(run.spark(), run.place, metaranges).persist()
-    branch_ranges = heads.join(ranges, "metarange_id").select("branch", "range_id").dropDuplicates()
+    heads = [row for row in run.rows("retained_commits", HEADS, "heads") if row["metarange_id"]]
+    if not sizes or not heads:
+        return None
+    ranges = ranges_of(run.spark(), run.place, sorted({row["metarange_id"] for row in heads})).persist()
+    branches = row_tasks(run.spark(), pa.Table.from_pylist(heads, schema=HEADS), batch=10_000)
+    branch_ranges = branches.join(ranges, "metarange_id").select("branch", "range_id").dropDuplicates()
     distinct = ranges.select(*RANGE_REFS.names).dropDuplicates()
-    entries = entries_of_size(distinct, run.place, frozenset(sizes) if len(sizes) <= MANY_SIZES else None)
-    asked = mark.questions(entries, branch_ranges, unreferenced).persist()
-    notes.facts["questions"] = asked.count()
-    unasked = mark.within_bound(asked, run.limits.questions).persist()
-    notes.facts["unasked"] = unasked.count() if notes.facts["questions"] > run.limits.questions else 0
-    run.say(f"asking what branches serve at {notes.facts['questions']:,} paths")
-    return answers(run, asked.join(unasked, "size", "left_anti")).unionByName(unclear(asked.join(unasked, "size")))
+    wanted = frozenset(sizes) if len(sizes) <= MANY_SIZES else None
+    return mark.questions(entries_of_size(distinct, run.place, wanted), branch_ranges, unreferenced)
 
 
-def unclear(asked: DataFrame) -> DataFrame:
-    """Questions beyond the bound, as rows without an answer."""
-    from pyspark.sql import functions as F
-
-    return asked.select(
-        "branch", "path", "size", F.lit(None).cast("string").alias("address"), F.lit(False).alias("answered")
-    )
+def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:
+    tasks = 2 * run.spark().sparkContext.defaultParallelism
+    return asked.repartitionByRange(tasks, "branch", "path").sortWithinPartitions("branch", "path")
 
 
-def answers(run: MarkRun, asked: DataFrame) -> DataFrame:
-    """The server's answers to questions (columns branch, path, size), asked by the executors in path order."""
+def asking(run: MarkRun) -> Producer:
     lakefs, repository, namespace = run.lakefs, run.partition.repository, run.place.namespace
 
-    def read(batches: Batches) -> Batches:
+    def produce(batches: Batches, counts: Counts) -> Batches:
         rows = (row for batch in batches for row in batch.select(["branch", "path", "size"]).to_pylist())
-        yield from answered(rows, lakefs, repository, namespace)
+        for batch in answered(rows, lakefs, repository, namespace):
+            clear = pc.sum(batch.column("answered")).as_py() or 0
+            counts["unanswered"] = counts.get("unanswered", 0) + batch.num_rows - clear
+            counts["inside"] = counts.get("inside", 0) + batch.num_rows - batch.column("address").null_count
+            yield batch
 
-    tasks = 2 * run.spark().sparkContext.defaultParallelism
-    ordered = asked.repartitionByRange(tasks, "branch", "path").sortWithinPartitions("branch", "path")
-    return ordered.mapInArrow(on_executor(read), arrow_to_spark(SERVED))
+    return produce
 
 
 def answered(

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from lakegc_assets.marking.run import MarkRun, step
-from spark_resources.datasets import Batches, Counts, Dataset, write_produced
+from spark_resources.datasets import Batches, Counts, Dataset, write_produced, write_rows
 from spark_resources.entries import id_tasks, inside_addresses
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.gc_lists import read_uncommitted_file
@@ -46,7 +46,9 @@ def read_uncommitted(run: MarkRun) -> None:
 def read_lists(run: MarkRun, lists: UncommittedLists, part: str) -> tuple[Dataset, Counts]:
     """All files of one reading. Raises `DamagedData` where they are fewer than the pages that announced one."""
     keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
-    place = run.place
+    place, folder = run.place, asset_folder(run.mark.record.mark_id, ASSET, part)
+    if not keys:  # announced so, page by page
+        return write_rows(place, folder, [], ADDRESSES), {}
 
     def produce(batches: Batches, counts: Counts) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
@@ -57,7 +59,6 @@ def read_lists(run: MarkRun, lists: UncommittedLists, part: str) -> tuple[Datase
             counts["outside"] = counts.get("outside", 0) + outside
             yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
 
-    folder = asset_folder(run.mark.record.mark_id, ASSET, part)
     return write_produced(id_tasks(run.spark(), "key", keys, batch=1), produce, place, folder, ADDRESSES)
 
 
