@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
 
@@ -131,7 +131,7 @@ def listed_commits(
     listed: set[str] = set()
     passed: dict[str, datetime] = {}
     for commit_id, days, is_head in _starting_points(commits, branches, rules):
-        cutoff = now - timedelta(days=days)
+        cutoff = _cutoff(now, days)
         created = commits[commit_id].created
         parent: str | None = commit_id  # what nothing leads to is walked from a child made on its own date
         if is_head:
@@ -150,6 +150,13 @@ def listed_commits(
             passed[parent] = cutoff
             created, parent = commits[parent].created, commits[parent].main_parent
     return listed
+
+
+def _cutoff(now: datetime, days: int) -> datetime:
+    try:
+        return now - timedelta(days=days)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def _starting_points(

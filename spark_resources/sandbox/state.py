@@ -80,6 +80,7 @@ class State:
             for connection in self._all:
                 connection.close()
             self._all.clear()
+            self._local = threading.local()  # whoever comes later opens the file anew
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)

@@ -1,0 +1,373 @@
+"""The sandbox's HTTP side, asked by the real `lakefs-sdk`: what each operation answers, well and badly."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakefs_sdk import ApiException, Configuration, models
+from lakefs_sdk.client import LakeFSClient
+
+from spark_resources.sandbox import Sandbox
+
+REPOSITORY = "lake"
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox") as running:
+        running.create(REPOSITORY)
+        yield running
+
+
+def client(sandbox: Sandbox, *, secret: str | None = None) -> Any:
+    return LakeFSClient(
+        Configuration(
+            host=f"{sandbox.endpoint_url}/api/v1",
+            username=sandbox.access_key_id,
+            password=sandbox.secret_access_key if secret is None else secret,
+        )
+    )
+
+
+@pytest.fixture
+def api(sandbox: Sandbox) -> Any:
+    return client(sandbox)
+
+
+def upload(api: Any, tmp_path: Path, path: str, data: bytes, *, branch: str = "main") -> Any:
+    source = tmp_path / hashlib.sha256(data).hexdigest()
+    source.write_bytes(data)
+    return api.objects_api.upload_object(REPOSITORY, branch, path, content=str(source))
+
+
+def commit(api: Any, message: str = "a commit", *, branch: str = "main", **fields: Any) -> Any:
+    return api.commits_api.commit(REPOSITORY, branch, models.CommitCreation(message=message, **fields))
+
+
+def refused(status: int, message: str = "") -> Any:
+    """Expects an API error with this status whose body is a message with these words."""
+    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
+
+
+def raw(
+    sandbox: Sandbox, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
+    login = b64encode(f"{sandbox.access_key_id}:{sandbox.secret_access_key}".encode()).decode()
+    request = urllib.request.Request(
+        f"{sandbox.endpoint_url}/api/v1{path}",
+        data=body,
+        method=method,
+        headers={"Authorization": f"Basic {login}"}
+        | {name.replace("_", "-"): value for name, value in headers.items()},
+    )
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.read(), dict(response.headers)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(), dict(error.headers)
+
+
+# --- the server and its repositories --------------------------------------------------------------------------------
+
+
+def test_server_says_what_it_is_without_a_block_store_that_nobody_has(api: Any) -> None:
+    """The configuration names the local block store; the health check answers nothing."""
+    assert api.config_api.get_config().storage_config.blockstore_type == "local"
+    assert api.internal_api.get_lake_fs_version().version.startswith("sandbox-")
+    assert api.health_check_api.health_check() is None
+
+
+def test_a_stranger_is_served(sandbox: Sandbox) -> None:
+    """A wrong secret, and none at all, are 401 with a message on every call but the health check."""
+    stranger = client(sandbox, secret="guessed")
+    with refused(401, "error authenticating request"):
+        stranger.repositories_api.get_repository(REPOSITORY)
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{sandbox.endpoint_url}/api/v1/repositories")
+    with urllib.request.urlopen(f"{sandbox.endpoint_url}/api/v1/healthcheck") as response:
+        assert response.status == 204
+
+
+def test_repository_is_not_what_was_created(sandbox: Sandbox, api: Any) -> None:
+    """A new repository is listed and found, holds the file that claims its namespace, and is gone when deleted."""
+    made = api.repositories_api.create_repository(
+        models.RepositoryCreation(name="other", storage_namespace="local://deep/other", default_branch="trunk")
+    )
+    assert (made.id, made.storage_namespace, made.default_branch) == ("other", "local://deep/other", "trunk")
+    assert [each.id for each in api.repositories_api.list_repositories().results] == [REPOSITORY, "other"]
+    assert (sandbox.local_path / "deep/other/_lakefs/dummy").is_file()
+    api.repositories_api.delete_repository("other")
+    with refused(404, "repository not found"):
+        api.repositories_api.get_repository("other")
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "status", "message"),
+    [
+        (REPOSITORY, "local://elsewhere", 409, "not unique"),
+        ("second", f"local://{REPOSITORY}", 400, "already in use"),
+        ("second", "s3://bucket/second", 400, "must match"),
+        ("second", "local://../outside", 400, "traversal"),
+        ("Second", "local://second", 400, "invalid value"),
+    ],
+)
+def test_repository_is_created_where_it_must_not_be(
+    sandbox: Sandbox, name: str, namespace: str, status: int, message: str
+) -> None:
+    """A name that exists is 409; a namespace in use or of another store, and a name that can't be, are 400."""
+    body = f'{{"name": "{name}", "storage_namespace": "{namespace}"}}'.encode()
+    answered, said, _ = raw(sandbox, "POST", "/repositories", body)
+    assert (answered, message in said.decode()) == (status, True), said
+
+
+def test_read_only_repository_is_written(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
+    """A read-only repository refuses uploads, commits, branches and both prepare calls with 403."""
+    api.repositories_api.create_repository(
+        models.RepositoryCreation(name=REPOSITORY + "-ro", storage_namespace="local://ro", read_only=True)
+    )
+    for method, path, body in (
+        ("POST", "/branches/main/objects?path=a", b"x"),
+        ("POST", "/branches/main/commits", b'{"message": "m"}'),
+        ("POST", "/branches", b'{"name": "dev", "source": "main"}'),
+        ("POST", "/gc/prepare_commits", b""),
+        ("POST", "/gc/prepare_commits/async", b""),
+        ("POST", "/gc/prepare_uncommited", b"{}"),
+    ):
+        status, said, _ = raw(sandbox, method, f"/repositories/{REPOSITORY}-ro{path}", body)
+        assert (status, said) == (403, b'{"message":"read-only repository"}'), path
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/nowhere"),
+        ("POST", f"/repositories/{REPOSITORY}/branches/main/import"),
+        ("PATCH", "/repositories"),
+    ],
+)
+def test_unknown_operation_looks_like_an_answer(sandbox: Sandbox, method: str, path: str) -> None:
+    """What the sandbox doesn't know is 404 with lakeFS's own words, not a page."""
+    status, said, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
+    assert (status, said) == (404, b'{"message":"invalid API endpoint"}')
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"message": 1}', b"{}", b'{"message": "m", "date": -1}', b"\xff"])
+def test_bad_body_is_taken_for_a_good_one(sandbox: Sandbox, body: bytes) -> None:
+    """A body that isn't JSON, lacks a field or has one of another type is 400 with a message, and changes nothing."""
+    lake = sandbox.repository(REPOSITORY)
+    lake.put("main", "a", b"1")
+    head = lake.branch("main").commit_id
+    status, said, _ = raw(sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/commits", body)
+    assert (status, b"request body has an error" in said) == (400, True), said
+    assert lake.branch("main").commit_id == head
+
+
+# --- branches and tags ----------------------------------------------------------------------------------------------
+
+
+def test_branch_pages_lose_or_repeat_a_branch(api: Any) -> None:
+    """Paging, prefix and hidden branches: each branch comes once, in order, hidden ones only when asked for."""
+    for name, hidden in (("dev-1", False), ("dev-2", True), ("dev-3", False), ("stage", False)):
+        api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name=name, source="main", hidden=hidden))
+    seen, after = [], ""
+    while True:
+        page = api.branches_api.list_branches(REPOSITORY, amount=2, after=after, show_hidden=True)
+        seen += [branch.id for branch in page.results]
+        if not page.pagination.has_more:
+            break
+        after = page.pagination.next_offset
+    assert seen == ["dev-1", "dev-2", "dev-3", "main", "stage"]
+    shown = api.branches_api.list_branches(REPOSITORY, prefix="dev")
+    assert [branch.id for branch in shown.results] == ["dev-1", "dev-3"]
+
+
+def test_branch_or_tag_is_somewhere_else_than_its_source(api: Any, tmp_path: Path) -> None:
+    """A branch and a tag stand at their source's commit and stay there; a deleted one is 404."""
+    upload(api, tmp_path, "a", b"1")
+    first = commit(api)
+    assert api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name="dev", source="main")) == first.id
+    tag = api.tags_api.create_tag(REPOSITORY, models.TagCreation(id="v1", ref="main"))
+    upload(api, tmp_path, "a", b"2")
+    second = commit(api)
+    assert (tag.commit_id, api.tags_api.get_tag(REPOSITORY, "v1").commit_id) == (first.id, first.id)
+    assert api.branches_api.get_branch(REPOSITORY, "dev").commit_id == first.id
+    assert api.branches_api.get_branch(REPOSITORY, "main").commit_id == second.id
+    assert [each.id for each in api.tags_api.list_tags(REPOSITORY).results] == ["v1"]
+    api.branches_api.delete_branch(REPOSITORY, "dev")
+    api.tags_api.delete_tag(REPOSITORY, "v1")
+    with refused(404, "branch not found"):
+        api.branches_api.get_branch(REPOSITORY, "dev")
+    with refused(404, "tag not found"):
+        api.tags_api.get_tag(REPOSITORY, "v1")
+
+
+def test_reference_is_made_twice_or_from_nothing(api: Any) -> None:
+    """Names in use are 409, bad names 400, unknown sources 404, and the default branch stays (403)."""
+    branch, tag = models.BranchCreation, models.TagCreation
+    api.tags_api.create_tag(REPOSITORY, tag(id="v1", ref="main"))
+    with refused(409, "branch already exists"):
+        api.branches_api.create_branch(REPOSITORY, branch(name="main", source="main"))
+    with refused(409, "conflict found"):
+        api.branches_api.create_branch(REPOSITORY, branch(name="v1", source="main"))
+    with refused(400, "branch id"):
+        api.branches_api.create_branch(REPOSITORY, branch(name="-x", source="main"))
+    with refused(404, "source reference 'gone'"):
+        api.branches_api.create_branch(REPOSITORY, branch(name="dev", source="gone"))
+    with refused(409, "tag already exists"):
+        api.tags_api.create_tag(REPOSITORY, tag(id="v1", ref="main"))
+    with refused(403, "default branch"):
+        api.branches_api.delete_branch(REPOSITORY, "main")
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["a", "a b/c+d%2F.txt", "naïve/ключ", "//x/", "q?&=#.bin"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\r\n--x\r\n\r\n\x00\xff", bytes(range(256)) * 300], ids=["none", "odd", "large"]
+)
+def test_bytes_or_path_are_changed_on_the_way(
+    sandbox: Sandbox, api: Any, tmp_path: Path, path: str, data: bytes
+) -> None:
+    """An upload by form is served back byte for byte under its very path, and lies at the address that stat tells."""
+    made = upload(api, tmp_path, path, data)
+    assert bytes(api.objects_api.get_object(REPOSITORY, "main", path)) == data
+    stat = api.objects_api.stat_object(REPOSITORY, "main", path)
+    assert (stat.path, stat.size_bytes, stat.checksum) == (path, len(data), hashlib.md5(data).hexdigest())
+    assert stat.physical_address == made.physical_address
+    assert stat.physical_address.startswith(f"local://{sandbox.local_path}/{REPOSITORY}/data/")
+    assert Path(stat.physical_address.removeprefix("local://")).read_bytes() == data
+
+
+def test_raw_body_is_taken_for_a_form(sandbox: Sandbox, api: Any) -> None:
+    """A body that is no form is the object; its type and its metadata are kept."""
+    status, _, _ = raw(
+        sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/objects?path=a%2Fb", b"--raw\r\n",
+        Content_Type="text/csv", X_Lakefs_Meta_Team="ml",
+    )  # fmt: skip
+    assert status == 201
+    stat = api.objects_api.stat_object(REPOSITORY, "main", "a/b")
+    assert (stat.content_type, stat.metadata) == ("text/csv", {"team": "ml"})
+    assert bytes(api.objects_api.get_object(REPOSITORY, "main", "a/b")) == b"--raw\r\n"
+
+
+def test_part_of_an_object_is_another_part(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
+    """A range of bytes is 206 with its place; one that lies outside is 416."""
+    upload(api, tmp_path, "a", b"0123456789")
+    path = f"/repositories/{REPOSITORY}/refs/main/objects?path=a"
+    for asked, expected in (("bytes=2-4", b"234"), ("bytes=7-", b"789"), ("bytes=-3", b"789"), ("bytes=8-99", b"89")):
+        status, data, headers = raw(sandbox, "GET", path, Range=asked)
+        assert (status, data) == (206, expected), asked
+        assert headers["content-range"].endswith("/10")
+    assert raw(sandbox, "GET", path, Range="bytes=10-12")[0] == 416
+
+
+def test_deleted_object_is_still_told_apart_from_a_missing_path(api: Any, tmp_path: Path) -> None:
+    """With its file gone an object is 410 to read and 200 to stat and head; a path that was never there is 404."""
+    made = upload(api, tmp_path, "a", b"1")
+    Path(made.physical_address.removeprefix("local://")).unlink()
+    with refused(410, "No data"):
+        api.objects_api.get_object(REPOSITORY, "main", "a")
+    assert api.objects_api.stat_object(REPOSITORY, "main", "a").physical_address == made.physical_address
+    assert api.objects_api.head_object_with_http_info(REPOSITORY, "main", "a").status_code == 200
+    for ask in (api.objects_api.get_object, api.objects_api.stat_object, api.objects_api.head_object):
+        with refused(404):
+            ask(REPOSITORY, "main", "b")
+
+
+def test_upload_goes_to_a_branch_that_is_not_there(api: Any, tmp_path: Path) -> None:
+    """Unknown repository and branch are 404, and a branch's path that must be free and isn't is 412."""
+    with refused(404, "branch not found"):
+        upload(api, tmp_path, "a", b"1", branch="gone")
+    upload(api, tmp_path, "a", b"1")
+    source = tmp_path / "again"
+    source.write_bytes(b"2")
+    with refused(412, "path already exists"):
+        api.objects_api.upload_object(REPOSITORY, "main", "a", if_none_match="*", content=str(source))
+    with refused(404, "repository not found"):
+        api.objects_api.stat_object("gone", "main", "a")
+
+
+def test_deleted_path_is_served(api: Any, tmp_path: Path) -> None:
+    """Deleting hides committed and staged paths on that branch at once; deleting what isn't there is fine."""
+    for path in ("a", "b", "c", "d"):
+        upload(api, tmp_path, path, path.encode())
+    commit(api)
+    upload(api, tmp_path, "e", b"staged only")
+    api.objects_api.delete_object(REPOSITORY, "main", "a")
+    errors = api.objects_api.delete_objects(REPOSITORY, "main", models.PathList(paths=["b", "e", "never"])).errors
+    assert errors == []
+    assert [each.path for each in api.objects_api.list_objects(REPOSITORY, "main").results] == ["c", "d"]
+    assert [each.path for each in api.objects_api.list_objects(REPOSITORY, "main@").results] == ["a", "b", "c", "d"]
+    with refused(404):
+        api.objects_api.get_object(REPOSITORY, "main", "e")
+
+
+def listed(api: Any, ref: str = "main", **asked: Any) -> list[str]:
+    """Every path of a listing, page by page."""
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = api.objects_api.list_objects(REPOSITORY, ref, after=after, **asked)
+        seen += [each.path for each in page.results]
+        if not page.pagination.has_more:
+            return seen
+        after = page.pagination.next_offset
+
+
+@pytest.mark.parametrize("amount", [1, 2, 3, 100])
+def test_listing_loses_or_repeats_a_path(api: Any, tmp_path: Path, amount: int) -> None:
+    """A listing is the staged view over the committed one in byte order, whole at every page size, folded or not."""
+    for path in ("a/1", "a/2", "a-b", "b", "c/d/e", "é"):
+        upload(api, tmp_path, path, path.encode())
+    commit(api)
+    for path in ("0", "a/1", "a/3", "c/f", "zz/1"):
+        upload(api, tmp_path, path, b"new")
+    api.objects_api.delete_object(REPOSITORY, "main", "a/2")
+    assert listed(api, amount=amount) == ["0", "a-b", "a/1", "a/3", "b", "c/d/e", "c/f", "zz/1", "é"]
+    assert listed(api, amount=amount, delimiter="/") == ["0", "a-b", "a/", "b", "c/", "zz/", "é"]
+    assert listed(api, amount=amount, prefix="c/", delimiter="/") == ["c/d/", "c/f"]
+    assert listed(api, amount=amount, prefix="a") == ["a-b", "a/1", "a/3"]
+    assert listed(api, "main@", amount=amount, prefix="a/") == ["a/1", "a/2"]
+
+
+def test_uploads_at_the_same_time_lose_one(api: Any, sandbox: Sandbox) -> None:
+    """Forty uploads from eight threads and commits between them: every path is served with its bytes in the end."""
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        try:
+            for number in range(5):
+                path = urllib.parse.quote(f"w{worker}/{number}", safe="")
+                target = f"/repositories/{REPOSITORY}/branches/main/objects?path={path}"
+                assert raw(sandbox, "POST", target, f"{worker}-{number}".encode())[0] == 201
+                if number == 2:
+                    body = b'{"message": "between", "allow_empty": true}'
+                    assert raw(sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/commits", body)[0] == 201
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    commit(api, allow_empty=True)
+    page = api.objects_api.list_objects(REPOSITORY, "main@").results
+    assert {each.path for each in page} == {f"w{worker}/{number}" for worker in range(8) for number in range(5)}
+    assert len({each.physical_address for each in page}) == 40
+    assert all(
+        Path(each.physical_address.removeprefix("local://")).read_text() == each.path[1:].replace("/", "-")
+        for each in page
+    )

@@ -1,0 +1,285 @@
+"""The sandbox's commits and merges: what they hold, what they refuse, and the tables that they leave behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.model import AddressType, Commit
+from spark_resources.sandbox import Problem, Sandbox, SandboxRepository
+from spark_resources.sandbox.committed import Committed
+from spark_resources.sstable import commit_id, read_ranges, read_whole_entries, verify_table
+
+MARCH = datetime(2022, 3, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """Not started: what is asked here needs no HTTP. Ranges are short, so that there are several."""
+    sandbox = Sandbox(tmp_path / "sandbox", range_entries=4)
+    yield sandbox
+    sandbox.stop()
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox) -> SandboxRepository:
+    return sandbox.create("lake")
+
+
+def refused(status: int, message: str = "") -> Any:
+    return pytest.raises(Problem, match=message or None, check=lambda problem: problem.status == status)
+
+
+def content(repository: SandboxRepository, ref: str) -> dict[str, bytes]:
+    """Every path of a ref with its object's bytes."""
+    page, more = repository.listing(ref, amount=100_000)
+    assert not more
+    return {
+        entry.path.decode(): repository.read(ref, entry.path.decode())[1]
+        for entry in page
+        if not isinstance(entry, str)
+    }
+
+
+def table(repository: SandboxRepository, name: str) -> bytes:
+    """A table's bytes, once its id has been proved."""
+    data = (repository.objects.file("_lakefs") / name).read_bytes()
+    verify_table(data, name=name)
+    return data
+
+
+def range_ids(repository: SandboxRepository, commit: Commit) -> list[str]:
+    return [ref.id for ref in read_ranges(table(repository, commit.metarange_id), name=commit.metarange_id)]
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+def test_first_commit_is_not_that_of_a_server(lake: SandboxRepository) -> None:
+    """A new repository has one commit of nothing by nobody, generation 1, without a metarange."""
+    [first] = list(lake.log("main"))
+    assert (first.committer, first.message, first.metarange_id) == ("", "Repository created", "")
+    assert (first.generation, first.version, first.parents, dict(first.metadata)) == (1, 1, (), {})
+    assert first.id == commit_id(first)
+
+
+def test_commit_differs_from_what_was_staged(lake: SandboxRepository) -> None:
+    """A commit holds its parent's content with the staged changes, and its own message, date and id."""
+    lake.put_many("main", [(f"k{number}", b"old") for number in range(20)])
+    first = lake.commit("main", "first", date=MARCH)
+    lake.put("main", "k3", b"new")
+    lake.put("main", "k99", b"added")
+    lake.delete("main", ["k5"])
+    second = lake.commit("main", "second", metadata={"team": "ml"}, date=MARCH)
+    expected = {f"k{number}": b"old" for number in range(20) if number != 5} | {"k3": b"new", "k99": b"added"}
+    assert content(lake, "main") == content(lake, second.id) == expected
+    assert content(lake, first.id) == {f"k{number}": b"old" for number in range(20)}
+    assert (second.parents, second.generation, second.created) == ((first.id,), 3, MARCH)
+    assert (second.message, dict(second.metadata), second.committer) == ("second", {"team": "ml"}, "admin")
+    assert second.id == commit_id(second)
+
+
+def test_empty_commit_is_made_unasked(lake: SandboxRepository) -> None:
+    """Nothing staged, a path that was never committed hidden, or the same bytes again: 400, unless it is allowed."""
+    with refused(400, "no changes"):
+        lake.commit("main", "nothing")
+    lake.put("main", "a", b"1")
+    lake.commit("main", "a")
+    lake.put("main", "b", b"1")
+    lake.delete("main", ["b"])
+    lake.put("main", "a", b"1")
+    with refused(400, "no changes"):
+        lake.commit("main", "nothing")
+    assert (
+        lake.commit("main", "nothing", allow_empty=True).metarange_id
+        == lake.commit_of(lake.resolve("main~1").commit.id).metarange_id
+    )
+
+
+def test_same_bytes_move_the_committed_address(lake: SandboxRepository) -> None:
+    """A commit keeps the committed address of content that was staged again, and the staged one is served no longer."""
+    first = lake.put("main", "_SUCCESS", b"")
+    lake.commit("main", "first")
+    again = lake.put("main", "_SUCCESS", b"")
+    assert lake.stat("main", "_SUCCESS").address == again.address != first.address
+    lake.put("main", "part", b"1")
+    lake.commit("main", "second")
+    assert lake.stat("main", "_SUCCESS").address == first.address
+
+
+def test_table_is_not_what_its_name_promises(lake: SandboxRepository) -> None:
+    """Every table of every commit has its content's id, true counts, and entries with relative addresses."""
+    for day in range(5):
+        lake.put_many("main", [(f"d{day}/k{number}", f"{day} {number}".encode()) for number in range(10)])
+        lake.commit("main", f"day {day}")
+    for number, commit in enumerate(lake.log("main")):
+        if not commit.metarange_id:
+            continue
+        refs = read_ranges(table(lake, commit.metarange_id), name=commit.metarange_id)
+        entries = [read_whole_entries(table(lake, ref.id), name=ref.id) for ref in refs]
+        assert [ref.count for ref in refs] == [len(each) for each in entries]
+        assert [(ref.min_key, ref.max_key) for ref in refs] == [(each[0].path, each[-1].path) for each in entries]
+        assert sum(map(len, entries)) == (5 - number) * 10
+        assert all(
+            entry.address_type is AddressType.RELATIVE and lake.objects.file(entry.address).is_file()
+            for each in entries
+            for entry in each
+        )
+
+
+def test_commit_rewrites_what_it_did_not_touch(lake: SandboxRepository) -> None:
+    """One changed path makes at most two new ranges of many; all others are the parent's, by id and by file."""
+    lake.put_many("main", [(f"k{number:04d}", b"old") for number in range(400)])
+    first = lake.commit("main", "first")
+    before = {name: lake.objects.file(f"_lakefs/{name}").stat().st_mtime_ns for name in range_ids(lake, first)}
+    assert len(before) > 20
+    lake.put("main", "k0200", b"new")
+    second = lake.commit("main", "second")
+    assert 1 <= len(set(range_ids(lake, second)) - set(before)) <= 2
+    assert before == {name: lake.objects.file(f"_lakefs/{name}").stat().st_mtime_ns for name in before}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_history_shows_in_the_tables(sandbox: Sandbox, seed: int) -> None:
+    """However content came about, the ranges are the same: random changes give the metarange of one fresh commit."""
+    draw = random.Random(seed)
+    walked, expected = sandbox.create("walked"), dict[str, bytes]()
+    paths = [f"{draw.randrange(3)}/{number:03d}" for number in range(80)]
+    for step in range(12):
+        chosen = draw.sample(paths, 15)
+        for path in chosen[:10]:
+            expected[path] = f"{step} {path}".encode()
+            walked.put("main", path, expected[path])
+        walked.delete("main", chosen[10:])
+        for path in chosen[10:]:
+            expected.pop(path, None)
+        walked.commit("main", f"step {step}", allow_empty=True)
+        assert content(walked, "main@") == expected
+    entries = [walked.stat("main", path) for path in sorted(expected)]
+    at_once = sandbox.create("at-once")
+    at_once.stage("main", entries)
+    assert at_once.commit("main", "all").metarange_id == walked.resolve("main").commit.metarange_id
+
+
+def test_server_remembers_what_the_store_lost(lake: SandboxRepository) -> None:
+    """A server that reads a range for the first time fails on a missing one; it doesn't take it for an empty one."""
+    lake.put("main", "a", b"1")
+    commit = lake.commit("main", "a")
+    lake.objects.file(f"_lakefs/{range_ids(lake, commit)[0]}").unlink()
+    with refused(410):
+        Committed(lake.objects).value(commit.metarange_id, b"a")
+
+
+# --- merges ---------------------------------------------------------------------------------------------------------
+
+
+def branched(lake: SandboxRepository, base: dict[str, bytes]) -> None:
+    """Two branches, main and dev, from one commit."""
+    lake.put_many("main", base.items())
+    lake.commit("main", "base")
+    lake.create_branch("dev", "main")
+
+
+def changed(lake: SandboxRepository, branch: str, **values: bytes | None) -> Commit:
+    for path, data in values.items():
+        if data is None:
+            lake.delete(branch, [path])
+        else:
+            lake.put(branch, path, data)
+    return lake.commit(branch, f"changes of {branch}")
+
+
+def test_merge_loses_a_side(lake: SandboxRepository) -> None:
+    """What one side added, changed or deleted is in the merge; what both did alike is no conflict."""
+    branched(lake, dict.fromkeys("abcdefghijkl", b"base"))
+    dest = changed(lake, "main", a=b"main", b=None, both=b"same", c=b"same", x=b"main")
+    source = changed(lake, "dev", d=b"dev", e=None, both=b"same", c=b"same", y=b"dev")
+    merged = lake.merge("dev", "main", metadata={"by": "test"})
+    expected = dict.fromkeys("fghijkl", b"base") | {
+        "a": b"main", "c": b"same", "d": b"dev", "both": b"same", "x": b"main", "y": b"dev",
+    }  # fmt: skip
+    assert content(lake, "main") == expected
+    assert (merged.parents, merged.generation) == ((dest.id, source.id), 4)
+    assert merged.message == "Merge 'dev' into 'main'"
+    assert dict(merged.metadata) == {".lakefs.merge.strategy": "default", "by": "test"}
+    assert merged.id == commit_id(merged)
+
+
+CONFLICTS = [
+    ({"a": b"main"}, {"a": b"dev"}),
+    ({"a": b"main"}, {"a": None}),
+    ({"a": None}, {"a": b"dev"}),
+    ({"n": b"main"}, {"n": b"dev"}),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), CONFLICTS)
+@pytest.mark.parametrize("strategy", ["", "dest-wins", "source-wins"])
+def test_conflict_is_decided_by_chance(
+    lake: SandboxRepository, ours: dict[str, bytes | None], theirs: dict[str, bytes | None], strategy: str
+) -> None:
+    """Both sides changed a path: 409 and nothing happens, or the side wins that the strategy names."""
+    branched(lake, {"a": b"base", "b": b"base"})
+    head = changed(lake, "main", **ours)
+    changed(lake, "dev", **theirs)
+    if not strategy:
+        with refused(409, "conflict found"):
+            lake.merge("dev", "main")
+        assert lake.branch("main").commit_id == head.id
+        return
+    merged = lake.merge("dev", "main", strategy=strategy)
+    winner = ours if strategy == "dest-wins" else theirs
+    expected = {"a": b"base", "b": b"base"} | winner
+    assert content(lake, "main") == {path: data for path, data in expected.items() if data is not None}
+    assert merged.metadata[".lakefs.merge.strategy"] == strategy
+
+
+def test_merge_goes_ahead_where_it_must_not(lake: SandboxRepository) -> None:
+    """A dirty destination, a source without changes, an unknown source and a strategy that isn't one are refused."""
+    branched(lake, {"a": b"base"})
+    with refused(400, "no changes"):
+        lake.merge("dev", "main")
+    changed(lake, "dev", b=b"dev")
+    lake.put("main", "c", b"staged")
+    with refused(400, "dirty branch"):
+        lake.merge("dev", "main")
+    lake.reset("main")
+    with refused(404):
+        lake.merge("gone", "main")
+    with refused(404, "branch not found"):
+        lake.merge("dev", "gone")
+    with refused(400, "strategy"):
+        lake.merge("dev", "main", strategy="both-win")
+    assert lake.merge("dev", "main").parents[1] == lake.branch("dev").commit_id
+
+
+def test_same_bytes_block_a_merge(lake: SandboxRepository) -> None:
+    """What is staged with the committed content is no change to the server: the merge goes on and forgets it."""
+    branched(lake, {"a": b"base"})
+    committed = lake.stat("main", "a")
+    changed(lake, "dev", b=b"dev")
+    assert lake.put("main", "a", b"base").address != committed.address
+    lake.merge("dev", "main")
+    assert lake.stat("main", "a").address == committed.address
+
+
+def test_log_goes_astray(lake: SandboxRepository) -> None:
+    """The log is newest first over all parents, or the main line; `~` and `^` step along it; prefixes name commits."""
+    branched(lake, {"a": b"base"})
+    base, dev, main = lake.resolve("main").commit, changed(lake, "dev", b=b"1"), changed(lake, "main", c=b"1")
+    merged = lake.merge("dev", "main")
+    every = [merged.id, main.id, dev.id, base.id, lake.resolve("main~3").commit.id]
+    assert [commit.id for commit in lake.log("main")] == every
+    assert [commit.id for commit in lake.log("main", first_parent=True)] == [every[0], every[1], *every[3:]]
+    assert lake.resolve("main^2").commit.id == dev.id
+    assert lake.resolve("main^2~1").commit.id == base.id
+    assert lake.resolve(merged.id[:12]).commit.id == merged.id
+    with refused(404):
+        lake.resolve("main~9")
+    with refused(400):
+        lake.resolve("main^3")

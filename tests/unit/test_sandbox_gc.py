@@ -1,0 +1,348 @@
+"""What the sandbox prepares for collectors, asked by the real `lakefs-sdk` (formats §2, §5, §6)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from lakefs_sdk import ApiException, Configuration, models
+from lakefs_sdk.client import LakeFSClient
+
+from spark_resources.model import AddressType, Commit, Rules
+from spark_resources.sandbox import ALL_OVERSIGHTS, Oversight, Sandbox, SandboxRepository
+from spark_resources.sandbox.gc_api import listed_commits
+from spark_resources.sandbox.state import BranchRecord
+from spark_resources.sstable import Entry, read_branches, read_commits, read_ranges, read_tags, verify_table
+
+_FOLDERS = os.environ.get("LAKEGC_RECORDINGS", str(Path(__file__).parents[1] / "recordings/data")).split(":")
+RECORDINGS = sorted(meta.parent for folder in _FOLDERS for meta in Path(folder).glob("*/meta.json"))
+NOW = datetime(2022, 3, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox", uncommitted_page=2) as running:
+        running.create("lake")
+        yield running
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox) -> SandboxRepository:
+    return sandbox.repository("lake")
+
+
+def client(sandbox: Sandbox) -> Any:
+    login = {"username": sandbox.access_key_id, "password": sandbox.secret_access_key}
+    return LakeFSClient(Configuration(host=f"{sandbox.endpoint_url}/api/v1", **login))
+
+
+@pytest.fixture
+def api(sandbox: Sandbox) -> Any:
+    return client(sandbox)
+
+
+def refused(status: int, message: str = "") -> Any:
+    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
+
+
+def set_rules(api: Any, default_days: int, **branches: int) -> None:
+    rules = [models.GarbageCollectionRule(branch_id=name, retention_days=days) for name, days in branches.items()]
+    api.repositories_api.set_gc_rules(
+        "lake", models.GarbageCollectionRules(default_retention_days=default_days, branches=rules)
+    )
+
+
+def announced(location: str) -> Path:
+    """The file or folder of an announced location: the local adapter writes three slashes."""
+    assert location.startswith("local:///")
+    return Path(location.removeprefix("local://"))
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def test_rules_are_others_than_were_set(api: Any, lake: SandboxRepository) -> None:
+    """Rules come back as set, by the new call and the old one, and lie in the namespace as a server writes them."""
+    with refused(404, "not found"):
+        api.repositories_api.get_gc_rules("lake")
+    set_rules(api, 21, main=21, dev=7)
+    for ask in (api.repositories_api.get_gc_rules, api.internal_api.internal_get_garbage_collection_rules):
+        found = ask("lake")
+        assert found.default_retention_days == 21
+        assert {rule.branch_id: rule.retention_days for rule in found.branches} == {"main": 21, "dev": 7}
+    stored = (lake.objects.file("_lakefs/retention/gc/rules") / "config.json").read_bytes()
+    assert stored == bytes.fromhex("081512080a046d61696e101512070a036465761007")
+    api.repositories_api.delete_gc_rules("lake")
+    with refused(404):
+        api.internal_api.internal_get_garbage_collection_rules("lake")
+
+
+def test_missing_rules_look_like_a_list(api: Any) -> None:
+    """Without rules the list of commits is 404, and the background form says so in its status."""
+    with refused(404, "get gc rules: not found"):
+        api.internal_api.prepare_garbage_collection_commits("lake")
+    task = api.internal_api.prepare_garbage_collection_commits_async("lake")
+    status = api.internal_api.prepare_garbage_collection_commits_status("lake", task.id)
+    assert (status.completed, status.result, status.error.message) == (True, None, "get gc rules: not found")
+    with refused(404):
+        api.internal_api.prepare_garbage_collection_commits_status("lake", "GCPCnever")
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+def rows(location: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(announced(location).read_text())))
+
+
+def worked_example(sandbox: Sandbox) -> dict[str, Commit]:
+    """The documentation's history (formats §6), each commit by its branch and day."""
+    lake = sandbox.repository("lake")
+    made: dict[str, Commit] = {}
+
+    def commit(branch: str, day: datetime) -> None:
+        lake.put(branch, "file", f"{branch} {day}".encode())
+        made[f"{branch} {day:%m-%d}"] = lake.commit(branch, "m", date=day)
+
+    for month, day in ((2, 27), (3, 1), (3, 9)):
+        commit("main", datetime(2022, month, day, tzinfo=UTC))
+    lake.create_branch("dev", "main")
+    for branch, day in (("main", 12), ("dev", 14), ("dev", 16), ("main", 18), ("dev", 20), ("dev", 23)):
+        commit(branch, datetime(2022, 3, day, tzinfo=UTC))
+    sandbox.set_clock(datetime(2022, 3, 24, tzinfo=UTC))
+    made["merge"] = lake.merge("dev~1", "main", strategy="source-wins")
+    commit("main", datetime(2022, 3, 26, tzinfo=UTC))
+    sandbox.set_clock(NOW)
+    return made
+
+
+def test_list_of_commits_is_not_the_documented_one(sandbox: Sandbox, api: Any) -> None:
+    """The worked example retains what the documentation says, with metaranges, by either form of the call."""
+    made = worked_example(sandbox)
+    set_rules(api, 21, main=21, dev=7)
+    expected = {"main 03-09", "main 03-12", "main 03-18", "merge", "main 03-26", "dev 03-23"}
+    plain = api.internal_api.prepare_garbage_collection_commits("lake")
+    task = api.internal_api.prepare_garbage_collection_commits_async("lake")
+    status = api.internal_api.prepare_garbage_collection_commits_status("lake", task.id)
+    assert plain.run_id != status.result.run_id
+    for prepared in (plain, status.result):
+        found = rows(prepared.gc_commits_location)
+        assert {row["commit_id"]: row["metarange_id"] for row in found} == {
+            made[name].id: made[name].metarange_id for name in expected
+        }
+        assert {row["expired"] for row in found} == {"false"}
+        key = f"_lakefs/retention/gc/commits/run_id={prepared.run_id}/commits.csv"
+        assert prepared.gc_commits_location == f"local://{sandbox.local_path}/lake/{key}"
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
+def test_walk_differs_from_a_real_servers(recording: Path) -> None:
+    """For every recorded history the sandbox lists exactly the commits that the server listed, its fault included."""
+    meta = json.loads((recording / "meta.json").read_text())
+    if meta["rules"] is None:
+        pytest.skip("this recording has no rules, so its server listed nothing")
+    folder = recording / "namespace/_lakefs"
+    dump = json.loads((recording / "api/refs_dump.json").read_text())["body"]
+
+    def dumped(entity: str, name: str, read: Any) -> list[Any]:
+        refs = read_ranges((folder / name).read_bytes(), name=name, entity=entity)
+        return [each for ref in refs for each in read((folder / ref.id).read_bytes(), name=ref.id)]
+
+    commits = {each.id: each for each in dumped("commit", dump["commits_meta_range_id"], read_commits)}
+    branches = [
+        BranchRecord(b.id, b.commit_id) for b in dumped("branch", dump["branches_meta_range_id"], read_branches)
+    ]
+    days = {rule["branch_id"]: rule["retention_days"] for rule in meta["rules"]["branches"]}
+    listed = listed_commits(
+        commits, branches, Rules(meta["rules"]["default_retention_days"], days),
+        now=datetime.fromtimestamp(meta["recorded_at"], UTC), oversights=ALL_OVERSIGHTS,
+    )  # fmt: skip
+    recorded = list(folder.glob("retention/gc/commits/*/commits.csv"))
+    assert recorded
+    for path in recorded:
+        assert {row["commit_id"] for row in rows(f"local://{path.absolute()}")} == listed
+
+
+def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[BranchRecord], Rules]:
+    """A parent that only the young child on the short branch keeps; the long branch's child is too old."""
+    commits = {
+        "parent": Commit("parent", (), NOW - timedelta(days=90), ""),
+        first: Commit(first, ("parent",), NOW - timedelta(days=30), ""),
+        second: Commit(second, ("parent",), NOW - timedelta(days=3), ""),
+    }
+    return commits, [BranchRecord("long", first), BranchRecord("short", second)], Rules(5, {"long": 21, "short": 7})
+
+
+def test_order_of_ids_is_overlooked_or_made_up() -> None:
+    """The parent is missing from the list only where the longer walk comes first, and only with the server's fault."""
+    for first, second, kept in (("1", "2", False), ("2", "1", True)):
+        commits, branches, rules = shared_parent(first, second)
+        faulty = listed_commits(commits, branches, rules, now=NOW, oversights=ALL_OVERSIGHTS)
+        assert faulty == {first, second} | ({"parent"} if kept else set())
+        assert listed_commits(commits, branches, rules, now=NOW, oversights=()) == {first, second, "parent"}
+
+
+def test_dangling_commit_is_retained_like_a_head() -> None:
+    """A commit that nothing leads to is listed while younger than the default days, and its parent by its date."""
+    for age, kept in ((3, {"child", "parent", "head"}), (8, {"head"})):
+        commits = {
+            "parent": Commit("parent", (), NOW - timedelta(days=90), ""),
+            "child": Commit("child", ("parent",), NOW - timedelta(days=age), ""),
+            "head": Commit("head", (), NOW - timedelta(days=90), ""),
+        }
+        found = listed_commits(commits, [BranchRecord("main", "head")], Rules(5), now=NOW, oversights=())
+        assert found == kept
+
+
+# --- uncommitted ----------------------------------------------------------------------------------------------------
+
+
+def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Every page of one run, and the rows of the files that the pages announced."""
+    pages = [api.internal_api.prepare_garbage_collection_uncommitted("lake")]
+    while token := pages[-1].continuation_token:
+        request = models.PrepareGCUncommittedRequest(continuation_token=token)
+        pages.append(
+            api.internal_api.prepare_garbage_collection_uncommitted("lake", prepare_gc_uncommitted_request=request)
+        )
+    folders = {page.gc_uncommitted_location for page in pages} - {""}
+    files = [file for folder in folders for file in announced(folder).iterdir()]
+    assert len(files) == sum(page.gc_uncommitted_location != "" for page in pages)
+    return pages, [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_nothing_staged_announces_a_file(api: Any) -> None:
+    """A page with nothing to say has an empty location and no successor."""
+    [page], found = prepared(api)
+    assert (page.gc_uncommitted_location, page.continuation_token, found) == ("", None, [])
+
+
+def test_staged_address_is_lost_between_pages(api: Any, lake: SandboxRepository) -> None:
+    """Pages of two hold every staged address of every branch once, hidden ones too, and share one run and folder."""
+    lake.put("main", "committed", b"1")
+    lake.commit("main", "m")
+    lake.create_branch("dev", "main")
+    lake.create_branch("quiet", "main", hidden=True)
+    entries = [lake.put(branch, f"k{n}", b"%d" % n) for branch in ("main", "dev", "quiet") for n in range(3)]
+    lake.delete("main", ["committed"])
+    pages, found = prepared(api)
+    assert len(pages) == 5
+    assert {page.run_id for page in pages} == {pages[0].run_id}
+    folder = f"_lakefs/retention/gc/uncommitted/{pages[0].run_id}/uncommitted"
+    assert {page.gc_uncommitted_location for page in pages} == {f"local://{lake.objects.file(folder)}"}
+    assert sorted(row["physical_address"] for row in found) == sorted(entry.address for entry in entries)
+    assert all(row["physical_address"].startswith("data/") for row in found)
+    now = datetime.now(UTC).timestamp()
+    assert all(now - 60 < row["creation_date"] <= now for row in found)
+
+
+def test_page_begins_with_any_token(api: Any) -> None:
+    """A continuation token that the server didn't give is 400."""
+    request = models.PrepareGCUncommittedRequest(continuation_token="made-up")
+    with refused(400, "invalid continuation token"):
+        api.internal_api.prepare_garbage_collection_uncommitted("lake", prepare_gc_uncommitted_request=request)
+
+
+@pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
+def test_same_bytes_are_overlooked_or_not_as_told(tmp_path: Path, oversights: frozenset[Oversight], seen: bool) -> None:
+    """The same bytes staged again are served from their new address, listed only without the server's fault."""
+    with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
+        lake, api = sandbox.create("lake"), client(sandbox)
+        old = lake.put("main", "_SUCCESS", b"")
+        lake.commit("main", "m")
+        new = lake.put("main", "_SUCCESS", b"")
+        other = lake.put("main", "other", b"")
+        served = api.objects_api.stat_object("lake", "main", "_SUCCESS").physical_address
+        assert served.endswith(new.address)
+        _, found = prepared(api)
+        assert {row["physical_address"] for row in found} == {other.address} | ({new.address} if seen else set())
+        assert old.address != new.address
+        assert [each.path for each in api.branches_api.diff_branch("lake", "main").results] == ["other"]
+
+
+def test_other_type_of_the_same_bytes_is_overlooked(api: Any, lake: SandboxRepository) -> None:
+    """The same bytes with another content type or other metadata are a change, and listed."""
+    for path in ("type", "metadata"):
+        lake.put("main", path, b"1")
+    lake.commit("main", "m")
+    staged = [
+        lake.put("main", "type", b"1", content_type="text/csv"),
+        lake.put("main", "metadata", b"1", metadata={"team": "ml"}),
+    ]
+    _, found = prepared(api)
+    assert {row["physical_address"] for row in found} == {entry.address for entry in staged}
+
+
+@pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
+def test_full_addresses_are_overlooked_or_not_as_told(
+    tmp_path: Path, oversights: frozenset[Oversight], seen: bool
+) -> None:
+    """An address with the local adapter's three slashes is taken for an outside one, only with the server's fault."""
+    with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
+        lake = sandbox.create("lake")
+        lake.objects.write("data/linked", b"1")
+        entry = Entry(
+            b"linked", lake.objects.location("data/linked"), AddressType.FULL, size=1, last_modified=sandbox.now()
+        )
+        outside = Entry(b"outside", "local:///elsewhere/data/x", AddressType.FULL, size=1, last_modified=sandbox.now())
+        lake.stage("main", [entry, outside])
+        assert lake.read("main", "linked")[1] == b"1"
+        _, found = prepared(client(sandbox))
+        assert [row["physical_address"] for row in found] == ([entry.address] if seen else [])
+
+
+def test_diff_pages_lose_a_change(api: Any, lake: SandboxRepository) -> None:
+    """Uncommitted changes come once each with their kind, page by page; an unknown branch is 404."""
+    lake.put_many("main", [(path, b"old") for path in ("a", "b", "c")])
+    lake.commit("main", "m")
+    lake.put("main", "a", b"new")
+    lake.delete("main", ["b"])
+    lake.put("main", "d/1", b"added")
+    seen, after = [], ""
+    while True:
+        page = api.branches_api.diff_branch("lake", "main", amount=1, after=after)
+        seen += [(each.path, each.type) for each in page.results]
+        if not page.pagination.has_more:
+            break
+        after = page.pagination.next_offset
+    assert seen == [("a", "changed"), ("b", "removed"), ("d/1", "added")]
+    assert [each.path for each in api.branches_api.diff_branch("lake", "main", prefix="d/").results] == ["d/1"]
+    with refused(404, "branch not found"):
+        api.branches_api.diff_branch("lake", "gone")
+
+
+# --- refs dump ------------------------------------------------------------------------------------------------------
+
+
+def test_dump_misses_a_reference(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
+    """The dump's tables have their ids and hold every commit, branch and tag, dangling and hidden ones too."""
+    lake.create_branch("dev", "main", hidden=True)
+    lake.put("dev", "a", b"1")
+    lake.commit("dev", "dangling")
+    lake.delete_branch("dev")
+    lake.create_branch("quiet", "main", hidden=True)
+    lake.create_tag("v1", "main")
+    plain = api.internal_api.dump_refs("lake")
+    status = api.repositories_api.dump_status("lake", api.repositories_api.dump_submit("lake").id)
+    assert (status.done, status.refs) == (True, plain)
+    folder = lake.objects.file("_lakefs")
+
+    def dumped(entity: str, name: str, read: Any) -> list[Any]:
+        verify_table((folder / name).read_bytes(), name=name)
+        refs = read_ranges((folder / name).read_bytes(), name=name, entity=entity)
+        return [each for ref in refs for each in read((folder / ref.id).read_bytes(), name=ref.id)]
+
+    assert dumped("commit", plain.commits_meta_range_id, read_commits) == lake.commits()
+    assert len(lake.commits()) == 2
+    branches = dumped("branch", plain.branches_meta_range_id, read_branches)
+    assert [(branch.id, branch.hidden) for branch in branches] == [("main", False), ("quiet", True)]
+    assert [tag.id for tag in dumped("tag", plain.tags_meta_range_id, read_tags)] == ["v1"]
+    assert json.loads((folder / "refs_manifest.json").read_text()) == plain.to_dict()

@@ -1,0 +1,263 @@
+"""The sandbox's clock, names, restarts and commit routes; and lakegc's own client and store on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakefs_sdk import ApiException, Configuration, models
+from lakefs_sdk.client import LakeFSClient
+
+from spark_resources.errors import LakegcError, Unavailable, WrongUsage
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.model import Namespace
+from spark_resources.sandbox import Problem, Sandbox, SandboxRepository
+from spark_resources.sandbox.xids import SLICE_OBJECTS, AddressMaker, Xids
+from spark_resources.settings import Settings
+from spark_resources.stores import open_store
+
+THEN = datetime(2022, 3, 31, 12, tzinfo=UTC)
+NEAR = timedelta(seconds=60)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox") as running:
+        running.create("lake")
+        yield running
+
+
+def client(sandbox: Sandbox) -> Any:
+    login = {"username": sandbox.access_key_id, "password": sandbox.secret_access_key}
+    return LakeFSClient(Configuration(host=f"{sandbox.endpoint_url}/api/v1", **login))
+
+
+def refused(status: int, message: str = "") -> Any:
+    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
+
+
+def seconds_of(xid: str) -> int:
+    """The time in an xid, as formats §1 has it: four bytes in base32hex."""
+    alphabet = "0123456789abcdefghijklmnopqrstuv"
+    number = 0
+    for letter in xid:
+        number = number << 5 | alphabet.index(letter)
+    return number >> (20 * 5 - 32)
+
+
+# --- clock ----------------------------------------------------------------------------------------------------------
+
+
+def test_clocks_of_server_store_and_files_disagree(sandbox: Sandbox) -> None:
+    """Once the clock is set, the Date header, the store, file times, entries, names and commits all follow it."""
+    sandbox.set_clock(THEN)
+    lake = sandbox.repository("lake")
+    settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)
+    store = open_store(Namespace.parse("local://lake"), settings.store())
+    entry = lake.put("main", "a", b"1")
+    _, data_slice, name = entry.address.split("/")
+    assert entry.last_modified is not None
+    commit = lake.commit("main", "m")
+    headers = client(sandbox).repositories_api.get_repository_with_http_info("lake").headers
+    for moment in (
+        sandbox.now(),
+        store.now(),
+        parsedate_to_datetime(headers["Date"]),
+        LakeFS(LakeFSSettings.of(settings)).server_time(),
+        store.stat(entry.address).modified,
+        store.stat(f"_lakefs/{commit.metarange_id}").modified,
+        entry.last_modified,
+        commit.created,
+        datetime.fromtimestamp(seconds_of(name), UTC),
+        datetime.fromtimestamp((64_060_588_800 - seconds_of(data_slice)) % 2**32, UTC),
+        sandbox.create("late").record.created,
+    ):
+        assert abs(moment - THEN) < NEAR, moment
+
+
+def test_set_clock_stands_still_or_makes_old_files_young(sandbox: Sandbox) -> None:
+    """Time goes on from what was set; what was written before keeps its time; None gives the machine's time back."""
+    lake = sandbox.repository("lake")
+    sandbox.set_clock(THEN)
+    file = lake.objects.file(lake.put("main", "a", b"1").address)
+    before = file.stat().st_mtime_ns
+    first = sandbox.now()
+    assert sandbox.now() > first
+    sandbox.set_clock(THEN + timedelta(days=30))
+    assert (file.stat().st_mtime_ns, sandbox.now() - THEN > timedelta(days=30)) == (before, True)
+    sandbox.set_clock(None)
+    assert abs(sandbox.now() - datetime.now(UTC)) < NEAR
+    with pytest.raises(WrongUsage, match="time zone"):
+        sandbox.set_clock(datetime(2022, 3, 31))
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_names_sort_against_their_time() -> None:
+    """Objects' names sort oldest first, slices' and runs' newest first; a slice is open for an hour or 50,000 names."""
+    now = [THEN]
+    xids = Xids(7, lambda: now[0])
+    addresses = AddressMaker(xids, lambda: now[0])
+    slices: list[str] = []
+    given: list[str] = []
+    for step in range(3):
+        now[0] = THEN + timedelta(minutes=61 * step)
+        slices.append(addresses.address().split("/")[1])
+        given.append(addresses.address().split("/")[2])
+    assert (slices, given) == (sorted(set(slices), reverse=True), sorted(set(given)))
+    assert all(len(name) == 20 for name in slices + given)
+    now[0] += timedelta(minutes=59)
+    assert addresses.address().split("/")[1] == slices[-1]
+    rest = {addresses.address().split("/")[1] for _ in range(SLICE_OBJECTS - 3)}
+    assert rest == {slices[-1]}
+    assert addresses.address().split("/")[1] not in slices
+
+
+def test_restart_gives_a_name_again(tmp_path: Path) -> None:
+    """Two sandboxes on one folder, one after the other within a second, never give out the same address."""
+    given: list[str] = []
+    for start in range(3):
+        sandbox = Sandbox(tmp_path / "sandbox")
+        sandbox.set_clock(THEN)
+        lake = sandbox.repository("lake") if start else sandbox.create("lake")
+        given += [lake.put("main", f"{start}/{number}", b"").address for number in range(5)]
+        sandbox.stop()
+    assert len(set(given)) == 15
+
+
+# --- restarts -------------------------------------------------------------------------------------------------------
+
+
+def test_restart_forgets_something(tmp_path: Path) -> None:
+    """A new sandbox on the folder serves the same commits, branches, tags, staged entries, rules, tasks and clock."""
+
+    def served(sandbox: Sandbox) -> list[Any]:
+        api = client(sandbox)
+        return [
+            api.repositories_api.list_repositories(),
+            api.branches_api.list_branches("lake", show_hidden=True),
+            api.tags_api.list_tags("lake"),
+            api.refs_api.log_commits("lake", "main"),
+            api.objects_api.list_objects("lake", "main"),
+            api.branches_api.diff_branch("lake", "main"),
+            bytes(api.objects_api.get_object("lake", "main", "staged")),
+            api.repositories_api.get_gc_rules("lake"),
+            api.repositories_api.dump_status("lake", task),
+        ]
+
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        sandbox.set_clock(THEN)
+        lake, api = sandbox.create("lake"), client(sandbox)
+        lake.put("main", "a", b"1")
+        lake.commit("main", "m", metadata={"team": "ml"})
+        lake.create_branch("quiet", "main", hidden=True)
+        lake.create_tag("v1", "main")
+        lake.put("main", "staged", b"2")
+        lake.delete("main", ["a"])
+        rule = models.GarbageCollectionRule(branch_id="main", retention_days=3)
+        api.repositories_api.set_gc_rules(
+            "lake", models.GarbageCollectionRules(default_retention_days=1, branches=[rule])
+        )
+        task = api.repositories_api.dump_submit("lake").id
+        before = served(sandbox)
+    with Sandbox(tmp_path / "sandbox") as again:
+        assert served(again) == before
+        assert abs(again.now() - THEN) < NEAR
+
+
+def test_stopped_server_answers(sandbox: Sandbox) -> None:
+    """A stopped sandbox frees its port, says so when asked for its address, and can be started once more."""
+    address = sandbox.endpoint_url
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(Unavailable, match="can't listen"):
+        Sandbox(sandbox.root, port=port).start()
+    sandbox.stop()
+    with pytest.raises(LakegcError, match="not running"):
+        _ = sandbox.endpoint_url
+    with Sandbox(sandbox.root, port=port) as again:
+        assert again.endpoint_url == address
+    sandbox.start()
+    assert client(sandbox).repositories_api.get_repository("lake").id == "lake"
+
+
+def test_settings_lead_elsewhere(sandbox: Sandbox) -> None:
+    """The sandbox's settings, given as options or as variables, are what lakegc's settings then hold."""
+    by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
+    by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
+    assert by_options.model_dump() == by_variables.model_dump()
+    assert (by_options.endpoint_url, by_options.local_path) == (sandbox.endpoint_url, str(sandbox.local_path))
+
+
+# --- commits and merges over HTTP -----------------------------------------------------------------------------------
+
+
+def test_commit_route_drops_what_it_was_given(sandbox: Sandbox) -> None:
+    """Message, metadata and date arrive; the answer, `get commit` and the log agree; faults have their status."""
+    api, lake = client(sandbox), sandbox.repository("lake")
+    creation = models.CommitCreation(message="m", metadata={"team": "ml"}, date=1_700_000_000)
+    with refused(400, "commit: no changes"):
+        api.commits_api.commit("lake", "main", creation)
+    with refused(404, "branch not found"):
+        api.commits_api.commit("lake", "gone", creation)
+    lake.put("main", "a", b"1")
+    made = api.commits_api.commit("lake", "main", creation)
+    assert (made.message, made.metadata, made.creation_date) == ("m", {"team": "ml"}, 1_700_000_000)
+    assert (made.committer, made.generation, made.version) == ("admin", 2, 1)
+    assert api.commits_api.get_commit("lake", made.id) == made
+    assert api.refs_api.log_commits("lake", made.id).results[0] == made
+    with refused(404, "commit not found"):
+        api.commits_api.get_commit("lake", "0" * 64)
+
+
+@pytest.mark.parametrize("amount", [1, 2, 100])
+def test_log_pages_lose_or_repeat_a_commit(sandbox: Sandbox, amount: int) -> None:
+    """The log comes page by page in its order, each commit once; of an unknown ref it is 404."""
+    api, lake = client(sandbox), sandbox.repository("lake")
+    for number in range(4):
+        lake.put("main", "a", b"%d" % number)
+        lake.commit("main", f"{number}")
+    seen, after = [], ""
+    while True:
+        page = api.refs_api.log_commits("lake", "main", amount=amount, after=after)
+        seen += [commit.message for commit in page.results]
+        if not page.pagination.has_more:
+            break
+        after = page.pagination.next_offset
+    assert seen == ["3", "2", "1", "0", "Repository created"]
+    with refused(404):
+        api.refs_api.log_commits("lake", "gone")
+
+
+def test_merge_route_hides_a_conflict(sandbox: Sandbox) -> None:
+    """A merge answers its commit; a conflict is 409, and with a strategy it is decided."""
+    api, lake = client(sandbox), sandbox.repository("lake")
+    lake.create_branch("dev", "main")
+    for branch in ("main", "dev"):
+        lake.put(branch, "a", branch.encode())
+        lake.commit(branch, "m")
+    head = lake.branch("main").commit_id
+    with refused(409, "conflict found"):
+        api.refs_api.merge_into_branch("lake", "dev", "main")
+    assert api.branches_api.get_branch("lake", "main").commit_id == head
+    merged = api.refs_api.merge_into_branch("lake", "dev", "main", merge=models.Merge(strategy="source-wins"))
+    assert api.branches_api.get_branch("lake", "main").commit_id == merged.reference
+    assert bytes(api.objects_api.get_object("lake", "main", "a")) == b"dev"
+    with refused(400, "no changes"):
+        api.refs_api.merge_into_branch("lake", "dev", "main")
+
+
+def test_direct_calls_see_another_repository(sandbox: Sandbox) -> None:
+    """What Python and HTTP do is one repository: each sees the other's changes at once, and the same refusals."""
+    api, lake = client(sandbox), sandbox.repository("lake")
+    assert isinstance(lake, SandboxRepository)
+    assert lake.put_many("main", ((f"k{number}", b"") for number in range(1500))) == 1500
+    assert len(api.objects_api.list_objects("lake", "main", amount=1000).results) == 1000
+    made = api.commits_api.commit("lake", "main", models.CommitCreation(message="m"))
+    assert lake.branch("main").commit_id == made.id
+    with pytest.raises(Problem, match="not unique"):
+        sandbox.create("lake")
