@@ -16,7 +16,7 @@ import google_crc32c
 import pyarrow as pa
 
 from spark_resources.sstable.records import Record, TableProperties
-from spark_resources.sstable.wire import Broken, text, uvarint
+from spark_resources.sstable.wire import Broken, put_uvarint, text, uvarint
 
 FOOTER_LENGTH = 53
 HANDLES_LENGTH = 40
@@ -97,9 +97,9 @@ def _footer(data: bytes) -> tuple[Handle, Handle]:
         raise Broken(f"it has table version {version} and checksum type {footer[0]}; lakegc knows version 2 and type 1")
     handles = footer[1 : 1 + HANDLES_LENGTH]
     metaindex, at = _handle_at(handles, 0)
-    index, at = _handle_at(handles, at)
-    if any(handles[at:]):
-        raise Broken("its footer holds more than it should")
+    index, _ = _handle_at(handles, at)
+    if handles != (put_handle(metaindex) + put_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
+        raise Broken("its footer is not written as footers are")
     return metaindex, index
 
 
@@ -115,6 +115,10 @@ def handle(value: bytes) -> Handle:
     if at != len(value):
         raise Broken("a block handle is followed by something")
     return found
+
+
+def put_handle(where: Handle) -> bytes:
+    return put_uvarint(where.offset) + put_uvarint(where.length)
 
 
 def read_block(data: bytes, where: Handle) -> bytes:

@@ -377,11 +377,9 @@ def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
         fields[_at(place)] = 0
     seen = 0
     while at < end:
-        tag, at = uvarint(block, at, end)
-        if at < 0:
-            return False
-        value, at = uvarint(block, at, end)
-        if at < 0 or tag < 0 or tag > 63 or (tag != 0x2A and seen >> tag & 1):
+        tag = _int(block[_at(at)])
+        value, at = uvarint(block, at + 1, end)
+        if at < 0 or tag > 63 or (tag != 0x2A and seen >> tag & 1):
             return False
         seen |= 1 << tag
         if tag == 0x18:
@@ -409,11 +407,11 @@ def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
     end = at + length
     seconds, nanos, seen = _int(0), _int(0), _int(0)
     while at < end:
-        tag, at = uvarint(block, at, end)
-        if at < 0 or tag not in (0x08, 0x10) or seen & tag:
+        tag = _int(block[_at(at)])
+        if tag not in (0x08, 0x10) or seen & tag:
             return 0, False
         seen |= tag
-        value, at = uvarint(block, at, end)
+        value, at = uvarint(block, at + 1, end)
         if at < 0:
             return 0, False
         if tag == 0x08:

@@ -18,7 +18,7 @@ _SHORTEST_RECORD = 3  # three lengths of one byte each
 _LONGEST_LENGTHS = 24  # two lengths in decimal, each followed by a bar
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """Raised where a loop found something broken; it doesn't know what."""
 
 
@@ -33,14 +33,14 @@ class VectorisedDecoder:
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
         try:
             return self.attempt_entries(table, columns)
-        except _Unreadable:
+        except Unreadable:
             self._readable.entries(table, columns)
             raise _disagreement() from None
 
     def content(self, table: Table) -> Iterable[bytes]:
         try:
             return [self.attempt_content(table)]
-        except _Unreadable:
+        except Unreadable:
             for _ in self._readable.content(table):
                 pass
             raise _disagreement() from None
@@ -60,7 +60,7 @@ class VectorisedDecoder:
             time_there=np.empty(rows * asked["last_modified"], dtype=np.uint8),
         )
         if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
-            raise _Unreadable
+            raise Unreadable
         blocks.check_ends()
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
         return pa.record_batch([_array(column, found) for column in columns], schema=schema)
@@ -71,7 +71,7 @@ class VectorisedDecoder:
         text = np.empty(room, dtype=np.uint8)
         length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
-            raise _Unreadable
+            raise Unreadable
         blocks.check_ends()
         return text[:length].data  # type: ignore[return-value]
 
@@ -85,12 +85,12 @@ class _Blocks:
         limit = len(self.data) - FOOTER_LENGTH
         count, handles = kernels.data_blocks(self.data, limit, *table.index, table.two_levels)
         if count < 0:
-            raise _Unreadable
+            raise Unreadable
         self.handles = handles[:count]
         largest, self.total = kernels.raw_sizes(self.data, limit, self.handles)
         promised = table.properties.count
         if largest < 0 or promised > self.total // _SHORTEST_RECORD:
-            raise _Unreadable
+            raise Unreadable
         self._state = np.zeros(kernels.STATE, dtype=np.int64)
         self._state[kernels.KEY_LENGTH] = -1
         self._state[kernels.PROMISED_ROWS] = promised
@@ -105,7 +105,7 @@ class _Blocks:
         try:
             check_ends(self._table, Ends(int(state[kernels.ROWS]), int(state[kernels.KEY_BYTES]), first, last))
         except Broken as broken:
-            raise _Unreadable from broken
+            raise Unreadable from broken
 
 
 def _text_room(length: int, rows: int, asked: bool) -> tuple[kernels.Bytes, kernels.Offsets]:
@@ -135,7 +135,7 @@ def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise _Unreadable from error
+            raise Unreadable from error
     return array
 
 

@@ -83,11 +83,10 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
     """
     at, end = 0, len(message)
     while at < end:
-        tag, at = uvarint(message, at, end)
-        number, kind = tag >> 3, tag & 7
+        number, kind = message[at] >> 3, message[at] & 7  # all that are known fit into one byte
         if kinds.get(number) != kind:
-            raise Broken(f"{what} has a field {number} of wire type {kind}, which lakegc doesn't know")
-        value, at = uvarint(message, at, end)
+            raise Broken(f"{what} has a field that lakegc doesn't know (its tag begins with 0x{message[at]:02x})")
+        value, at = uvarint(message, at + 1, end)
         if kind == VARINT:
             yield number, value, b""
             continue

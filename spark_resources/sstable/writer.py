@@ -30,6 +30,7 @@ from spark_resources.sstable.blocks import (
     VERSION,
     Handle,
     masked_crc,
+    put_handle,
 )
 from spark_resources.sstable.ids import content_id, entry_identity, record_content
 from spark_resources.sstable.records import Branch, Dump, Entry, RangeRef, Record, Tag, WrittenTable
@@ -186,8 +187,8 @@ class TableBuilder:
         for name, value in sorted((name.encode(), value) for name, value in properties.items()):
             block.add(name, value)
         metaindex = BlockBuilder(_EVERY_RECORD)
-        metaindex.add(b"rocksdb.properties", _put_handle(self._write_block(block.contents(), _plain)))
-        handles = _put_handle(self._write_block(metaindex.contents(), _plain)) + _put_handle(self._index_handle)
+        metaindex.add(b"rocksdb.properties", put_handle(self._write_block(block.contents(), _plain)))
+        handles = put_handle(self._write_block(metaindex.contents(), _plain)) + put_handle(self._index_handle)
         footer = bytes([CRC32C]) + handles.ljust(HANDLES_LENGTH, b"\x00") + struct.pack("<I", VERSION) + MAGIC
         if len(footer) != FOOTER_LENGTH:
             raise AssertionError(f"a footer of {len(footer)} bytes")
@@ -209,7 +210,7 @@ class TableBuilder:
         if self._index.is_full_for(len(separator), _HANDLE_ESTIMATE):
             self._full_indexes.append(self._index)
             self._index = BlockBuilder(_EVERY_RECORD)
-        self._index.add(separator, _put_handle(where))
+        self._index.add(separator, put_handle(where))
 
     def _write_index(self) -> dict[str, bytes]:
         """Writes the index, in one level or two, and says so in properties."""
@@ -223,7 +224,7 @@ class TableBuilder:
         if self._full_indexes:
             top = BlockBuilder(_EVERY_RECORD)
             for part in parts:
-                top.add(part.last_key, _put_handle(self._write_block(part.contents(), _smaller)))
+                top.add(part.last_key, put_handle(self._write_block(part.contents(), _smaller)))
             found["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
             found["rocksdb.index.partitions"] = put_uvarint(len(parts))
             found["rocksdb.top-level.index.size"] = put_uvarint(top.size)
@@ -263,10 +264,6 @@ def _smaller(contents: bytes) -> tuple[bytes, int]:
     """Compressed if that saves an eighth, plain otherwise."""
     stored = bytes(_CODEC.compress(contents, asbytes=True))
     return (stored, SNAPPY) if len(stored) < len(contents) - len(contents) // 8 else (contents, NO_COMPRESSION)
-
-
-def _put_handle(where: Handle) -> bytes:
-    return put_uvarint(where.offset) + put_uvarint(where.length)
 
 
 def _length(value: int) -> int:

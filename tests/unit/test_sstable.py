@@ -1,0 +1,285 @@
+"""Reading tables: every decoder over one list of whole and of broken ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.sstable import (
+    ENTRY_SCHEMA,
+    Decoder,
+    Entry,
+    default_decoder,
+    read_branches,
+    read_commits,
+    read_entries,
+    read_properties,
+    read_ranges,
+    read_records,
+    read_tags,
+    read_whole_entries,
+    table_id,
+    verify_table,
+    write_branches,
+    write_range,
+)
+from spark_resources.sstable.blocks import open_table
+from spark_resources.sstable.decoders import VECTORISED_FROM, decoders
+from tests.unit.sstable_cases import DAMAGED, WHOLE, Damaged, Whole
+
+NAME = "5" * 64
+COLUMNS = tuple(ENTRY_SCHEMA.names)
+DECODERS = decoders()
+
+every_decoder = pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
+damaged = pytest.mark.parametrize("case", DAMAGED, ids=lambda case: case.what)
+whole = pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.what)
+
+
+def _small() -> bytes:
+    return write_range([Entry(b"p/%d" % n, f"data/s/{n}", checksum="c" * 8) for n in range(3)]).data
+
+
+def _id_or_error(data: bytes, decoder: Decoder) -> str:
+    try:
+        return table_id(data, name=NAME, decoder=decoder)
+    except DamagedData as error:
+        return str(error)
+
+
+def test_both_decoders_are_tried() -> None:
+    """The list below is run by the readable decoder and by the vectorised one."""
+    assert [decoder.name for decoder in DECODERS] == ["readable", "vectorised"]
+
+
+@every_decoder
+@whole
+def test_a_whole_table_gives_its_rows(case: Whole, decoder: Decoder) -> None:
+    """Every row of a whole table comes out, in order, with the types of the schema."""
+    batch = read_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
+    batch.validate(full=True)
+
+    assert batch.schema == ENTRY_SCHEMA
+    assert case.rows == [tuple(row[column] for column in COLUMNS) for row in batch.to_pylist()]
+
+
+@every_decoder
+@whole
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_column_alone_is_the_same_column(case: Whole, decoder: Decoder, column: str) -> None:
+    """A column doesn't depend on which others are asked for, or in which order."""
+    everything = read_entries(case.data, name=NAME, columns=COLUMNS[::-1], decoder=decoder)
+    alone = read_entries(case.data, name=NAME, columns=[column], decoder=decoder)
+
+    assert everything.column(column).equals(alone.column(0))
+    assert [column] == alone.schema.names
+
+
+@every_decoder
+@damaged
+def test_a_broken_table_is_never_read(case: Damaged, decoder: Decoder) -> None:
+    """A broken table raises `DamagedData` that names it and says what to do; no row of it comes out."""
+    columns = (case.only_with,) if case.only_with else COLUMNS
+    with pytest.raises(DamagedData) as caught:
+        read_entries(case.data, name=NAME, columns=columns, decoder=decoder)
+
+    assert NAME in str(caught.value)
+    assert "nothing was deleted" in str(caught.value)
+    assert "don't agree" not in str(caught.value)
+    assert caught.value.invariant == 4
+
+
+@every_decoder
+@pytest.mark.parametrize("case", [case for case in DAMAGED if case.only_with], ids=lambda case: case.what)
+def test_what_nobody_asked_for_is_not_decoded(case: Damaged, decoder: Decoder) -> None:
+    """A column's content is looked at only when the column is asked for, by every decoder alike."""
+    others = [column for column in COLUMNS if column != case.only_with]
+
+    assert read_entries(case.data, name=NAME, columns=others, decoder=decoder).num_rows > 0
+
+
+@every_decoder
+@damaged
+def test_a_broken_table_has_no_id_but_where_only_an_entry_is_broken(case: Damaged, decoder: Decoder) -> None:
+    """The id of a table is found or refused alike by every decoder, and never the name of another table."""
+
+    assert _id_or_error(case.data, DECODERS[0]) == _id_or_error(case.data, decoder)
+    with pytest.raises(DamagedData):
+        verify_table(case.data, name=NAME, decoder=decoder)
+
+
+@every_decoder
+def test_a_table_cut_short_anywhere_is_never_a_shorter_table(decoder: Decoder) -> None:
+    """Every beginning of a table, and every end, is refused."""
+    data = _small()
+    for length in range(len(data)):
+        with pytest.raises(DamagedData):
+            read_entries(data[:length], name=NAME, decoder=decoder)
+        with pytest.raises(DamagedData):
+            read_entries(data[length + 1 :], name=NAME, decoder=decoder)
+
+
+@every_decoder
+def test_no_flipped_bit_goes_unseen(decoder: Decoder) -> None:
+    """Each single bit of a table is under a checksum or a check of its own."""
+    data = bytearray(_small())
+    for place in range(len(data)):
+        for bit in range(8):
+            data[place] ^= 1 << bit
+            with pytest.raises(DamagedData):
+                read_entries(bytes(data), name=NAME, decoder=decoder)
+            data[place] ^= 1 << bit
+
+
+@pytest.mark.parametrize("columns", [(), ("adress",), ("address", "metadata")])
+def test_a_column_that_does_not_exist_is_wrong_usage(columns: tuple[str, ...]) -> None:
+    """Asking for a column that ranges don't have is a mistake of the caller, not damage."""
+    with pytest.raises(WrongUsage, match="columns"):
+        read_entries(_small(), name=NAME, columns=columns)
+
+
+def test_a_table_of_one_kind_is_not_read_as_another() -> None:
+    """Ranges, metaranges and the dumps of each entity are never taken for one another."""
+    dump = write_branches([])
+    top = dump.tables[dump.id]
+
+    assert read_ranges(top, name=dump.id, entity="branch") == []
+    for read in (read_entries, read_whole_entries, read_ranges, read_commits, read_branches, read_tags):
+        with pytest.raises(DamagedData, match="it holds metaranges of branch, not"):
+            read(top, name=dump.id)
+    with pytest.raises(DamagedData, match="not metaranges of tag"):
+        read_ranges(top, name=dump.id, entity="tag")
+    for read in (read_ranges, read_commits, read_branches, read_tags):
+        with pytest.raises(DamagedData, match="it holds ranges of objects, not"):
+            read(_small(), name=NAME)
+
+
+def test_properties_are_read_without_the_records() -> None:
+    """Properties are read from the end of a table alone; a broken record doesn't matter to them."""
+    data = bytearray(_small())
+    data[0] ^= 1
+
+    found = read_properties(bytes(data), name=NAME)
+
+    assert (
+        found.type, found.entity, found.count, found.num_entries, found.min_key, found.max_key, found.user,
+    ) == ("ranges", "", 3, 3, b"p/0", b"p/2", {"type": "ranges"})  # fmt: skip
+    with pytest.raises(DamagedData):
+        read_records(bytes(data), name=NAME)
+
+
+def test_small_tasks_never_pay_for_compiling() -> None:
+    """The choice follows the size alone: plain Python for little, compiled loops for much."""
+    assert default_decoder(0).name == "readable"
+    assert default_decoder(VECTORISED_FROM - 1).name == "readable"
+    assert default_decoder(VECTORISED_FROM).name == "vectorised"
+
+
+def test_constants_of_the_compiled_loops_are_those_of_the_format() -> None:
+    """The compiled loops repeat a few constants; they are the same."""
+    from spark_resources.sstable import blocks, kernels, values
+
+    for module, names in {
+        blocks: ("BLOCK_TRAILER", "KEY_TRAILER", "SMALLEST_BLOCK", "SNAPPY_RATIO", "LARGEST"),
+        values: ("FIRST_SECOND", "LAST_SECOND"),
+    }.items():
+        assert {name: getattr(module, name) for name in names} == {name: getattr(kernels, name) for name in names}
+
+
+def _python(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_reading_a_small_table_does_not_load_numba() -> None:
+    """A process that reads little doesn't even import the compiler."""
+    code = """
+import sys
+from spark_resources.sstable import Entry, read_entries, write_range
+table = write_range([Entry(b"a", "data/a")])
+print(read_entries(table.data, name=table.id).num_rows, "numba" in sys.modules)
+"""
+
+    assert _python(code) == "1 False"
+
+
+_FALLING_BACK = """
+import sys, warnings
+{prelude}
+from spark_resources.sstable import default_decoder
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    names = [default_decoder(1 << 40).name for _ in range(2)]
+print(names, [str(each.message) for each in caught])
+"""
+
+
+@pytest.mark.parametrize(
+    ("prelude", "environment"),
+    [
+        ("sys.modules['numba'] = None", {}),
+        ("", {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "NUMBA_CACHE_DIR": ""}),
+    ],
+    ids=["no numba", "no place for its cache"],
+)
+def test_without_numba_the_readable_decoder_steps_in_and_says_so(prelude: str, environment: dict[str, str]) -> None:
+    """Where compiled loops can't be had, the readable decoder is taken, with one warning that says what to do."""
+    said = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
+
+    assert said.startswith("['readable', 'readable'] ['tables are decoded in plain Python")
+    assert said.count("tables are decoded in plain Python") == 1
+    assert "NUMBA_CACHE_DIR" in said
+
+
+def test_compiled_loops_never_leave_their_arrays() -> None:
+    """Run as plain Python, where each index is checked, no table makes a compiled loop read or write outside."""
+    code = """
+from spark_resources.sstable import ENTRY_SCHEMA
+from spark_resources.sstable.blocks import open_table
+from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
+from spark_resources.sstable.wire import Broken
+from tests.unit.sstable_cases import DAMAGED, WHOLE
+decoder, refused = VectorisedDecoder(), 0
+for case in [*WHOLE, *DAMAGED]:
+    try:
+        table = open_table(case.data)
+    except Broken:
+        continue
+    for attempt in (lambda: decoder.attempt_entries(table, ENTRY_SCHEMA.names), lambda: decoder.attempt_content(table)):
+        try:
+            attempt()
+        except Unreadable:
+            refused += 1
+print(refused > 100)
+"""
+
+    assert _python(code, NUMBA_DISABLE_JIT="1") == "True"
+
+
+@damaged
+def test_the_vectorised_decoder_sees_by_itself_what_is_broken(case: Damaged) -> None:
+    """The vectorised decoder refuses a broken table itself, and asks the readable one only for the words."""
+    from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
+    from spark_resources.sstable.wire import Broken
+
+    try:
+        table = open_table(case.data)
+    except Broken:
+        return
+    if (table.properties.type, table.properties.entity) == ("ranges", ""):  # others never come to a decoder
+        with pytest.raises(Unreadable):
+            VectorisedDecoder().attempt_entries(table, (case.only_with,) if case.only_with else COLUMNS)
