@@ -1,0 +1,225 @@
+"""Whatever bytes a table has, every decoder says the same of it; whatever is written is read again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import DamagedData
+from spark_resources.model import AddressType
+from spark_resources.sstable import (
+    ENTRY_SCHEMA,
+    Decoder,
+    Entry,
+    read_entries,
+    read_whole_entries,
+    table_id,
+    write_range,
+    write_table,
+)
+from spark_resources.sstable.blocks import FOOTER_LENGTH, SET_TRAILER, Handle
+from spark_resources.sstable.decoders import decoders
+from spark_resources.sstable.records import Record
+from spark_resources.sstable.values import put_value
+from spark_resources.sstable.wire import put_bytes_field, put_uvarint, put_varint_field
+from spark_resources.sstable.writer import _separator, _successor
+from tests.unit.sstable_cases import (
+    SNAPPY,
+    WHOLE,
+    Stored,
+    all_blocks,
+    assemble,
+    data_block,
+    raw_block,
+    with_right_checksum,
+)
+
+NAME = "5" * 64
+COLUMNS = tuple(ENTRY_SCHEMA.names)
+DECODERS = decoders()
+
+_TEXT = st.text(max_size=20)
+_TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))
+ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        path=st.binary(max_size=30),
+        address=st.text(min_size=1, max_size=60),
+        address_type=st.sampled_from(AddressType),
+        size=st.integers(-(2**63), 2**63 - 1),
+        checksum=_TEXT,
+        last_modified=st.none() | _TIMES,
+        metadata=st.dictionaries(_TEXT, _TEXT, max_size=3),
+        content_type=_TEXT,
+    ),
+    max_size=60,
+    unique_by=lambda entry: entry.path,
+).map(lambda entries: sorted(entries, key=lambda entry: entry.path))
+
+
+def _rows(data: bytes, decoder: Decoder, columns: tuple[str, ...]) -> Any:
+    """What a decoder makes of a table: its rows, or the error and its words."""
+    try:
+        batch = read_entries(data, name=NAME, columns=columns, decoder=decoder)
+    except DamagedData as error:
+        return type(error), str(error)
+    batch.validate(full=True)
+    return batch.schema, batch.to_pydict()
+
+
+def _id(data: bytes, decoder: Decoder) -> Any:
+    try:
+        return table_id(data, name=NAME, decoder=decoder)
+    except DamagedData as error:
+        return type(error), str(error)
+
+
+def assert_decoders_agree(data: bytes) -> None:
+    """Every decoder gives the same rows of each choice of columns, and the same id, or the same error."""
+    for columns in (COLUMNS, ("address", "address_type"), ("path", "size")):
+        expected, *others = (_rows(data, decoder, columns) for decoder in DECODERS)
+
+        assert others == [expected] * len(others)
+    expected, *others = (_id(data, decoder) for decoder in DECODERS)
+
+    assert others == [expected] * len(others)
+
+
+@given(ENTRIES)
+@settings(deadline=None)
+def test_no_entry_that_is_written_is_lost(entries: list[Entry]) -> None:
+    """Entries of any content are read again as they were written, whole and by columns."""
+    table = write_range(entries)
+
+    assert read_whole_entries(table.data, name=table.id) == entries
+    assert_decoders_agree(table.data)
+    for decoder in DECODERS:
+        batch = read_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)
+
+        assert batch.to_pylist() == [{column: getattr(entry, column) for column in COLUMNS} for entry in entries]
+        assert table_id(table.data, name=table.id, decoder=decoder) == table.id
+
+
+@given(st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=80)), max_size=40, unique_by=lambda pair: pair[0]))
+@settings(deadline=None)
+def test_decoders_agree_on_any_records(records: list[tuple[bytes, bytes]]) -> None:
+    """Records that are no entries at all have an id, and no rows."""
+    table = write_table([Record(*pair) for pair in sorted(records)], {"type": "ranges"})
+
+    assert_decoders_agree(table.data)
+    assert table_id(table.data, name=table.id) == table.id
+
+
+_SMALL = st.integers(0, 300) | st.integers(0, 2**64 - 1) | st.integers(-3, 3).map(lambda n: n % 2**64)
+_FIELDS = st.one_of(
+    st.builds(put_bytes_field, st.integers(0, 9), st.binary(max_size=12) | _TEXT.map(str.encode)),
+    st.builds(lambda number, value: put_uvarint(number << 3) + put_uvarint(value), st.integers(0, 9), _SMALL),
+    st.builds(
+        lambda seconds, nanos: put_bytes_field(2, put_varint_field(1, seconds) + put_varint_field(2, nanos)),
+        st.integers(-62135596801, 253402300800),
+        st.integers(-1, 1_000_000_000),
+    ),
+    st.binary(max_size=4),
+)
+
+
+@given(st.lists(_FIELDS, max_size=6), st.binary(max_size=3), st.sampled_from([0, 0, 0, 1, -1]))
+@settings(deadline=None, max_examples=400)
+def test_decoders_agree_on_any_message(fields: list[bytes], behind: bytes, lie: int) -> None:
+    """An entry of known and unknown fields, in any order, cut anywhere, is one or isn't, for all decoders alike."""
+    message = put_bytes_field(1, b"data/x") + b"".join(fields)
+    stored = (
+        put_value(b"identity", message) if lie == 0 else put_uvarint(2) + b"i" + put_uvarint((len(message) + lie) * 2)
+    )
+    assert_decoders_agree(assemble([data_block((b"a", stored + behind if lie == 0 else stored + message))]))
+
+
+_RECORDS = st.lists(
+    st.tuples(_SMALL, _SMALL, _SMALL, st.binary(max_size=12), st.booleans(), st.binary(max_size=12)), max_size=5
+)
+
+
+@given(_RECORDS, st.lists(st.integers(0, 2**32 - 1), max_size=3), st.sampled_from([b"", b"\x00", b"\x80"]))
+@settings(deadline=None)
+def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: bytes) -> None:
+    """A block of records with any lengths is refused, or read, by all decoders alike."""
+    body = b""
+    for shared, unshared, length, key, trailed, content in records:
+        stored = key + (SET_TRAILER if trailed else b"")
+        body += put_uvarint(shared % 3) + put_uvarint(len(stored) if unshared % 4 else unshared)
+        body += put_uvarint(len(content) if length % 4 else length) + stored + content
+    good = data_block((b"a", put_value(b"", put_bytes_field(1, b"x"))))
+    assert_decoders_agree(assemble([raw_block(body + behind, restarts)], like=[good]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=70)), max_size=12),
+    st.integers(-2, 2),
+    st.sampled_from([40, 200, 5000]),
+)
+@settings(deadline=None, max_examples=300)
+def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], lie: int, base: int) -> None:
+    """Snappy's elements in any order are decompressed alike, or refused alike, and nothing else is touched."""
+    good = data_block(*((b"%04d" % n, put_value(b"", put_bytes_field(1, b"data/%d" % n))) for n in range(base // 20)))
+    stream = b"\xf4" + (len(good) - 1).to_bytes(2, "little") + good
+    for tag, rest in elements:
+        stream = bytes([tag]) + rest + stream if lie else stream + bytes([tag]) + rest
+    stored = Stored(put_uvarint(max(len(good) + sum(len(rest) for _, rest in elements) + lie, 0)) + stream, SNAPPY)
+    assert_decoders_agree(assemble([stored], like=[good]))
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.what)
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> None:
+    """A table with bytes changed in any block, below its checksums, is refused or read by all decoders alike."""
+    changed = bytearray(case.data)
+    where = data.draw(st.sampled_from(all_blocks(case.data)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[where.offset + data.draw(st.integers(0, where.length))] = data.draw(st.integers(0, 255))
+    assert_decoders_agree(with_right_checksum(bytes(changed), where))
+
+
+@given(ENTRIES.filter(bool), st.data())
+@settings(deadline=None)
+def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.DataObject) -> None:
+    """As above, for ranges as they are written: compressed, with shared prefixes and all fields."""
+    table = write_range(entries).data
+    where = data.draw(st.sampled_from(all_blocks(table)))
+    changed = bytearray(table)
+    changed[where.offset + data.draw(st.integers(0, where.length))] = data.draw(st.integers(0, 255))
+    assert_decoders_agree(with_right_checksum(bytes(changed), where))
+
+
+@given(st.binary(max_size=300), st.integers(0, 2))
+@settings(deadline=None)
+def test_decoders_agree_on_anything(noise: bytes, kind: int) -> None:
+    """Bytes that never were a table are refused by all decoders alike."""
+    tail = WHOLE[0].data[-FOOTER_LENGTH:]
+    assert_decoders_agree([noise, noise + tail, WHOLE[0].data + noise][kind] if noise else b"")
+
+
+@given(st.binary(max_size=6), st.binary(max_size=6))
+def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
+    """The key that an index files a block under is not before its last key, and before the next block's first."""
+    if one == other:
+        return
+    last, following = sorted([one, other])
+
+    assert last <= _separator(last + SET_TRAILER, following)[:-8] < following
+    assert last <= _successor(last + SET_TRAILER)[:-8]
+
+
+def test_all_blocks_of_a_table_are_changed() -> None:
+    """What the tests above change is every block, from the first byte to the footer."""
+    for case in WHOLE:
+        blocks = all_blocks(case.data)
+
+        assert blocks[0].offset == 0
+        assert [each.end for each in blocks[:-1]] == [each.offset for each in blocks[1:]]
+        assert blocks[-1].end == len(case.data) - FOOTER_LENGTH
+        assert isinstance(blocks[0], Handle)
