@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,48 +13,14 @@ from typing import TYPE_CHECKING, Any
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 
-from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.errors import LakegcError
+from spark_resources.java import check_java
 from spark_resources.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_VERSIONS = (17, 21)
 _LOG4J = Path(__file__).with_name("log4j2.properties")
-
-
-# --- Java -----------------------------------------------------------------------------------------------------------
-
-
-def java_version(environ: Mapping[str, str]) -> int | None:
-    """The major version of the Java that Spark would start, or None where there is none."""
-    home = environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
-    if command is None:
-        return None
-    try:
-        answer = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
-    if found is None:
-        return None
-    major = int(found.group(1))
-    return int(found.group(2) or 0) if major == 1 else major
-
-
-def check_java(environ: Mapping[str, str]) -> int:
-    """The version of a Java that Spark can run on. Raises `WrongUsage` that says how to get one."""
-    version = java_version(environ)
-    how = (
-        "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', 'dnf install java-17-openjdk-headless' "
-        "or 'brew install openjdk@17' (or from https://adoptium.net), and set JAVA_HOME if several are installed."
-    )
-    if version is None:
-        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none. {how}")
-    if version < JAVA_VERSIONS[0]:
-        raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
-    return version
 
 
 # --- the session ----------------------------------------------------------------------------------------------------
@@ -113,28 +77,43 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is not None:
             self._spark_session.stop()
             self._spark_session = None
+            jvm_log().unlink(missing_ok=True)  # kept only where the process died before it came here
 
 
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
-    """A new SparkSession with lakegc's settings under `overrides`. Raises `LakegcError` if one with others is running."""
+    """A new SparkSession with lakegc's settings under `overrides`. Raises `LakegcError` if one with others is running.
+
+    What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own messages.
+    """
     check_java(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 20
-    page_size = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-    settings = local_settings(os.cpu_count() or 2, pages * page_size) | fixed_settings() | dict(overrides)
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    settings = local_settings(os.cpu_count() or 2, memory_bytes()) | fixed_settings() | dict(overrides)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+        with jvm_log().open("ab") as log:
+            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
     taken = session.sparkContext.getConf()
     # Spark puts options of its own before those for the JVM
     lost = {key: taken.get(key) for key in overrides if not str(taken.get(key)).endswith(settings[key])}
     if lost:
         raise LakegcError(
-            f"a SparkSession with other settings is already running in this process ({lost}); "
+            f"a SparkSession with other settings is already running in this process ({sorted(lost)} differ); "
             "stop it first, or run lakegc in a process of its own"
         )
     return session
+
+
+def jvm_log() -> Path:
+    """The file that this process's JVM writes its own messages to."""
+    return Path(tempfile.gettempdir()) / f"lakegc-spark-{os.getuid()}-{os.getpid()}.log"
+
+
+def memory_bytes() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

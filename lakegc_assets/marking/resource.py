@@ -16,7 +16,8 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
 from pydantic import PrivateAttr
 
-from lakegc_assets.marking.run import Limits, MarkRun, Say, Target, find_target, read_clocks
+from lakegc_assets.marking.run import Limits, MarkRun, Target, find_target, read_clocks
+from lakegc_assets.progress import Say, tell
 from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
@@ -120,10 +121,20 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, settings: Settings, say: Say
     ) -> MarkRun:
         limits = Limits(settings.max_clock_skew, settings.max_missing, settings.max_questions)
-        return MarkRun(partition, target, mark, lakefs, self._session, limits, say)
+        return MarkRun(partition, target, mark, lakefs, self._session, limits, said_to(say))
 
     def _session(self) -> Any:
         return self.spark.spark_session
+
+
+def said_to(log: Say) -> Say:
+    """Say it to Dagster's log of this run, and to whoever listens in this process."""
+
+    def say(sentence: str) -> None:
+        log(sentence)
+        tell(sentence)
+
+    return say
 
 
 # --- what forbids a mark --------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ from spark_resources.entries import read_table
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.gc_lists import parse_commits_csv
 from spark_resources.marks import asset_folder
-from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit
+from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit, Scope
 
 ASSET = "retained_commits"
 HEADS_PART = "heads"
+KNOWN_VERSIONS = (0, 1)
 
 Graph = dict[str, Commit]
 
@@ -31,17 +32,14 @@ def judge_commits(run: MarkRun) -> None:
         check_rules(run)
         before = run.lakefs.branches(repository)
         run.say("reading the commit graph")
-        graph = commit_graph(run)
+        dumped = dumped_graph(run)
+        refuse_without_graph(run, dumped)
         run.say("waiting for the server's list of retained commits")
         listed = server_list(run)
         after = run.lakefs.branches(repository)
-        if graph is None:
-            commits = {head: run.lakefs.commit(repository, head) for head in sorted({*before.values(), *after.values()})}
-            verdicts = [only_known_as_head(commits[head], branch) for branch, head in sorted(after.items())]
-        else:
-            commits = completed(run, graph, {*before.values(), *after.values()})
-            verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
-        verdicts = with_server_list(distinct(verdicts), listed or [])
+        commits = completed(run, dumped, {*before.values(), *after.values()})
+        verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
+        verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
         write_verdicts(run, notes, verdicts)
         write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
@@ -54,8 +52,8 @@ def judge_commits(run: MarkRun) -> None:
             "retained_by_server_only": by_server,
             "server_listed": None if listed is None else len(listed),
             "branches": len(after),
-            "graph": graph is not None,
-            "all_ranges": graph is None and (rules is None or run.mark.record.scope == "uncommitted"),
+            "graph": dumped is not None,
+            "all_ranges": dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED),
         }
         run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained")
 
@@ -71,7 +69,7 @@ def check_rules(run: MarkRun) -> None:
         )
 
 
-def commit_graph(run: MarkRun) -> Graph | None:
+def dumped_graph(run: MarkRun) -> Graph | None:
     """Every commit of the repository from a dump of its references, or None where that may not be read.
 
     The dump's content hash and each commit's id are proved (formats §3).
@@ -82,9 +80,17 @@ def commit_graph(run: MarkRun) -> Graph | None:
     graph: Graph = {}
     for ref in sstable.read_ranges(proved_table(run, dump.commits), name=dump.commits, entity="commit"):
         for commit in sstable.read_commits(proved_table(run, ref.id), name=ref.id):
-            check_commit(commit)
-            graph[commit.id] = commit
+            graph[commit.id] = checked(commit)
     return graph
+
+
+def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
+    if dumped is None and run.mark.record.scope is Scope.COMMITTED:
+        raise Refused(
+            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it names expired "
+            "commits, and these credentials may not dump references. Allow fs:ListBranches, fs:ListTags and "
+            "fs:ListCommits, or use the scope 'unified'."
+        )
 
 
 def proved_table(run: MarkRun, table_id: str) -> bytes:
@@ -93,22 +99,36 @@ def proved_table(run: MarkRun, table_id: str) -> bytes:
     return data
 
 
-def check_commit(commit: Commit) -> None:
+def checked(commit: Commit) -> Commit:
+    """The commit itself, if it is what its id promises (formats §3)."""
+    if commit.version not in KNOWN_VERSIONS:
+        raise DamagedData(f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it.")
     if sstable.commit_id(commit) != commit.id:
         raise DamagedData(
             f"commit {commit.id} is not what its id promises: somebody changed its parents, date or content. "
             "Nothing can be told to be garbage by such a graph."
         )
+    return commit
 
 
-def completed(run: MarkRun, graph: Graph, heads: set[str]) -> Graph:
-    """The graph with the heads that were made after it was dumped, and their ancestors."""
-    waiting = sorted(heads - graph.keys())
-    while waiting:
-        commit = run.lakefs.commit(run.partition.repository, waiting.pop())
-        check_commit(commit)
-        graph[commit.id] = commit
-        waiting.extend(parent for parent in commit.parents if parent not in graph)
+def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
+    """The graph with every head, and the ancestors of all commits, as far as the dump lacks them.
+
+    Without a dump that is what branches reach: dangling commits are then retained as far as the server lists them.
+    """
+    repository = run.partition.repository
+    if dumped is None:
+        graph: Graph = {}
+        for head in sorted(heads):
+            if head not in graph:
+                graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, head)}
+        return graph
+    graph = dict(dumped)
+    waiting = heads | {parent for commit in graph.values() for parent in commit.parents}
+    while missing := waiting - graph.keys():  # made since the dump, and so a few
+        fetched = [checked(run.lakefs.commit(repository, one)) for one in sorted(missing)]
+        graph |= {commit.id: commit for commit in fetched}
+        waiting = {parent for commit in fetched for parent in commit.parents}
     return graph
 
 
@@ -143,10 +163,6 @@ def only_known_as_head(commit: Commit, branch: str) -> Verdict:
     return Verdict(
         commit.id, True, Reason.HEAD, branch, None, None, commit.metarange_id, commit.created, commit.message
     )
-
-
-def distinct(verdicts: list[Verdict]) -> list[Verdict]:
-    return list({one.commit_id: one for one in verdicts}.values())
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakegc_assets.progress import Say
 from spark_resources.datasets import Dataset, Place, all_rows, read_dataset
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, Repository
@@ -20,9 +21,6 @@ from spark_resources.stores.settings import StoreSettings
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,222 @@
+"""`lakegc` on a terminal: the same jobs as in the Dagster UI, for people and for scripts.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 swept with failures.
+"""
+
+# no `from __future__ import annotations` here: Typer reads the annotations of commands
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from lakegc_assets.progress import listening
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.model import Partition, Scope, default_mark_id
+from spark_resources.settings import Settings
+
+app = typer.Typer(
+    name="lakegc",
+    help="Garbage collection for lakeFS: shows what would go and why, and deletes nothing by itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json or csv for scripts")]
+RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
+
+
+@app.callback()
+def settings_options(
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+) -> None:
+    """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
+    for each in setting or []:
+        name, equals, value = each.partition("=")
+        if not equals or name not in Settings.model_fields:
+            raise WrongUsage(f"--set {name}: expected NAME=VALUE with one of {', '.join(Settings.model_fields)}")
+        os.environ[f"LAKEGC_{name.upper()}"] = value  # the job's resources read their settings there
+    if debug:
+        os.environ["LAKEGC_DEBUG"] = "1"
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="where the sandbox is made; a new temporary folder if not given")
+    ] = None,
+) -> None:
+    """The documented worked example, end to end, in a sandbox, with no account anywhere."""
+    from lakegc_assets.terminal import demo as show
+
+    check_java()
+    with progress() as status:
+        outcome = show.run(folder, now=datetime.now(UTC), status=status)
+    show.tell(outcome)
+
+
+@app.command()
+def mark(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
+    scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
+    min_age: Annotated[str, typer.Option(help="keep what the store dates younger, e.g. 24h")] = "",
+    allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
+    accept_missing: Annotated[
+        Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Compute what may go in a repository, and show it. Nothing is deleted."""
+    from lakegc_assets.terminal import marks
+
+    check_java()
+    partition = Partition.parse(f"{repository}|{mark_id or default_mark_id(datetime.now(UTC))}")
+    marks.refuse_used_id(partition)
+    options = {
+        "scope": scope.name,
+        "min_age": min_age,
+        "allow_young": allow_young,
+        "accept_missing": read_lines(accept_missing),
+    }
+    with progress() as status:
+        status("starting")
+        record = marks.make(partition, options)
+    marks.show_made(record, as_json=output is Format.JSON)
+
+
+@app.command()
+def review(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
+    every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """What would go: totals, by reason, by age, by prefix; --list for every object."""
+    from lakegc_assets.terminal import reviews
+
+    reviews.show(repository, mark_id, every=every, form=output.value)
+
+
+@app.command()
+def status(
+    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """The marks there are, and their states."""
+    from lakegc_assets.terminal import marks
+
+    marks.show_status(repository, as_json=output is Format.JSON)
+
+
+sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
+app.add_typer(sandbox_app, name="sandbox")
+
+
+@sandbox_app.command()
+def up(
+    folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
+    port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
+) -> None:
+    """Serve until Ctrl-C, and print the settings that other terminals need."""
+    import threading
+
+    from spark_resources.sandbox import Sandbox
+
+    with Sandbox(folder, port=port) as sandbox:
+        typer.echo(f"lakeFS sandbox in {sandbox.root}, at {sandbox.endpoint_url}. In another terminal:\n")
+        for name, value in sandbox.environment.items():
+            typer.echo(f"  export {name}={value}")
+        typer.echo("\nCtrl-C ends it; the data stays.")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            typer.echo("stopped")
+
+
+# --- around a command -----------------------------------------------------------------------------------------------
+
+
+def check_java() -> None:
+    from spark_resources.java import check_java as check
+
+    check(os.environ)
+
+
+def read_lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"{path} can't be read as a list of addresses: {error}") from None
+
+
+@contextmanager
+def progress() -> Iterator[Any]:
+    """Show what is being done on stderr while the context lasts: a line that moves on a terminal, lines elsewhere."""
+    from lakegc_assets.terminal.progress import shown
+
+    with shown() as say, listening(say):
+        yield say
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of the command `lakegc`."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code; errors become one message on stderr."""
+    try:
+        answer = app(arguments, standalone_mode=False)
+        return answer if isinstance(answer, int) else 0
+    except LakegcError as error:
+        return _failed(str(error), error.exit_code)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        return _failed("interrupted; what was begun can be gone on with, or begun anew", 1)
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        return _failed(f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1)
+
+
+def _failed(message: str, code: int) -> int:
+    if os.environ.get("LAKEGC_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    typer.secho(f"lakegc: {message}", err=True, fg="red" if code == 1 else "yellow")
+    return code
+
+
+if __name__ == "__main__":
+    main()
+

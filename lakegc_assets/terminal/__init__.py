@@ -1,0 +1,1 @@
+"""What the command line shows: tables for people, one JSON document for scripts."""

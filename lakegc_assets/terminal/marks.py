@@ -1,0 +1,182 @@
+"""Marks on the terminal: making one, and the list of those there are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.marking.run import Target, find_target
+from lakegc_assets.terminal.words import console, harmless, size
+from spark_resources.errors import LakegcError, NotThere, WrongUsage
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lease import current_holder
+from spark_resources.marks import Mark, MarkRecord, asset_folder, marks
+from spark_resources.model import MarkState, Partition
+from spark_resources.reference import ReferenceMark, reference_marks
+from spark_resources.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A lakeFS server and the settings that lead to it and to its stores."""
+
+    settings: Settings
+    lakefs: LakeFS
+
+    @classmethod
+    def configured(cls) -> Server:
+        settings = Settings.load(os.environ, Path.home())
+        return cls(settings, LakeFS(LakeFSSettings.of(settings)))
+
+    def target(self, repository: str) -> Target:
+        return find_target(self.lakefs, repository, self.settings.store())
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+def refuse_used_id(partition: Partition) -> None:
+    """Raise `WrongUsage` where a mark of this id exists already, ours or the reference's."""
+    target = Server.configured().target(partition.repository)
+    ids = {record.mark_id for record in marks(target.place)}
+    ids |= {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
+    if partition.mark_id in ids:
+        raise WrongUsage(
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get the "
+            "time. An unfinished mark can be gone on with in the Dagster UI."
+        )
+
+
+def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
+    """Run the job and return the finished mark's record."""
+    from lakegc_assets.launch import dagster_home, open_instance, run_mark
+
+    with open_instance(dagster_home(os.environ)) as instance:
+        run_mark(partition, options, instance=instance)
+    return Mark.open(Server.configured().target(partition.repository).place, partition.mark_id).record
+
+
+def show_made(record: MarkRecord, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(summary(record), indent=1))
+        return
+    facts = {name: value for step in record.steps.values() for name, value in step.facts.items()}
+    table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
+    rows = (
+        ("listed", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
+        ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
+        ("live, committed", f"{facts['committed']:,} in {facts['ranges']:,} ranges of {facts['retained']:,} retained commits"),
+        ("live, uncommitted", f"{facts['uncommitted']:,}"),
+        ("kept, served or unclear", f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)"),
+        ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}"),
+        ("digest", record.digest or ""),
+        ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
+    )
+    for name, value in rows:
+        table.add_row(name, value)
+    out = console()
+    out.print(table)
+    out.print(f"Nothing was deleted. Next: lakegc review {record.repository} {record.mark_id}", markup=False)
+
+
+def summary(record: MarkRecord) -> dict[str, Any]:
+    """A mark as one JSON document: its record without the lists of files."""
+    document: dict[str, Any] = json.loads(record.to_json())
+    for step in document["steps"].values():
+        step.pop("datasets")
+    return document
+
+
+# --- those there are ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mark in the list of marks."""
+
+    repository: str
+    mark_id: str
+    state: str
+    made: str
+    expired: int | None
+    expired_bytes: int | None
+    by: str
+
+
+def show_status(repository: str | None, *, as_json: bool) -> None:
+    server = Server.configured()
+    names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
+    rows, trouble = [], []
+    for name in names:
+        try:
+            rows.extend(rows_of(server.target(name), name))
+        except LakegcError as error:
+            if repository:
+                raise
+            trouble.append((name, str(error)))  # one broken repository doesn't hide the others
+    if as_json:
+        found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        print(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
+        return
+    table = Table(title="Marks", title_justify="left")
+    for heading in ("repository", "mark", "state", "made (UTC)", "objects", "bytes", "by"):
+        table.add_column(heading, justify="right" if heading in ("objects", "bytes") else "left")
+    for row in rows:
+        count = "" if row.expired is None else f"{row.expired:,}"
+        held = "" if row.expired_bytes is None else size(row.expired_bytes)
+        table.add_row(row.repository, harmless(row.mark_id), row.state, row.made, count, held, harmless(row.by))
+    out = console()
+    out.print(table if rows else "No marks yet. 'lakegc mark REPO' makes one.")
+    for name, message in trouble:
+        out.print(f"{name}: {message}", markup=False)
+
+
+def rows_of(target: Target, repository: str) -> Iterator[Row]:
+    """The marks of a repository, ours by age and then the reference's."""
+    holder = current_holder(target.place.store())
+    ours = list(marks(target.place))
+    for record in ours:
+        state = record.state.value
+        if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
+            state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
+        counts = record.counts
+        made = f"{record.start:%Y-%m-%d %H:%M:%S}"
+        yield Row(repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by)
+    for found in reference_marks(target.place, ours=frozenset(record.mark_id for record in ours)):
+        yield reference_row(found, repository)
+
+
+def reference_row(found: ReferenceMark, repository: str) -> Row:
+    fine = found.summary is not None and found.summary.get("success") is True
+    count = (found.summary or {}).get("num_deleted_objects")
+    state = "marked" if fine else "without a summary"
+    return Row(
+        repository,
+        found.mark_id,
+        state,
+        f"{found.written:%Y-%m-%d %H:%M:%S}",
+        count if isinstance(count, int) else None,
+        None,
+        f"the reference collector ({found.layout})",
+    )
+
+
+def open_mark(repository: str, mark_id: str) -> tuple[Target, MarkRecord]:
+    """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotThere` or `WrongUsage`."""
+    target = Server.configured().target(repository)
+    if mark_id == "latest":
+        finished = [record for record in marks(target.place) if record.finished is not None]
+        if not finished:
+            raise NotThere(f"{repository} has no finished mark. 'lakegc mark {repository}' makes one.")
+        return target, max(finished, key=lambda record: record.start)
+    record = Mark.open(target.place, mark_id).record
+    if record.finished is None:
+        why = f": {record.failure}" if record.failure else ""
+        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({record.state}){why}")
+    return target, record

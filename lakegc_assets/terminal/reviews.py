@@ -1,0 +1,148 @@
+"""What would go, from a finished mark's files, one at a time: no Spark, and no more memory than a file takes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from lakegc_assets.marking.run import Target
+from lakegc_assets.terminal.marks import open_mark
+from lakegc_assets.terminal.words import age, console, harmless, size
+from spark_resources.datasets import open_dataset, read_file
+from spark_resources.marks import MarkRecord, asset_folder
+from spark_resources.model import EXPIRED_OBJECTS
+
+AGES = (("under a day", 1), ("under a week", 7), ("under a month", 30), ("under a year", 365), ("older", 10**6))
+PREFIXES_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Totals:
+    """Objects and bytes of an expired set, by what a reader asks for."""
+
+    objects: int = 0
+    bytes: int = 0
+    by: dict[str, Counter[str]] = field(default_factory=dict)
+    bytes_by: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, table: pa.Table, now: datetime) -> None:
+        self.objects += table.num_rows
+        self.bytes += pc.sum(table.column("size")).as_py() or 0
+        branch = pc.fill_null(table.column("branch"), "")
+        self._count("reason", table, pc.binary_join_element_wise(table.column("reason"), branch, "\t"))
+        self._count("prefix", table, table.column("slice"))
+        days = pc.days_between(table.column("modified"), pa.scalar(now, table.schema.field("modified").type))
+        names = [pc.less(days, limit) for _, limit in AGES]
+        labels = pc.case_when(pc.make_struct(*names), *[pa.scalar(name) for name, _ in AGES])
+        self._count("age", table, labels)
+
+    def _count(self, what: str, table: pa.Table, labels: Any) -> None:
+        grouped = pa.table({"label": labels, "size": table.column("size")}).group_by("label")
+        counted = grouped.aggregate([("size", "count"), ("size", "sum")])
+        for row in counted.to_pylist():
+            self.by.setdefault(what, Counter())[row["label"]] += row["size_count"]
+            self.bytes_by.setdefault(what, Counter())[row["label"]] += row["size_sum"]
+
+
+def expired_tables(target: Target, record: MarkRecord) -> Iterator[pa.Table]:
+    """The expired set, a verified file at a time."""
+    folder = asset_folder(record.mark_id, "expired_set")
+    dataset = open_dataset(target.place, folder, sha256=str(record.steps["expired_set"].datasets[""]["sha256"]))
+    for file in dataset.files:
+        yield read_file(target.place, folder, file, EXPIRED_OBJECTS)
+
+
+def show(repository: str, mark_id: str, *, every: bool, form: str) -> None:
+    target, record = open_mark(repository, mark_id)
+    if every:
+        list_objects(target, record, form)
+        return
+    totals = Totals()
+    for table in expired_tables(target, record):
+        totals.add(table, record.start)
+    if form == "table":
+        show_totals(record, totals)
+    else:
+        print(json.dumps(document(record, totals), indent=1))
+
+
+def show_totals(record: MarkRecord, totals: Totals) -> None:
+    out = console()
+    share = 100 * totals.objects / record.counts["candidates"] if record.counts.get("candidates") else 0.0
+    out.print(
+        f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}: {totals.objects:,} of "
+        f"{record.counts['candidates']:,} objects ({share:.1f} %), {size(totals.bytes)} may go.",
+        markup=False,
+    )
+    for what, heading in (("reason", "Why"), ("age", "Age"), ("prefix", "Under")):
+        table = Table(title=f"By {what}", title_justify="left")
+        table.add_column(heading)
+        table.add_column("objects", justify="right")
+        table.add_column("bytes", justify="right")
+        counted = totals.by.get(what, Counter())
+        for label, count in counted.most_common(PREFIXES_SHOWN):
+            table.add_row(readable(label), f"{count:,}", size(totals.bytes_by[what][label]))
+        if len(counted) > PREFIXES_SHOWN:
+            table.add_row(f"… and {len(counted) - PREFIXES_SHOWN:,} more", "", "")
+        out.print(table)
+    out.print(f"Every object: lakegc review {record.repository} {record.mark_id} --list", markup=False)
+
+
+def readable(label: str) -> str:
+    reason, tab, branch = label.partition("\t")
+    return harmless(f"{reason}, by the rule of {branch or 'dangling commits'}" if tab and "commits" in reason else reason or "/")
+
+
+def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
+    return {
+        "repository": record.repository,
+        "mark_id": record.mark_id,
+        "state": record.state.value,
+        "digest": record.digest,
+        "candidates": record.counts.get("candidates"),
+        "objects": totals.objects,
+        "bytes": totals.bytes,
+        **{
+            f"by_{what}": [
+                {what: label.replace("\t", " / "), "objects": count, "bytes": totals.bytes_by[what][label]}
+                for label, count in counted.most_common()
+            ]
+            for what, counted in totals.by.items()
+        },
+    }
+
+
+def list_objects(target: Target, record: MarkRecord, form: str) -> None:
+    """Every expired object as a line of a table, of JSON, or of CSV."""
+    names = ("address", "size", "modified", "reason", "branch", "until")
+    rows = (row for table in expired_tables(target, record) for row in table.select(list(names)).to_pylist())
+    if form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows([as_cell(row[name]) for name in names] for row in rows)
+    elif form == "json":
+        for row in rows:
+            print(json.dumps({name: as_json(row[name]) for name in names}))
+    else:
+        for row in rows:
+            print(f"{size(row['size']):>10}  {age(record.start - row['modified']):>10}  {harmless(row['address'])}  ({row['reason']})")
+
+
+def as_json(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def as_cell(value: object) -> object:
+    """A CSV cell that no spreadsheet takes for a formula."""
+    value = as_json(value)
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -1,0 +1,45 @@
+"""Java is the one thing that a user needs besides Python: whether it is there, and how to get it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_resources.errors import WrongUsage
+
+JAVA_VERSIONS = (17, 21)
+
+def java_version(environ: Mapping[str, str]) -> int | None:
+    """The major version of the Java that Spark would start, or None where there is none."""
+    home = environ.get("JAVA_HOME")
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    if command is None:
+        return None
+    try:
+        answer = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if found is None:
+        return None
+    major = int(found.group(1))
+    return int(found.group(2) or 0) if major == 1 else major
+
+
+def check_java(environ: Mapping[str, str]) -> int:
+    """The version of a Java that Spark can run on. Raises `WrongUsage` that says how to get one."""
+    version = java_version(environ)
+    how = (
+        "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', 'dnf install java-17-openjdk-headless' "
+        "or 'brew install openjdk@17' (or from https://adoptium.net), and set JAVA_HOME if several are installed."
+    )
+    if version is None:
+        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none. {how}")
+    if version < JAVA_VERSIONS[0]:
+        raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
+    return version
+
+
