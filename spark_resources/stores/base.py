@@ -107,8 +107,9 @@ class Store(Protocol):
 
         With a delimiter, keys that hold it behind the prefix are folded into `prefixes`. A prefix without objects
         gives one empty page or none; a bucket or root folder that isn't there raises `NotThere`, on the first page.
-        `WrongUsage` for `start_after` together with a delimiter (stores disagree on what that means), and for
-        `start_after` on a store whose order is known not to be that of the bytes: it would lose keys.
+        `WrongUsage` for a prefix that no key here can begin with; for `start_after` together with a delimiter (stores
+        disagree on what that means); and for `start_after` on a store whose order is known not to be that of the bytes,
+        where it would lose keys.
         """
         ...
 

@@ -90,6 +90,15 @@ def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
     return key
 
 
+def check_prefix(prefix: str, where: str, unholdable: frozenset[str]) -> str:
+    """The prefix itself, if some key in this store can begin with it. Raises `WrongUsage` otherwise.
+
+    A server that folds `a//` may answer such a prefix with objects of `a/`, named as if they began with `a//`.
+    """
+    check_key(f"{prefix}x", where, unholdable - {LONG_SEGMENT})
+    return prefix
+
+
 def as_bytes(text: str, where: str) -> bytes:
     """The bytes of a key or prefix. Raises `WrongUsage` for text that has none (half a surrogate pair)."""
     try:

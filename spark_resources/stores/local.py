@@ -78,7 +78,8 @@ class LocalStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if delimiter not in (None, "/"):
             raise WrongUsage(f"{self.where} can be listed with the delimiter '/' only, not {delimiter!r}")
-        start, after = keys.as_bytes(prefix, self.where), keys.as_bytes(start_after or "", self.where)
+        start = keys.check_prefix(prefix, self.where, _QUIRKS.unholdable).encode()
+        after = keys.as_bytes(start_after or "", self.where)
         objects: list[StoredObject] = []
         prefixes: list[str] = []
         unreadable = 0
@@ -159,7 +160,7 @@ class LocalStore:
 
     def _check(self, key: str) -> None:
         keys.check_key(key, self.where, _QUIRKS.unholdable)
-        if key.encode().split(b"/", 1)[0] == HIDDEN:
+        if HIDDEN in key.encode().split(b"/"):
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc keeps unfinished writes there")
 
     def _stamp(self) -> float | None:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from spark_resources.errors import Refused
 
-HIDDEN = b".lakegc-tmp"  # at the root: unfinished writes and the lock; no listing shows it and no key lies in it
+# At the root, for unfinished writes and the lock. No listing shows such a folder and no key lies in one, at any depth:
+# a namespace may lie inside another one's folder.
+HIDDEN = b".lakegc-tmp"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -120,7 +122,7 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) ->
 def _descended(root: int, base: bytes) -> int | None:
     """The folder `base` (which ends in a slash, or is empty), or None where no key can start with it."""
     names = base.split(b"/")[:-1]
-    if b"\0" in base or any(name in (b"", b".", b"..") for name in names) or names[:1] == [HIDDEN]:
+    if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None
     try:
         with opened_chain(root, names, make=False) as chain:
@@ -149,7 +151,7 @@ def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]
     with os.scandir(folder) as entries:
         for entry in entries:
             raw = os.fsencode(entry.name)
-            if raw == HIDDEN and not base:
+            if raw == HIDDEN:
                 continue
             is_folder = entry.is_dir(follow_symlinks=False)
             key = base + raw + b"/" if is_folder else base + raw

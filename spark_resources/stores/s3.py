@@ -29,6 +29,7 @@ AWS = Quirks(md5_etags=True)
 LOOKALIKE = Quirks()
 
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
+_DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are random
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 _CONFLICT_TRIES = 3  # of a conditional write that another one, under way at the same time, made the store turn away
 
@@ -37,7 +38,10 @@ class S3Store:
     """One namespace in one bucket. The bucket must be there; `quirks` are the provider's, or what a probe found."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
-        """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise."""
+        """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise.
+
+        Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold.
+        """
         if quirks is None:
             quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
         self._client = s3_client(settings)
@@ -48,6 +52,7 @@ class S3Store:
         self._max_attempts = settings.max_attempts
         endpoint = urlsplit(self._client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
+        keys.check_prefix(self._prefix, self.where, quirks.unholdable)
 
     @property
     def quirks(self) -> Quirks:
@@ -61,6 +66,7 @@ class S3Store:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
             answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+            listing_of(answer)  # so that it is the store that answers, and no web server before it
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
@@ -74,7 +80,8 @@ class S3Store:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        keys.as_bytes(prefix + (start_after or ""), self.where)
+        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
             self._check_start_after(delimiter)
         request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": page_size}
@@ -163,12 +170,17 @@ class S3Store:
         raise AssertionError("unreachable: max_attempts is at least one")
 
     def etag_is_md5(self, key: str) -> bool:
-        """Only for a plain upload under no key of its own: multipart, KMS and SSE-C tags are something else."""
-        head = self._head(key, "look at")
+        """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
+        if not self._quirks.md5_etags or self._bucket.endswith(_DIRECTORY_BUCKET):
+            return False
+        try:
+            head = self._head(key, "look at")
+        except Unavailable as error:
+            if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
+                return False  # encrypted with a key of the client's own: not even a HEAD without it
+            raise
         return (
-            self._quirks.md5_etags
-            and not self._bucket.endswith("--x-s3")  # directory buckets: random tags
-            and _MD5.match(_unquoted(head.get("ETag", ""))) is not None
+            _MD5.match(_unquoted(head.get("ETag", ""))) is not None
             and head.get("ServerSideEncryption", "AES256") == "AES256"
             and "SSECustomerAlgorithm" not in head
             and "SSEKMSKeyId" not in head
@@ -194,6 +206,7 @@ class S3Store:
                 raise Changed(f"{key!r} in {self.where} is gone, so it was not replaced") from error
             raise
         if new_tag is None:
+            next(self.pages(key, page_size=1))  # some servers say this of a missing bucket as well: a listing tells
             raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
         return new_tag
 

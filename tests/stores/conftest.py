@@ -1,0 +1,25 @@
+"""Every test that asks for `provider` or `store` runs once for each store that lakegc can read."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_resources.stores import Store
+from tests.stores import providers
+from tests.stores.providers import Provider
+
+
+@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto"])
+def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
+    """One kind of store, with its declared quirks."""
+    if request.param == "local":
+        return providers.local(tmp_path_factory.mktemp("local"))
+    if request.param == "seaweedfs":
+        return providers.seaweedfs(request.getfixturevalue("seaweedfs"))
+    return providers.moto(request.getfixturevalue("moto_server"))
+
+
+@pytest.fixture
+def store(provider: Provider) -> Store:
+    """An empty namespace of that kind."""
+    return provider.open(provider.uri())

@@ -1,0 +1,198 @@
+"""The stores that the suite runs over, each with the quirks it is known for and the reason of each."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spark_resources.model import Namespace
+from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from tests.servers import S3Server
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One kind of store: how to reach it, what it does otherwise than an ideal one, and why.
+
+    `reasons` has a sentence for each quirk and for each thing that it doesn't do.
+    """
+
+    name: str
+    settings: StoreSettings
+    quirks: Quirks
+    reasons: dict[str, str]
+    make_place: Callable[[str], None]
+    checks_credentials: bool = True
+
+    @property
+    def is_s3(self) -> bool:
+        return self.name != "local"
+
+    def uri(self, path: str = "ns") -> str:
+        """A namespace nobody used before, among others in one bucket (or folder)."""
+        return self._place(f"shared-bucket/{next(_serial)}/{path}")
+
+    def bucket_uri(self) -> str:
+        """A namespace that is a bucket (or folder) of its own."""
+        return self._place(f"bucket-{next(_serial)}")
+
+    def _place(self, place: str) -> str:
+        self.make_place(place)
+        return f"{'s3' if self.is_s3 else 'local'}://{place}"
+
+    def open(self, uri: str, *, quirks: Quirks | None = None) -> Store:
+        """The store of a namespace, told of the declared quirks unless others are given."""
+        return open_store(Namespace.parse(uri), self.settings, quirks=self.quirks if quirks is None else quirks)
+
+    def needs(self, quirk: str, *, has: bool) -> None:
+        """Skip the test, with the declared reason, on a store that lacks what it needs."""
+        if not has:
+            pytest.skip(f"{self.name}: {self.reasons[quirk]}")
+
+
+def local(folder: Path) -> Provider:
+    def make_place(path: str) -> None:
+        (folder / path).mkdir(parents=True)
+
+    return Provider(
+        name="local",
+        settings=StoreSettings(local_path=str(folder)),
+        quirks=Quirks(
+            tells_missing_deletes=True,
+            time_resolution=timedelta(milliseconds=10),
+            unholdable=frozenset(
+                {
+                    keys.EMPTY_SEGMENT,
+                    keys.LEADING_SLASH,
+                    keys.TRAILING_SLASH,
+                    keys.DOT_SEGMENT,
+                    keys.NUL,
+                    keys.LONG_SEGMENT,
+                    keys.BOTH,
+                }
+            ),
+        ),
+        reasons={
+            "unholdable": "a path has no empty and no dot segments, no NUL, and at most 255 bytes a segment",
+            "md5_etags": "a file has no ETag",
+            keys.BOTH: "one name is a file or a folder",
+        },
+        make_place=make_place,
+    )
+
+
+def seaweedfs(server: S3Server) -> Provider:
+    return Provider(
+        name="seaweedfs",
+        settings=server.settings(),
+        quirks=Quirks(
+            byte_order=False,
+            md5_etags=True,
+            unholdable=frozenset(
+                {
+                    keys.EMPTY_SEGMENT,
+                    keys.LEADING_SLASH,
+                    keys.TRAILING_SLASH,
+                    keys.DOT_SEGMENT,
+                    keys.NUL,
+                    keys.LONG_SEGMENT,
+                    keys.BACKSLASH,
+                }
+            ),
+        ),
+        reasons={
+            "byte_order": "it lists a/b before a-b, as it walks folders; and start_after=a loses a/b",
+            "unholdable": "it cleans keys as paths: a//b and a\\b are written as a/b, and deleting a//b deletes a/b",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+    )
+
+
+def moto(server: S3Server) -> Provider:
+    return Provider(
+        name="moto",
+        settings=server.settings(),
+        quirks=Quirks(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
+        reasons={
+            "unholdable": "its web framework has no route for a path with a newline",
+            "credentials": "it takes any credentials",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+        checks_credentials=False,
+    )
+
+
+def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
+    """Every key under a prefix, in the order in which the store lists them."""
+    return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
+
+
+def write_all(store: Store, wanted: list[str]) -> None:
+    """Write an object with its key as content, for each key."""
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(lambda key: store.write(key, key.encode()), wanted))
+
+
+@dataclass
+class Answers:
+    """A server that gives the same answer to everything, for the answers that no working store gives."""
+
+    url: str
+    seen: list[tuple[str, str]]
+
+    def settings(self, **changes: object) -> StoreSettings:
+        known: dict[str, object] = {
+            "s3_endpoint_url": self.url,
+            "s3_access_key_id": "any",
+            "s3_secret_access_key": "any",
+            "connect_timeout": 2.0,
+            "read_timeout": 0.5,
+            "max_attempts": 1,
+        }
+        return StoreSettings.model_validate(known | changes)
+
+
+@contextmanager
+def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[Answers]:
+    """A server on a free loopback port that answers every request so, and remembers method and path."""
+    seen: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version: ClassVar[str] = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append((self.command, self.path))
+            self.send_response_only(status)
+            given = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
+            for name, value in given.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield Answers(f"http://127.0.0.1:{server.server_port}", seen)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,49 @@
+"""Deleting many keys: each ends in exactly one result, and nothing else goes."""
+
+from __future__ import annotations
+
+from spark_resources.stores import Store
+from spark_resources.stores.base import Deletion
+from tests.stores.providers import Provider, all_keys, write_all
+
+
+def gone(provider: Provider) -> Deletion:
+    """What a store says of a key that wasn't there."""
+    return Deletion.ALREADY_GONE if provider.quirks.tells_missing_deletes else Deletion.DELETED
+
+
+def test_a_result_is_missing_or_out_of_order(store: Store, provider: Provider) -> None:
+    """Over a thousand keys, present, missing, hostile, twice: one result each, in the order given."""
+    present = [f"data/s/{number}" for number in range(40)]
+    hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
+    write_all(store, [*present, *hostile, "data/kept"])
+    missing = [f"data/missing/{number}" for number in range(1_100)]
+    asked = [*missing[:700], *hostile, *reversed(present), *missing[700:], present[0], "\ud800"]
+
+    results = store.delete_many(asked)
+
+    assert [result.key for result in results] == asked
+    assert all_keys(store) == ["data/kept"]
+    by_key = {result.key: result.deletion for result in results[:-2]}
+    assert {by_key[key] for key in [*present[1:], *hostile]} == {Deletion.DELETED}
+    assert {by_key[key] for key in missing} == {gone(provider)}
+    assert results[-1].deletion is Deletion.FAILED
+    assert results[-1].code
+
+
+def test_deleting_takes_what_only_begins_alike(store: Store) -> None:
+    """Deleting a key leaves the keys that it is the beginning of."""
+    write_all(store, ["data/x/1", "data/x/2", "data/x-1", "data/xy"])
+
+    store.delete_many(["data/x", "data", "da", "data/x/", "data/x/1/"])
+
+    assert sorted(all_keys(store)) == ["data/x-1", "data/x/1", "data/x/2", "data/xy"]
+
+
+def test_an_object_deleted_twice_fails(store: Store, provider: Provider) -> None:
+    """Deleting what is gone is no failure: a killed sweep converges when it is run again."""
+    store.write("data/x", b"")
+
+    assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.DELETED]
+    assert [result.deletion for result in store.delete_many(["data/x"])] == [gone(provider)]
+    assert store.delete_many([]) == []

@@ -1,0 +1,181 @@
+"""A key is held byte for byte, or refused; never another one in its place."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores import Store, keys
+from spark_resources.stores.base import Deletion
+from spark_resources.stores.keys import kinds_of
+from tests.stores.providers import Provider, all_keys
+
+HOSTILE = [
+    "data/plain",
+    "data/a b",
+    "data/a+b",
+    "data/a%2Fb",
+    "data/a%b",
+    "data/%",
+    "data/+",
+    "data/new\nline",
+    "data/carriage\rreturn",
+    "data/both\r\n",
+    "data/tab\there",
+    "data/control\x01",
+    "data/escape\x1b[0m",
+    "data/delete\x7f",
+    "data/next\x85line",
+    "data/not\ufffexml",
+    "data/\u2028separator",
+    "data/é",
+    "data/e\u0301",  # the same to the eye, and to a file system that normalises
+    "data/日本/語",
+    "data/😀",
+    "data/\u202egnp.exe",
+    "data/?versionId=1",
+    "data/#fragment",
+    "data/&amp;<b>'\"",
+    "data/;,=:@!$()*~",
+    "data/back\\slash",
+    "data/ leading",
+    "data/trailing ",
+    "data/ ",
+    "data/UPPER",
+    "data/upper",
+    "data/a//b",
+    "data//a",
+    "data/a/",
+    "/data/a",
+    "/",
+    "data/./a",
+    "data/../a",
+    "data/..",
+    ".",
+    "..",
+    "data/.hidden",
+    "data/...",
+    "data/nul\0",
+    "data/" + "x" * 255,
+    "data/" + "é" * 128,
+    "-",
+    "root-object",
+]
+
+_runs = itertools.count()
+
+
+@pytest.mark.parametrize("key", HOSTILE, ids=ascii)
+def test_a_hostile_key_becomes_another_key(store: Store, provider: Provider, key: str) -> None:
+    """What is written under a key is listed, looked at, read, copied and deleted under exactly that key, or refused."""
+    if provider.quirks.unholdable & kinds_of(key):
+        _is_refused(store, key)
+    else:
+        _is_held(store, key)
+
+
+def _is_held(store: Store, key: str) -> None:
+    store.write(key, b"content")
+
+    assert all_keys(store) == [key]
+    assert all_keys(store, key) == [key]
+    assert store.stat(key).key == key
+    assert store.read(key) == b"content"
+
+    store.copy(key, "data/copy-of-it")
+
+    assert store.read("data/copy-of-it") == b"content"
+
+    store.copy("data/copy-of-it", key)
+    [first, second] = store.delete_many([key, "data/copy-of-it"])
+
+    assert (first.key, first.deletion) == (key, Deletion.DELETED)
+    assert second.deletion is Deletion.DELETED
+    assert all_keys(store) == []
+
+
+def _is_refused(store: Store, key: str) -> None:
+    neighbours = sorted({"data/a", "data/a/b", "a"} - ({"data/a"} if keys.BOTH in store.quirks.unholdable else set()))
+    for neighbour in neighbours:
+        store.write(neighbour, b"left alone")
+
+    for change in (
+        lambda: store.write(key, b"content"),
+        lambda: store.write_if_absent(key, b"content"),
+        lambda: store.replace_if_unchanged(key, b"content", "tag"),
+        lambda: store.copy(neighbours[0], key),
+        lambda: store.copy(key, "data/copy"),
+        lambda: store.read(key),
+        lambda: store.stat(key),
+    ):
+        with pytest.raises(WrongUsage, match="can't be a key"):
+            change()
+    [result] = store.delete_many([key])
+
+    assert (result.key, result.deletion) == (key, Deletion.FAILED)
+    assert sorted(all_keys(store)) == neighbours
+    assert all(store.read(neighbour) == b"left alone" for neighbour in neighbours)
+
+
+@pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
+def test_what_is_no_key_is_sent(store: Store, key: str) -> None:
+    """An empty key, and text without UTF-8 bytes, are refused by every store."""
+    with pytest.raises(WrongUsage):
+        store.write(key, b"")
+    with pytest.raises(WrongUsage):
+        store.read(key)
+    assert store.delete_many([key])[0].deletion is Deletion.FAILED
+    assert all_keys(store) == []
+
+
+def test_a_key_too_long_for_the_store_is_cut(store: Store) -> None:
+    """A key of 1,300 bytes in short segments is held whole, or refused."""
+    key = "/".join(["x" * 99] * 13)
+    try:
+        store.write(key, b"long")
+    except WrongUsage:
+        assert all_keys(store) == []
+    else:
+        assert all_keys(store) == [key]
+        assert store.read(key) == b"long"
+
+
+_segments = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+_nasty_segments = st.text(st.sampled_from("a+%/ .\\\n\r\x01é~&<?#"), max_size=6)
+_keys = st.lists(_segments | _nasty_segments, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+def test_some_key_that_nobody_thought_of(provider: Provider) -> None:
+    """Sets of arbitrary keys are listed exactly, and deleted exactly."""
+    namespace = provider.uri()
+
+    @settings(
+        max_examples=60 if provider.name == "local" else 20,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    @given(st.sets(_keys, min_size=1, max_size=5))
+    def run(wanted: set[str]) -> None:
+        store = provider.open(namespace)
+        prefix = f"run-{next(_runs)}/"  # a leading slash behind it is an empty segment, as in any namespace
+        held = {prefix + key for key in wanted if not provider.quirks.unholdable & kinds_of(key)}
+        if keys.BOTH in provider.quirks.unholdable:
+            held = {key for key in held if not any(other.startswith(key + "/") for other in held)}
+        for key in held:
+            store.write(key, key.encode())
+
+        assert set(all_keys(store, prefix)) == held
+        assert all(store.read(key) == key.encode() for key in held)
+
+        results = store.delete_many(sorted(held))
+
+        assert [(result.key, result.deletion) for result in results] == [
+            (key, Deletion.DELETED) for key in sorted(held)
+        ]
+        assert all_keys(store, prefix) == []
+
+    run()

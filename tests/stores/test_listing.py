@@ -1,0 +1,213 @@
+"""What a listing holds, in which order, and how it is cut into pages."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.stores import Store, keys
+from spark_resources.stores.keys import kinds_of
+from tests.stores.providers import Provider, all_keys, write_all
+
+TREE = ["A", "a-b", "a/b", "a/b-c", "a/c/d", "a/c/e", "a0", "b", "data/x", "é", "\uffee", "😀"]  # in byte order
+
+
+def in_bytes(wanted: object) -> list[str]:
+    return sorted(wanted, key=str.encode)  # type: ignore[call-overload,no-any-return]
+
+
+def test_an_empty_namespace_is_an_error(store: Store) -> None:
+    """A prefix without objects is an empty listing, not an error: the bucket or root is there."""
+    assert all_keys(store) == []
+    assert all_keys(store, "data/") == []
+    assert all_keys(store, "data/", delimiter="/") == []
+
+
+def test_a_missing_bucket_lists_as_empty(provider: Provider) -> None:
+    """A bucket or root folder that isn't there is named in an error; it is never an empty listing."""
+    scheme = "s3" if provider.is_s3 else "local"
+    store = provider.open(f"{scheme}://no-such-place/ns")
+
+    with pytest.raises(NotThere, match="no-such-place"):
+        list(store.pages(""))
+    with pytest.raises(NotThere, match="no-such-place"):
+        list(store.pages("data/", delimiter="/"))
+
+
+def test_a_sibling_whose_name_begins_alike_is_listed(provider: Provider) -> None:
+    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are no objects of `ns`."""
+    uri = provider.uri("ns")
+    bucket = provider.open(uri.removesuffix("/ns"))
+    write_all(bucket, ["ns/data/x", "ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"])
+
+    store = provider.open(uri)
+
+    assert all_keys(store) == ["data/x"]
+    assert all_keys(store, "data/x") == ["data/x"]
+    assert store.delete_many(["data/x"])[0].key == "data/x"
+    assert sorted(all_keys(bucket)) == ["ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"]
+
+
+def test_a_bucket_without_a_path_loses_its_slash(provider: Provider) -> None:
+    """A namespace that is a whole bucket holds everything in it, with plain keys."""
+    store = provider.open(provider.bucket_uri())
+    write_all(store, ["data/x", "dummy"])
+
+    assert all_keys(store) == ["data/x", "dummy"]
+    assert all_keys(store, "data/") == ["data/x"]
+    assert store.read("dummy") == b"dummy"
+
+
+@pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])
+def test_a_namespace_with_strange_slashes_is_another_namespace(provider: Provider, path: str) -> None:
+    """A namespace whose path the store would fold is refused; elsewhere it is a namespace of its own."""
+    bucket = provider.bucket_uri()
+    uri = f"{bucket}/{path}"
+    provider.open(bucket).write("a/b/data/x", b"not in it")
+
+    if provider.quirks.unholdable & kinds_of(path):
+        with pytest.raises(WrongUsage, match="can't be a key"):
+            provider.open(uri)
+    else:
+        store = provider.open(uri)
+        store.write("data/y", b"in it")
+        assert all_keys(store) == ["data/y"]
+
+
+@pytest.mark.parametrize("page_size", [1, 2, 3, 1000])
+def test_a_page_boundary_loses_or_repeats_a_key(store: Store, provider: Provider, page_size: int) -> None:
+    """However small the pages, each key is listed once, and no page holds more than it may."""
+    write_all(store, TREE)
+
+    pages = list(store.pages("", page_size=page_size))
+    listed = [found.key for page in pages for found in page.objects]
+
+    assert in_bytes(listed) == TREE
+    assert all(len(page.objects) <= page_size for page in pages)
+    assert all(page.unreadable_names == 0 for page in pages)
+
+
+def test_more_than_a_thousand_keys_are_cut_off(store: Store) -> None:
+    """A listing goes on behind the first thousand keys."""
+    wanted = [f"data/slice/{number:05}" for number in range(1_050)]
+    write_all(store, wanted)
+
+    pages = list(store.pages("data/"))
+
+    assert [found.key for page in pages for found in page.objects] == wanted
+    assert max(len(page.objects) for page in pages) <= 1_000
+    assert len(pages) >= 2
+
+
+def test_pages_come_in_another_order_than_bytes(store: Store, provider: Provider) -> None:
+    """Keys come in the order of their bytes: `a-b` before `a/b` before `a0`."""
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    write_all(store, TREE)
+
+    assert all_keys(store) == TREE
+    assert all_keys(store, page_size=2) == TREE
+
+
+@pytest.mark.parametrize(
+    "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
+)
+def test_start_after_skips_or_repeats_a_key(store: Store, provider: Provider, after: str) -> None:
+    """A listing that starts after a key, there or not, holds every greater key and no other."""
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    write_all(store, TREE)
+
+    assert all_keys(store, start_after=after) == [key for key in TREE if key.encode() > after.encode()]
+    assert all_keys(store, "a/", start_after=after) == [
+        key for key in TREE if key.startswith("a/") and key.encode() > after.encode()
+    ]
+
+
+def test_start_after_loses_keys_where_the_order_is_another(store: Store, provider: Provider) -> None:
+    """A store known to list in another order refuses to start in the middle."""
+    if provider.quirks.byte_order:
+        pytest.skip(f"{provider.name} lists in byte order")
+    with pytest.raises(WrongUsage, match="order"):
+        list(store.pages("", start_after="a"))
+
+
+def test_start_after_and_a_delimiter_mean_what_the_store_likes(store: Store) -> None:
+    """Stores disagree on the two together, so all refuse."""
+    with pytest.raises(WrongUsage, match="start_after or a delimiter"):
+        list(store.pages("", start_after="a", delimiter="/"))
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 1000])
+def test_a_delimiter_hides_an_object(store: Store, page_size: int) -> None:
+    """With a delimiter each key is either listed or behind a listed prefix, and each prefix comes once."""
+    write_all(store, TREE)
+
+    pages = list(store.pages("", delimiter="/", page_size=page_size))
+
+    assert in_bytes(found.key for page in pages for found in page.objects) == [key for key in TREE if "/" not in key]
+    assert in_bytes(prefix for page in pages for prefix in page.prefixes) == ["a/", "data/"]
+
+    [below] = store.pages("a/", delimiter="/")
+
+    assert in_bytes(found.key for found in below.objects) == ["a/b", "a/b-c"]
+    assert list(below.prefixes) == ["a/c/"]
+
+
+def test_a_prefix_that_ends_inside_a_name_is_taken_for_a_folder(store: Store) -> None:
+    """A prefix is a beginning of keys, with or without a slash at its end."""
+    write_all(store, TREE)
+
+    assert in_bytes(all_keys(store, "a")) == ["a-b", "a/b", "a/b-c", "a/c/d", "a/c/e", "a0"]
+    assert in_bytes(all_keys(store, "a/b")) == ["a/b", "a/b-c"]
+    assert all_keys(store, "a/b/") == []
+    [page] = store.pages("dat", delimiter="/")
+    assert list(page.prefixes) == ["data/"]
+
+
+_runs = itertools.count()
+_names = st.text(st.sampled_from("a-/0.é"), min_size=1, max_size=5)
+
+
+def test_a_listing_differs_from_the_plain_definition(provider: Provider) -> None:
+    """For any set of keys: those with the prefix, greater than `start_after`, in order, folded at the delimiter."""
+    namespace = provider.uri()
+
+    @settings(
+        max_examples=150 if provider.name == "local" else 15,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    @given(st.sets(_names, max_size=8), st.just("") | _names, st.none() | _names, st.integers(1, 4))
+    def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
+        store, root = provider.open(namespace), f"run-{next(_runs)}/"
+        held = {name for name in names if not provider.quirks.unholdable & kinds_of(name)}
+        if keys.BOTH in provider.quirks.unholdable:
+            held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
+        for name in held:
+            store.write(root + name, b"")
+        if provider.quirks.unholdable & kinds_of(root + prefix + "x"):
+            with pytest.raises(WrongUsage, match="can't be a key"):
+                list(store.pages(root + prefix))
+            return
+        wanted = [root + name for name in in_bytes(held) if name.startswith(prefix)]
+
+        if provider.quirks.byte_order:
+            behind = [key for key in wanted if after is None or key.encode() > (root + after).encode()]
+            start_after = None if after is None else root + after
+            assert all_keys(store, root + prefix, start_after=start_after, page_size=page_size) == behind
+        else:
+            assert in_bytes(all_keys(store, root + prefix, page_size=page_size)) == wanted
+
+        pages = list(store.pages(root + prefix, delimiter="/", page_size=page_size))
+        cut = len(root + prefix)
+        assert in_bytes(found.key for page in pages for found in page.objects) == [
+            key for key in wanted if "/" not in key[cut:]
+        ]
+        assert in_bytes(folded for page in pages for folded in page.prefixes) == in_bytes(
+            {key[: key.index("/", cut) + 1] for key in wanted if "/" in key[cut:]}
+        )
+
+    run()

@@ -1,0 +1,232 @@
+"""What only a folder can do wrong: leave its root, follow links, show what is no object, run with another clock."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, StoreSettings, open_store
+from spark_resources.stores.base import Changed, Deletion
+from tests.stores.providers import all_keys
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "local" / "ns").mkdir(parents=True)
+    return tmp_path / "local" / "ns"
+
+
+@pytest.fixture
+def store(root: Path) -> Store:
+    return opened(root)
+
+
+def opened(root: Path) -> Store:
+    return open_store(Namespace.parse(f"local://{root.name}"), StoreSettings(local_path=str(root.parent)))
+
+
+@pytest.mark.parametrize(
+    "key", ["../secret", "data/../../secret", "..", "/etc/passwd", "data/./x", ".lakegc-tmp/lock", "data/.lakegc-tmp/x"]
+)
+def test_a_key_leads_out_of_the_root(store: Store, root: Path, key: str) -> None:
+    """A key that would lead out of the root, or among lakegc's own files, is refused by every method."""
+    secret = root.parent / "secret"
+    secret.write_bytes(b"secret")
+    store.write("data/x", b"")
+
+    for act in (
+        lambda: store.read(key),
+        lambda: store.stat(key),
+        lambda: store.write(key, b"mine"),
+        lambda: store.write_if_absent(key, b"mine"),
+        lambda: store.copy(key, "copy"),
+        lambda: store.copy("data/x", key),
+    ):
+        with pytest.raises(WrongUsage):
+            act()
+    assert store.delete_many([key])[0].deletion is Deletion.FAILED
+    assert secret.read_bytes() == b"secret"
+
+
+def test_a_link_leads_out_of_the_root(store: Store, root: Path) -> None:
+    """Links are neither listed nor followed, to a file or through a folder, and are counted as unreadable."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "x").write_bytes(b"secret")
+    (root / "data").mkdir()
+    (root / "data" / "folder").symlink_to(outside)
+    (root / "data" / "file").symlink_to(outside / "x")
+    (root / "data" / "dangling").symlink_to(outside / "none")
+
+    pages = list(store.pages(""))
+
+    assert [found.key for page in pages for found in page.objects] == []
+    assert sum(page.unreadable_names for page in pages) == 3
+    assert all_keys(store, "data/", delimiter="/") == []
+    for key in ("data/folder/x", "data/file", "data/dangling", "data/folder/new"):
+        for act in (
+            lambda key=key: store.read(key),
+            lambda key=key: store.stat(key),
+            lambda key=key: store.write(key, b"mine"),
+            lambda key=key: store.write_if_absent(key, b"mine"),
+            lambda key=key: store.copy(key, "copy"),
+        ):
+            with pytest.raises(Refused, match="symbolic link"):
+                act()
+        assert store.delete_many([key])[0].deletion is Deletion.FAILED
+    assert (outside / "x").read_bytes() == b"secret"
+    assert [path.name for path in outside.iterdir()] == ["x"]
+
+
+def test_what_is_no_object_is_listed_or_lost_silently(store: Store, root: Path) -> None:
+    """Names that are not UTF-8, and pipes, are counted; objects beside them are listed."""
+    (root / "data").mkdir()
+    for name in (b"latin-\xe9", b"b\xff"):
+        Path(os.fsdecode(os.fsencode(root / "data") + b"/" + name)).write_bytes(b"")
+    os.mkfifo(root / "data" / "pipe")
+    store.write("data/x", b"")
+
+    pages = list(store.pages("data/", page_size=1))
+
+    assert [found.key for page in pages for found in page.objects] == ["data/x"]
+    assert sum(page.unreadable_names for page in pages) == 3
+    with pytest.raises(NotThere):
+        store.read("data/pipe")
+    assert store.delete_many(["data/pipe"])[0].deletion is Deletion.FAILED
+
+
+def test_a_key_is_object_and_folder(store: Store) -> None:
+    """Where a name is taken by a folder, or a part of the key by an object, writing says so and changes nothing."""
+    store.write("data/x", b"object")
+    store.write("data/folder/y", b"inside")
+
+    for key in ("data/x/z", "data/folder", "data"):
+        with pytest.raises(WrongUsage, match="can't be a key"):
+            store.write(key, b"")
+        with pytest.raises(WrongUsage, match="can't be a key"):
+            store.write_if_absent(key, b"")
+        assert store.delete_many([key])[0].deletion is Deletion.ALREADY_GONE
+    assert all_keys(store) == ["data/folder/y", "data/x"]
+
+
+def test_an_empty_folder_is_left_or_one_too_many_goes(store: Store, root: Path) -> None:
+    """With its last object a folder goes, and the parents this empties; one with an object stays, as does the root."""
+    store.write("data/a/b/x", b"")
+    store.write("data/a/y", b"")
+
+    store.delete_many(["data/a/b/x"])
+
+    assert not (root / "data" / "a" / "b").exists()
+    assert (root / "data" / "a").exists()
+
+    store.delete_many(["data/a/y"])
+
+    assert not (root / "data").exists()
+    assert root.exists()
+
+
+def test_empty_folders_are_prefixes(store: Store, root: Path) -> None:
+    """A folder without objects in it, however deep, is no common prefix."""
+    (root / "data" / "empty" / "deeper").mkdir(parents=True)
+    store.write("data/full/x", b"")
+
+    [page] = store.pages("data/", delimiter="/")
+
+    assert list(page.prefixes) == ["data/full/"]
+
+
+def test_an_unfinished_write_is_listed(store: Store, root: Path) -> None:
+    """What a killed writer leaves is listed nowhere, and is in nobody's way."""
+    store.write("data/x", b"whole")
+    (root / ".lakegc-tmp" / f"{os.getpid()}-1-1").write_bytes(b"half")
+
+    store.write("data/y", b"")
+
+    assert all_keys(store) == ["data/x", "data/y"]
+    assert all_keys(store, ".lakegc-tmp/") == []
+    assert [page.prefixes for page in store.pages("", delimiter="/")] == [["data/"]]
+
+
+def test_the_folder_of_another_namespace_shows_its_working_files(store: Store, root: Path) -> None:
+    """A namespace inside another one's folder has its objects listed there, and nothing of lakegc's own."""
+    (root / "inner").mkdir()
+    inner = open_store(Namespace.parse("local://ns/inner"), StoreSettings(local_path=str(root.parent)))
+    inner.write("data/x", b"")
+
+    assert all_keys(store) == ["inner/data/x"]
+
+
+def test_the_sandboxs_clock_is_not_the_files(root: Path) -> None:
+    """With a clock file, the store's time, its offset and the dates of what is written agree."""
+    (root.parent / ".clock").write_text(json.dumps({"offset_seconds": -86_400.5}))
+    store = opened(root)
+
+    store.write("data/x", b"")
+    store.copy("data/x", "data/y")
+
+    assert store.clock_offset == timedelta(seconds=-86_400.5)
+    assert abs(store.now() - (datetime.now(UTC) - timedelta(seconds=86_400.5))) < timedelta(seconds=2)
+    for key in ("data/x", "data/y"):
+        assert timedelta(0) <= store.now() - store.stat(key).modified < timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"offset_seconds": "soon"}', '{"offset_seconds": 1e300}'])
+def test_a_damaged_clock_reads_as_no_offset(root: Path, content: str) -> None:
+    """A clock file that can't be read is an error: a wrong clock makes young objects look old."""
+    store = opened(root)
+    (root.parent / ".clock").write_text(content)
+
+    with pytest.raises(Unavailable, match="offset_seconds"):
+        store.now()
+    with pytest.raises(Unavailable, match="offset_seconds"):
+        store.write("data/x", b"")
+
+
+def test_a_folder_that_may_not_be_read_lists_as_empty(store: Store, root: Path) -> None:
+    """A folder without the right to read it is an error, and no shorter listing."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    store.write("data/x", b"")
+    os.seteuid(65_534)
+    try:
+        with pytest.raises(Forbidden):
+            list(store.pages(""))
+        with pytest.raises(Forbidden):
+            store.read("data/x")
+        with pytest.raises(Forbidden):
+            store.write("data/y", b"")
+    finally:
+        os.seteuid(0)
+
+
+def _count(root: str, times: int) -> None:
+    store = opened(Path(root))
+    while times:
+        data, tag = store.read_with_tag("counter")
+        try:
+            store.replace_if_unchanged("counter", str(int(data) + 1).encode(), tag)
+        except Changed:
+            continue
+        times -= 1
+
+
+def test_another_process_loses_an_increment(store: Store, root: Path) -> None:
+    """The conditional replace is atomic between processes too."""
+    store.write("counter", b"0")
+    spawned = multiprocessing.get_context("spawn")
+    processes = [spawned.Process(target=_count, args=(str(root), 20)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert store.read("counter") == b"60"
+    assert [path.name for path in (root / ".lakegc-tmp").iterdir()] == ["lock"]

@@ -1,0 +1,151 @@
+"""Reading, writing, copying and deleting single objects; and what each says where it can't."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark_resources.errors import Forbidden, NotThere, WrongUsage
+from spark_resources.stores import Store
+from spark_resources.stores.base import AlreadyThere, Changed, Deletion
+from tests.stores.providers import Provider, all_keys, write_all
+
+
+def test_an_object_comes_back_changed(store: Store) -> None:
+    """Bytes come back as they were written: empty ones, binary ones, and more than a server keeps in one piece."""
+    for data in (b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000):
+        store.write("data/x", data)
+
+        assert store.read("data/x") == data
+        assert store.stat("data/x").size == len(data)
+        assert store.read_with_tag("data/x")[0] == data
+
+
+def test_a_missing_object_reads_as_empty(store: Store) -> None:
+    """What isn't there is named in an error, whatever is done with it."""
+    store.write("data/folder/x", b"")
+
+    for key in ("data/none", "none", "data/folder", "data/folder/x/y"):
+        for look in (store.read, store.stat, store.read_with_tag, lambda key: store.copy(key, "copy")):
+            with pytest.raises(NotThere, match=key):
+                look(key)
+    assert all_keys(store) == ["data/folder/x"]
+
+
+def test_a_missing_bucket_is_taken_for_a_missing_object(provider: Provider) -> None:
+    """A bucket or root that isn't there is told as such by every method, also by those that look at one key."""
+    scheme = "s3" if provider.is_s3 else "local"
+    store = provider.open(f"{scheme}://no-such-place/ns")
+
+    for act in (
+        lambda: store.stat("data/x"),
+        lambda: store.read("data/x"),
+        lambda: store.write("data/x", b""),
+        lambda: store.write_if_absent("data/x", b""),
+        lambda: store.replace_if_unchanged("data/x", b"", "tag"),
+        lambda: store.copy("data/x", "data/y"),
+    ):
+        with pytest.raises(NotThere, match=r"no-such-place.*does not exist"):
+            act()
+    assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.FAILED]
+
+
+@pytest.mark.parametrize("wrong", [{"s3_access_key_id": "AKIANOBODY"}, {"s3_secret_access_key": "wrong"}])
+def test_wrong_credentials_read_as_absence(provider: Provider, wrong: dict[str, str]) -> None:
+    """Credentials that the store refuses are named as the cause by every method, with the setting to check."""
+    if not provider.is_s3:
+        pytest.skip("local: a folder has no credentials; test_local has its rights")
+    if not provider.checks_credentials:
+        pytest.skip(f"{provider.name}: {provider.reasons['credentials']}")
+    uri = provider.uri()
+    provider.open(uri).write("data/x", b"")
+    known = provider.settings.model_copy(update={"s3_secret_access_key": None}).model_dump()
+    secret = provider.settings.s3_secret_access_key
+    assert secret is not None
+    settings = type(provider.settings).model_validate(
+        known | {"s3_secret_access_key": secret.get_secret_value()} | wrong
+    )
+    store = type(provider)(**(vars(provider) | {"settings": settings})).open(uri)
+
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("data/x"),
+        lambda: store.write("data/x", b""),
+        lambda: store.write_if_absent("data/y", b""),
+        store.now,
+    ):
+        with pytest.raises(Forbidden, match="LAKEGC_S3_"):
+            act()
+    for act in (lambda: store.stat("data/x"), lambda: store.stat("data/none")):
+        with pytest.raises(Forbidden):
+            act()
+    [result] = store.delete_many(["data/x"])
+    assert result.deletion is Deletion.FAILED
+    assert result.code
+
+
+def test_a_copy_loses_the_content_or_the_original(store: Store) -> None:
+    """A copy has the content of its source, replaces its target, and leaves the source as it was."""
+    write_all(store, ["data/x", "data/y"])
+
+    store.copy("data/x", "data/y")
+    store.copy("data/x", "data/deeper/z")
+
+    assert [store.read(key) for key in ("data/x", "data/y", "data/deeper/z")] == [b"data/x"] * 3
+    with pytest.raises(WrongUsage, match="onto itself"):
+        store.copy("data/x", "data/x")
+
+
+def test_the_stores_clock_is_taken_for_another(store: Store, provider: Provider) -> None:
+    """The store's clock, here the machine's, is told with its zone, and an object is dated by it."""
+    before = store.now()
+    store.write("data/x", b"")
+    after = store.now()
+    modified = store.stat("data/x").modified
+
+    assert abs(before - datetime.now(UTC)) < timedelta(seconds=5)
+    assert modified.utcoffset() == timedelta(0)
+    assert before - provider.quirks.time_resolution <= modified <= after + provider.quirks.time_resolution
+    assert store.clock_offset == timedelta(0)
+    assert [found.modified for page in store.pages("") for found in page.objects] == [modified]
+
+
+def test_a_listing_tells_another_size_or_checksum_than_a_look(store: Store) -> None:
+    """An object is the same in a listing and looked at alone."""
+    store.write("data/x", b"12345")
+
+    [found] = [found for page in store.pages("") for found in page.objects]
+
+    assert found == store.stat("data/x")
+    assert found.size == 5
+
+
+def test_a_conditional_write_overwrites(store: Store) -> None:
+    """A write that must not overwrite doesn't; one that must find an object unchanged doesn't either."""
+    first = store.write_if_absent("lease", b"one")
+    with pytest.raises(AlreadyThere, match="lease"):
+        store.write_if_absent("lease", b"two")
+
+    assert store.read_with_tag("lease") == (b"one", first)
+
+    second = store.replace_if_unchanged("lease", b"three", first)
+    with pytest.raises(Changed, match="lease"):
+        store.replace_if_unchanged("lease", b"four", first)
+
+    assert store.read_with_tag("lease") == (b"three", second)
+
+    third = store.write("lease", b"five")
+
+    assert third not in (first, second)
+    assert store.read_with_tag("lease")[1] == third
+
+
+def test_replacing_what_is_gone_brings_it_back(store: Store) -> None:
+    """A replacement of an object that isn't there any more is refused and writes nothing."""
+    tag = store.write("lease", b"one")
+    store.delete_many(["lease"])
+
+    with pytest.raises(Changed, match="gone"):
+        store.replace_if_unchanged("lease", b"two", tag)
+    assert all_keys(store) == []

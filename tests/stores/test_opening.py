@@ -1,0 +1,92 @@
+"""Which store a namespace opens, and what the settings show and carry."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from spark_resources.errors import WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import StoreSettings, open_store
+
+SETTINGS = StoreSettings(
+    s3_endpoint_url="http://127.0.0.1:1",
+    s3_access_key_id="AKIA",
+    s3_secret_access_key=SecretStr("hush-hush"),
+    s3_session_token=SecretStr("hush-token"),
+)
+
+
+def test_a_secret_is_printed() -> None:
+    """Settings and stores show no secret, and settings survive the way to an executor with it."""
+    store = open_store(Namespace.parse("s3://bucket/ns"), SETTINGS)
+
+    for text in (repr(SETTINGS), str(SETTINGS), SETTINGS.model_dump_json(), store.where, repr(store)):
+        assert "hush" not in text
+    again = pickle.loads(pickle.dumps(SETTINGS))
+    assert again == SETTINGS
+    assert again.s3_secret_access_key.get_secret_value() == "hush-hush"
+
+
+def test_a_password_in_the_end_point_is_printed() -> None:
+    """What names a store leaves out credentials that somebody wrote into its URL."""
+    settings = SETTINGS.model_copy(update={"s3_endpoint_url": "http://me:hush@127.0.0.1:9000"})
+
+    assert open_store(Namespace.parse("s3://bucket/ns"), settings).where == "s3://bucket/ns at 127.0.0.1:9000"
+
+
+def test_settings_are_changed_or_misspelt() -> None:
+    """Settings can't be changed once made, and an unknown one is refused."""
+    with pytest.raises(ValidationError):
+        SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
+    with pytest.raises(ValidationError):
+        StoreSettings.model_validate({"s3_endpoint": "http://127.0.0.1:1"})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "wanted", "is_path_style"),
+    [(None, None, False), ("http://x", None, True), ("http://x", False, False), (None, True, True)],
+)
+def test_a_lookalike_is_asked_for_a_host_it_does_not_have(
+    endpoint: str | None, wanted: bool | None, is_path_style: bool
+) -> None:
+    """The bucket goes into the path where an end point is set, unless the settings say otherwise."""
+    assert StoreSettings(s3_endpoint_url=endpoint, s3_path_style=wanted).uses_path_style is is_path_style
+
+
+@pytest.mark.parametrize("uri", ["mem://bucket/ns", "gs://bucket/ns", "https://account.blob.core.windows.net/c/ns"])
+def test_a_scheme_that_nobody_reads_is_opened(uri: str) -> None:
+    """A scheme without a store is refused, with those that have one."""
+    with pytest.raises(WrongUsage, match="s3:// and local://"):
+        open_store(Namespace.parse(uri), SETTINGS)
+
+
+def test_a_local_namespace_without_its_path_is_opened() -> None:
+    """Where the local adapter's path isn't known, the setting is named."""
+    with pytest.raises(WrongUsage, match="LAKEGC_LOCAL_PATH"):
+        open_store(Namespace.parse("local://repo"), StoreSettings())
+
+
+def test_the_spellings_of_a_local_namespace_are_two_places(tmp_path: Path) -> None:
+    """`local://<name>` and `local:///<configured path>/<name>` are one folder; a path elsewhere is refused."""
+    settings = StoreSettings(local_path=str(tmp_path))
+    (tmp_path / "repo").mkdir()
+    short = open_store(Namespace.parse("local://repo"), settings)
+    long = open_store(Namespace.parse(f"local://{tmp_path}/repo"), settings)
+
+    short.write("data/x", b"same")
+
+    assert long.read("data/x") == b"same"
+    for elsewhere in ("local:///somewhere/else", f"local://{tmp_path}-other/repo", f"local://{tmp_path}"):
+        with pytest.raises(WrongUsage, match="LAKEGC_LOCAL_PATH"):
+            open_store(Namespace.parse(elsewhere), settings)
+
+
+@pytest.mark.parametrize("uri", ["local://repo/../other", "local://../other", "local://a//b", "local://./a"])
+def test_a_local_namespace_leads_out_of_its_path(tmp_path: Path, uri: str) -> None:
+    """A namespace whose name isn't one folder under the configured path is refused."""
+    with pytest.raises(WrongUsage):
+        open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))

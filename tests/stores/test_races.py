@@ -1,0 +1,78 @@
+"""Several writers at once: exactly one of them gets what only one may have."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from spark_resources.stores import Store
+from spark_resources.stores.base import AlreadyThere, Changed
+from tests.stores.providers import Provider
+
+WRITERS = 8
+TURNS = 3
+
+
+def winners(act: Callable[[bytes], object]) -> list[bytes]:
+    """The contents whose writers were not refused; all start at once, and no two write the same."""
+    start = threading.Barrier(WRITERS)
+
+    def wins(number: int) -> bytes | None:
+        content = f"writer {number}".encode()
+        start.wait()
+        try:
+            act(content)
+        except (AlreadyThere, Changed):
+            return None
+        return content
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        return [content for content in writers.map(wins, range(WRITERS)) if content is not None]
+
+
+def test_two_take_the_same_lease(store: Store, provider: Provider) -> None:
+    """Of many that write a key if it is absent, one does, and it is its content that stands there."""
+    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    for turn in range(TURNS):
+        won = winners(partial(store.write_if_absent, f"lease-{turn}"))
+
+        assert len(won) == 1
+        assert store.read(f"lease-{turn}") == won[0]
+
+
+def test_two_renew_the_same_lease(store: Store, provider: Provider) -> None:
+    """Of many that replace what they all have seen, one does, and it is its content that stands there."""
+    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    store.write("lease", b"nobody's")
+    for turn in range(TURNS):
+        _, tag = store.read_with_tag("lease")
+
+        def renew(content: bytes, turn: int = turn, tag: str = tag) -> None:
+            store.replace_if_unchanged("lease", content + f" in turn {turn}".encode(), tag)
+
+        won = winners(renew)
+
+        assert len(won) == 1
+        assert store.read("lease").startswith(won[0])
+
+
+def test_an_increment_is_lost(store: Store, provider: Provider) -> None:
+    """Counting by read and conditional replace, from several threads, loses no count."""
+    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    store.write("counter", b"0")
+
+    def count(times: int) -> None:
+        while times:
+            data, tag = store.read_with_tag("counter")
+            try:
+                store.replace_if_unchanged("counter", str(int(data) + 1).encode(), tag)
+            except Changed:
+                continue
+            times -= 1
+
+    with ThreadPoolExecutor(3) as counters:
+        list(counters.map(count, [4] * 3))
+
+    assert store.read("counter") == b"12"

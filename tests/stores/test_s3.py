@@ -1,0 +1,279 @@
+"""What only S3 can do wrong: strange answers, tags that are no MD5, copies in parts, a server that isn't there."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+
+import pytest
+
+from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import Quirks, Store, StoreSettings, open_store
+from spark_resources.stores.base import Deletion
+from spark_resources.stores.s3_copy import copy_object
+from spark_resources.stores.s3_listing import parsed
+from tests.servers import S3Server
+from tests.stores.providers import answering
+
+XML = {"Content-Type": "application/xml"}
+MD5 = Quirks(md5_etags=True)
+
+
+@pytest.fixture(params=["seaweedfs", "moto_server"])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    server: S3Server = request.getfixturevalue(request.param)
+    server.make_bucket("s3-tests")
+    return server
+
+
+def on(server: S3Server, name: str, quirks: Quirks = MD5) -> Store:
+    return open_store(Namespace.parse(f"s3://s3-tests/{name}"), server.settings(), quirks=quirks)
+
+
+def at(settings: StoreSettings) -> Store:
+    return open_store(Namespace.parse("s3://bucket/ns"), settings)
+
+
+def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding: str = "url") -> bytes:
+    """A listing of these (encoded) keys."""
+    contents = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2026-03-31T10:00:00.123Z</LastModified><ETag>&quot;e&quot;</ETag>"
+        "<Size>3</Size></Contents>"
+        for key in keys
+    )
+    return (
+        f'<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{more}'
+        f"<EncodingType>{encoding}</EncodingType>{contents}</ListBucketResult>"
+    ).encode()
+
+
+# --- tags -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_uploads_tag_is_doubted(server: S3Server) -> None:
+    """A plain upload to a store known for MD5 tags has one; without that knowledge nothing is sure."""
+    store = on(server, "plain")
+    store.write("data/x", b"content")
+
+    assert store.etag_is_md5("data/x")
+    assert store.stat("data/x").checksum == hashlib.md5(b"content").hexdigest()
+    assert not on(server, "plain", Quirks()).etag_is_md5("data/x")
+    with pytest.raises(NotThere):
+        store.etag_is_md5("data/none")
+
+
+def test_the_tag_of_a_multipart_upload_is_taken_for_an_md5(server: S3Server) -> None:
+    """An object uploaded in parts, even in one, has a tag that says nothing of its content."""
+    client = server.client()
+    place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
+    upload = client.create_multipart_upload(**place)["UploadId"]
+    part = client.upload_part(**place, UploadId=upload, PartNumber=1, Body=b"content")
+    client.complete_multipart_upload(
+        **place, UploadId=upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    )
+
+    assert not on(server, "parts").etag_is_md5("data/x")
+
+
+def test_the_tag_of_an_object_under_kms_is_taken_for_an_md5(moto_server: S3Server) -> None:
+    """A KMS-encrypted object's tag looks like an MD5 and isn't one."""
+    moto_server.make_bucket("s3-tests")
+    moto_server.client().put_object(
+        Bucket="s3-tests", Key="kms/data/x", Body=b"content", ServerSideEncryption="aws:kms", SSEKMSKeyId="key"
+    )
+
+    assert not on(moto_server, "kms").etag_is_md5("data/x")
+
+
+def test_a_head_that_is_refused_for_its_key_stops_the_mark() -> None:
+    """An object under a key of the client's own can't be looked at (400): its tag is no MD5, and that is no error."""
+    with answering(400, b"") as answers:
+        store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), quirks=MD5)
+
+        assert not store.etag_is_md5("data/x")
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_in_parts_loses_metadata(server: S3Server) -> None:
+    """A copy keeps content, type and the user's metadata, in one request and in parts."""
+    client = server.client()
+    data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5
+    client.put_object(
+        Bucket="s3-tests", Key="copies/é +x", Body=data, Metadata={"owner": "me"}, ContentType="text/x-own"
+    )
+    head = client.head_object(Bucket="s3-tests", Key="copies/é +x")
+
+    copy_object(client, "s3-tests", "copies/é +x", "copies/one", head)
+    copy_object(client, "s3-tests", "copies/é +x", "copies/parts", head, one_request=5 * 1024 * 1024)
+
+    for key in ("copies/one", "copies/parts"):
+        copy = client.get_object(Bucket="s3-tests", Key=key)
+        assert copy["Body"].read() == data
+        assert (copy["Metadata"], copy["ContentType"]) == ({"owner": "me"}, "text/x-own")
+    assert "-2" in client.head_object(Bucket="s3-tests", Key="copies/parts")["ETag"]
+
+
+# --- servers that aren't there, or aren't S3 --------------------------------------------------------------------------
+
+
+def test_nobody_answers() -> None:
+    """An end point without a server is named as the cause, with the setting to check."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    settings = StoreSettings(
+        s3_endpoint_url=url, s3_access_key_id="a", s3_secret_access_key="b", connect_timeout=2, max_attempts=1
+    )
+    _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
+
+
+def test_an_answer_never_comes() -> None:
+    """A server that takes the request and says nothing is given up after the time-out."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        settings = StoreSettings(
+            s3_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
+            s3_access_key_id="a",
+            s3_secret_access_key="b",
+            read_timeout=0.2,
+            max_attempts=1,
+        )
+        _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
+
+
+def test_a_busy_server_is_not_asked_again() -> None:
+    """What says 503 is asked as often as configured, and then it is an error."""
+    body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+    with answering(503, body, XML) as answers:
+        store = at(answers.settings(max_attempts=2))
+
+        with pytest.raises(Unavailable, match="SlowDown"):
+            store.read("data/x")
+        assert len(answers.seen) == 2
+
+
+def _is_unavailable(store: Store, match: str) -> None:
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("data/x"),
+        lambda: store.stat("data/x"),
+        lambda: store.write("data/x", b""),
+        store.now,
+    ):
+        with pytest.raises(Unavailable, match=match) as caught:
+            act()
+        assert not isinstance(caught.value, NotThere)
+    [result] = store.delete_many(["data/x"])
+    assert result.deletion is Deletion.FAILED
+    assert result.code
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
+def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
+    """A web server that is no S3 says nothing about objects: a listing or a look is an error, not absence."""
+    with answering(status, body, {"Content-Type": "text/html"}) as answers:
+        store = at(answers.settings())
+        looks = [lambda: list(store.pages("data/")), store.now]
+        if status == 404:
+            looks += [lambda: store.read("data/x"), lambda: store.stat("data/x")]  # type: ignore[list-item,return-value]
+        for look in looks:
+            with pytest.raises(Unavailable) as caught:
+                look()
+            assert not isinstance(caught.value, NotThere)
+
+
+# --- answers to listings ----------------------------------------------------------------------------------------------
+
+
+def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
+    """A document that ends early, or doesn't say whether more follows, or where, is an error."""
+    whole = listing("ns/data/x")
+    for body in (
+        whole[:-40],
+        listing("ns/data/x", more=""),
+        listing("ns/data/x", more="<IsTruncated>true</IsTruncated>"),
+        listing("ns/data/x").replace(b"<Size>3</Size>", b""),
+        listing("ns/data/x").replace(b"2026-03-31", b"yesterday"),
+        listing("ns/data/x").replace(b"00.123Z", b"00"),
+        b"",
+    ):
+        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
+            list(at(answers.settings()).pages("data/"))
+
+
+def test_a_listing_goes_round_in_circles() -> None:
+    """A server that answers with the same page for ever is an error after the second one."""
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+    with answering(200, listing("ns/data/x", more=more), XML) as answers:
+        with pytest.raises(Unavailable, match="for ever"):
+            list(at(answers.settings()).pages("data/"))
+        assert len(answers.seen) == 2
+
+
+@pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
+def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
+    """A key that doesn't begin with what was asked for stops everything."""
+    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
+        list(at(answers.settings()).pages("data/"))
+    assert caught.value.invariant == 5
+
+
+def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
+    """A key whose bytes are not UTF-8 is counted as unreadable; its neighbours are listed."""
+    with answering(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as answers:
+        [page] = at(answers.settings()).pages("data/")
+
+    assert [found.key for found in page.objects] == ["data/a b", "data/a+b", "data/é"]
+    assert page.unreadable_names == 1
+
+
+def test_a_key_is_decoded_that_was_not_encoded() -> None:
+    """Where the server didn't encode the keys, they are taken as they stand."""
+    [found] = parsed(listing("ns/data/a%2Fb+c", encoding="")).objects
+
+    assert (found.key, found.size, found.etag) == ("ns/data/a%2Fb+c", 3, "e")
+
+
+# --- answers to deletes -----------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_the_answer_leaves_out_counts_as_deleted() -> None:
+    """Only a key that the store's answer names is deleted; one with an error, or left out, has failed."""
+    body = (
+        b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
+        b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
+    )
+    with answering(200, body, XML) as answers:
+        results = at(answers.settings()).delete_many(["c", "a", "b"])
+
+    assert [(result.key, result.deletion, result.code) for result in results] == [
+        ("c", Deletion.FAILED, "NoAnswer"),
+        ("a", Deletion.DELETED, ""),
+        ("b", Deletion.FAILED, "AccessDenied"),
+    ]
+
+
+def test_one_bad_key_fails_a_whole_batch() -> None:
+    """A batch that the store can't read is deleted key by key."""
+    body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
+    with answering(400, body, XML) as answers:
+        results = at(answers.settings()).delete_many(["a", "b"])
+
+        assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE"]
+    assert [result.code for result in results] == ["MalformedXML"] * 2
+
+
+def test_a_store_without_a_date_is_given_this_machines() -> None:
+    """Where the store doesn't say its time, no time is made up."""
+    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+        at(answers.settings()).now()
+
+
+def test_a_profile_that_is_not_there_is_ignored() -> None:
+    """A profile that the machine doesn't have is an error of usage, before anything is sent."""
+    with pytest.raises(WrongUsage, match="no-such-profile"):
+        at(StoreSettings(s3_profile="no-such-profile"))
