@@ -10,9 +10,11 @@ import base64
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -59,7 +61,7 @@ _CREDENTIAL_ERRORS = (
 def s3_client(settings: StoreSettings) -> S3Client:
     """A client for these settings; nothing is sent yet. Raises `WrongUsage` for a profile that isn't there."""
     try:
-        session = boto3.session.Session(profile_name=settings.s3_profile)
+        session = _session(settings.s3_profile)
         region = settings.s3_region or session.region_name or "us-east-1"
         client: S3Client = session.client(
             "s3",
@@ -76,6 +78,19 @@ def s3_client(settings: StoreSettings) -> S3Client:
     # boto3 sends a CRC with a batch of deletes; older lookalikes ask for the MD5 of before and refuse without it.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     return client
+
+
+def _session(profile: str | None) -> boto3.session.Session:
+    """A new session, so that credentials are read anew, but with the service models that were read before."""
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _models())
+    return boto3.session.Session(botocore_session=session, profile_name=profile)
+
+
+@lru_cache(maxsize=1)
+def _models() -> Any:
+    """boto3's service models; reading them takes most of the time that a client takes to make."""
+    return botocore.session.get_session().get_component("data_loader")
 
 
 def _config(settings: StoreSettings) -> Config:
