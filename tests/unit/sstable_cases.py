@@ -127,6 +127,7 @@ def assemble(
     says: Mapping[str, bytes | None] | None = None,
     like: Sequence[bytes] | None = None,
     index: Callable[[Assembly, list[Handle]], Handle] | None = None,
+    properties: Callable[[list[tuple[bytes, bytes]]], list[tuple[bytes, bytes]]] = sorted,
     metaindex: Callable[[Handle], bytes] | None = None,
     before_footer: bytes = b"",
     footer: Callable[[Handle, Handle], bytes] | None = None,
@@ -137,9 +138,8 @@ def assemble(
     top = (index or one_level)(assembly, handles)
     source = like if like is not None else [each for each in blocks if isinstance(each, bytes)]
     stated = {**own_properties(source), **(says or {})}
-    records = sorted((name.encode(), value) for name, value in stated.items() if value is not None)
-    properties = assembly.add(block(*records, interval=1 << 30))
-    meta = assembly.add((metaindex or metaindex_of)(properties))
+    records = properties([(name.encode(), value) for name, value in stated.items() if value is not None])
+    meta = assembly.add((metaindex or metaindex_of)(assembly.add(block(*records, interval=1 << 30))))
     assembly.out += before_footer
     return bytes(assembly.out) + (footer or footer_of)(meta, top)
 
@@ -395,6 +395,11 @@ def _properties() -> list[Damaged]:
         says("two levels that are one", index=TWO_LEVELS),
         says("another order of keys", order=b"rocksdb.ReverseBytewiseComparator"),
         says("a user property that is not UTF-8", more=b"\xff"),
+        Damaged("properties in another order", assemble([GOOD], properties=lambda found: sorted(found, reverse=True))),
+        Damaged(
+            "a property twice",
+            assemble([GOOD], properties=lambda found: sorted([*found, (b"type", b"metaranges"), (b"type", b"ranges")])),
+        ),
         Damaged("one level that is two", assemble(_numbered_blocks(3), index=two_levels)),
     ]
 
@@ -402,8 +407,13 @@ def _properties() -> list[Damaged]:
 def _indexes() -> list[Damaged]:
     blocks = _numbered_blocks(20)
 
-    def named(what: str, pick: Callable[[list[Handle]], Sequence[Handle]]) -> Damaged:
-        return Damaged(what, assemble(blocks, index=lambda assembly, handles: assembly.add(index_block(pick(handles)))))
+    def named(
+        what: str, pick: Callable[[list[Handle]], Sequence[Handle]], like: Sequence[bytes] | None = None
+    ) -> Damaged:
+        def index(assembly: Assembly, handles: list[Handle]) -> Handle:
+            return assembly.add(index_block(pick(handles)))
+
+        return Damaged(what, assemble(blocks, index=index, like=like))
 
     def parts(what: str, pick: Callable[[list[Handle]], Sequence[Handle]], split: int = 2) -> Damaged:
         def index(assembly: Assembly, handles: list[Handle]) -> Handle:
@@ -420,6 +430,11 @@ def _indexes() -> list[Damaged]:
         named("an index without its first block", lambda handles: handles[1:]),
         named("an index without its last block", lambda handles: handles[:-1]),
         named("an index without one block", lambda handles: handles[:2] + handles[3:]),
+        named("a first block that nothing counts", lambda handles: handles[1:], blocks[1:]),
+        named("a last block that nothing counts", lambda handles: handles[:-1], blocks[:-1]),
+        named("a block that nothing counts", lambda handles: handles[:2] + handles[3:], blocks[:2] + blocks[3:]),
+        named("blocks that nothing counts", lambda handles: [], [block()]),
+        Damaged("no block at all", assemble([], like=[block()])),
         named("an index with one block twice", lambda handles: [*handles[:2], *handles[1:]]),
         named("an index in another order", lambda handles: handles[::-1]),
         named("an index that goes on", lambda handles: [*handles, Handle(handles[-1].end, 8)]),

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.model import Commit
 from spark_resources.sstable import (
     ENTRY_SCHEMA,
+    Branch,
     Decoder,
     Entry,
+    RangeRef,
+    Record,
+    Tag,
     default_decoder,
     read_branches,
     read_commits,
@@ -27,10 +36,13 @@ from spark_resources.sstable import (
     verify_table,
     write_branches,
     write_range,
+    write_table,
 )
 from spark_resources.sstable.blocks import open_table
-from spark_resources.sstable.decoders import VECTORISED_FROM, decoders
-from tests.unit.sstable_cases import DAMAGED, WHOLE, Damaged, Whole
+from spark_resources.sstable.decoders import READABLE, VECTORISED_FROM, decoders
+from spark_resources.sstable.values import put_branch, put_commit, put_range_ref, put_tag, put_value, split_value
+from spark_resources.sstable.wire import put_bytes_field, put_varint_field
+from tests.unit.sstable_cases import DAMAGED, NUMBERED, WHOLE, Damaged, Whole, assemble, data_block
 
 NAME = "5" * 64
 COLUMNS = tuple(ENTRY_SCHEMA.names)
@@ -157,6 +169,104 @@ def test_a_table_of_one_kind_is_not_read_as_another() -> None:
     for read in (read_ranges, read_commits, read_branches, read_tags):
         with pytest.raises(DamagedData, match="it holds ranges of objects, not"):
             read(_small(), name=NAME)
+
+
+RANGE = RangeRef("a" * 64, b"a", b"m", 10, 2)
+BRANCH = put_branch(Branch("main", "c" * 64))
+COMMIT = put_commit(Commit("c" * 64, (), datetime(2026, 1, 1, tzinfo=UTC), ""))
+
+
+def _metarange(**changes: Any) -> bytes:
+    record = put_range_ref(replace(RANGE, **changes))
+    return write_table([record], {"type": "metaranges"}).data
+
+
+def _dump(record: Record, entity: str) -> bytes:
+    return write_table([record], {"type": "ranges", "entity": entity}).data
+
+
+def _extended(record: Record, *more: bytes) -> Record:
+    identity, data = split_value(record.value)
+    return Record(record.key, put_value(identity, data + b"".join(more)))
+
+
+def _pair(key: bytes, value: bytes) -> bytes:
+    return put_bytes_field(6, put_bytes_field(1, key) + put_bytes_field(2, value))
+
+
+BROKEN_METADATA = {
+    "a range whose id is none": (read_ranges, _metarange(id="A" * 64)),
+    "a range whose id is short": (read_ranges, _metarange(id="a" * 63)),
+    "a range whose id is a path": (read_ranges, _metarange(id="../" + "a" * 61)),
+    "a range whose id has a line more": (read_ranges, _metarange(id="a" * 64 + "\n")),
+    "a range of negative size": (read_ranges, _metarange(estimated_size=-1)),
+    "a range of negative count": (read_ranges, _metarange(count=-1)),
+    "a range under another key": (
+        read_ranges,
+        write_table([Record(b"n", put_range_ref(RANGE).value)], {"type": "metaranges"}).data,
+    ),
+    "a range with an unknown field": (
+        read_ranges,
+        write_table([_extended(put_range_ref(RANGE), put_varint_field(5, 1))], {"type": "metaranges"}).data,
+    ),
+    "a branch under another name": (read_branches, _dump(Record(b"dev", BRANCH.value), "branch")),
+    "a branch with an unknown field": (read_branches, _dump(_extended(BRANCH, put_varint_field(6, 1)), "branch")),
+    "a branch with two commits": (read_branches, _dump(_extended(BRANCH, put_bytes_field(2, b"d")), "branch")),
+    "a tag with an unknown field": (
+        read_tags,
+        _dump(_extended(put_tag(Tag("v1", "c")), put_varint_field(3, 1)), "tag"),
+    ),
+    "a commit under another id": (read_commits, _dump(Record(b"d" * 64, COMMIT.value), "commit")),
+    "a commit with an unknown field": (read_commits, _dump(_extended(COMMIT, put_varint_field(10, 1)), "commit")),
+    "a commit without a date": (
+        read_commits,
+        _dump(Record(b"c", put_value(b"c", put_bytes_field(1, b"c"))), "commit"),
+    ),
+    "a commit with a date that is none": (
+        read_commits,
+        _dump(
+            Record(b"c", put_value(b"c", put_bytes_field(1, b"c") + put_bytes_field(4, put_varint_field(1, 1 << 60)))),
+            "commit",
+        ),
+    ),
+    "a commit with a key twice": (
+        read_commits,
+        _dump(_extended(COMMIT, _pair(b"k", b"1"), _pair(b"k", b"2")), "commit"),
+    ),
+    "a message that is not UTF-8": (read_commits, _dump(_extended(COMMIT, put_bytes_field(3, b"\xff")), "commit")),
+    "a parent that is not UTF-8": (read_commits, _dump(_extended(COMMIT, put_bytes_field(7, b"\xff")), "commit")),
+}
+
+
+@pytest.mark.parametrize(("read", "data"), BROKEN_METADATA.values(), ids=BROKEN_METADATA.keys())
+def test_broken_metadata_is_never_read(read: Callable[..., Any], data: bytes) -> None:
+    """A metarange or dump with one record that isn't as it must be is refused as a whole."""
+    with pytest.raises(DamagedData, match=NAME):
+        read(data, name=NAME)
+
+
+def test_the_records_that_were_broken_above_are_whole_without_that() -> None:
+    """What the test above breaks can be read as long as it isn't broken."""
+    assert read_ranges(_metarange(), name=NAME) == [RANGE]
+    assert [branch.id for branch in read_branches(_dump(BRANCH, "branch"), name=NAME)] == ["main"]
+    assert [commit.id for commit in read_commits(_dump(_extended(COMMIT, _pair(b"k", b"1")), "commit"), name=NAME)] == [
+        "c" * 64
+    ]
+
+
+@pytest.mark.parametrize(("largest", "words"), [(5000, "holds more than"), (30, "keys of one block")])
+def test_a_table_can_not_fill_the_memory(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a table holds is bounded, blocks and keys, before it is held."""
+    data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
+    monkeypatch.setattr("spark_resources.sstable.blocks.LARGEST", largest)
+    with pytest.raises(DamagedData, match=words):
+        read_entries(data, name=NAME, decoder=READABLE)
+
+
+def test_an_empty_file_is_called_empty() -> None:
+    """The commonest damage of all has words of its own."""
+    with pytest.raises(DamagedData, match="it is empty"):
+        read_entries(b"", name=NAME)
 
 
 def test_properties_are_read_without_the_records() -> None:
