@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 ONE_REQUEST = 5 * 1024**3  # bytes: the most that CopyObject takes
 _PART = 512 * 1024**2
 
-# A copy in parts is a new upload: what it is to keep must be said. `Metadata` holds the user's own.
+# A copy in parts is a new upload: what it is to keep must be said, but for the newest boto3. `Metadata`: the user's.
 _KEPT = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 

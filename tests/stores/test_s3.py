@@ -31,8 +31,8 @@ def on(server: S3Server, name: str, quirks: Quirks = MD5) -> Store:
     return open_store(Namespace.parse(f"s3://s3-tests/{name}"), server.settings(), quirks=quirks)
 
 
-def at(settings: StoreSettings) -> Store:
-    return open_store(Namespace.parse("s3://bucket/ns"), settings)
+def at(settings: StoreSettings, uri: str = "s3://bucket/ns") -> Store:
+    return open_store(Namespace.parse(uri), settings)
 
 
 def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding: str = "url") -> bytes:
@@ -58,7 +58,7 @@ def test_a_plain_uploads_tag_is_doubted(server: S3Server) -> None:
 
     assert store.etag_is_md5("data/x")
     assert store.stat("data/x").checksum == hashlib.md5(b"content").hexdigest()
-    assert not on(server, "plain", Quirks()).etag_is_md5("data/x")
+    assert not at(server.settings(), "s3://s3-tests/plain").etag_is_md5("data/x")
     with pytest.raises(NotThere):
         store.etag_is_md5("data/none")
 
@@ -84,6 +84,30 @@ def test_the_tag_of_an_object_under_kms_is_taken_for_an_md5(moto_server: S3Serve
     )
 
     assert not on(moto_server, "kms").etag_is_md5("data/x")
+
+
+@pytest.mark.parametrize(
+    ("headers", "bucket", "is_md5"),
+    [
+        ({}, "bucket", True),
+        ({"x-amz-server-side-encryption": "AES256"}, "bucket", True),
+        ({"x-amz-server-side-encryption": "aws:kms"}, "bucket", False),
+        ({"x-amz-server-side-encryption": "aws:kms:dsse"}, "bucket", False),
+        ({"x-amz-server-side-encryption-customer-algorithm": "AES256"}, "bucket", False),
+        ({"x-amz-server-side-encryption-aws-kms-key-id": "key"}, "bucket", False),
+        ({}, "bucket--use1-az4--x-s3", False),
+        ({"ETag": '"0123456789abcdef0123456789abcdef-1"'}, "bucket", False),
+        ({"ETag": '"0123456789ABCDEF"'}, "bucket", False),
+        ({"ETag": ""}, "bucket", False),
+    ],
+)
+def test_a_tag_that_looks_like_an_md5_is_taken_for_one(headers: dict[str, str], bucket: str, is_md5: bool) -> None:
+    """Only 32 hex digits of an object that is not encrypted, or by S3 itself, in an ordinary bucket, are an MD5."""
+    known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
+    with answering(200, b"", known | headers) as answers:
+        store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), quirks=MD5)
+
+        assert store.etag_is_md5("data/x") is is_md5
 
 
 def test_a_head_that_is_refused_for_its_key_stops_the_mark() -> None:
@@ -277,3 +301,27 @@ def test_a_profile_that_is_not_there_is_ignored() -> None:
     """A profile that the machine doesn't have is an error of usage, before anything is sent."""
     with pytest.raises(WrongUsage, match="no-such-profile"):
         at(StoreSettings(s3_profile="no-such-profile"))
+
+
+# --- the Dagster resource ---------------------------------------------------------------------------------------------
+
+
+def test_the_resources_client_lists_nothing(server: S3Server) -> None:
+    """The Dagster resource gives an ordinary client, in path style, for the store that its settings open."""
+    from dagster_aws.s3 import S3Resource
+
+    from spark_resources.stores.s3_resource import StoreS3Resource
+
+    resource = StoreS3Resource(
+        endpoint_url=server.endpoint_url,
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        region_name="us-east-1",
+    )
+    at(resource.settings(), "s3://s3-tests/resource").write("data/x", b"content")
+
+    assert isinstance(resource, S3Resource)
+    listed = resource.get_client().list_objects_v2(Bucket="s3-tests", Prefix="resource/")
+    assert [found["Key"] for found in listed["Contents"]] == ["resource/data/x"]
+    with pytest.raises(WrongUsage, match="certificate"):
+        StoreS3Resource(verify=False).get_client()
