@@ -239,6 +239,17 @@ def test_conflict_is_decided_by_chance(
     assert merged.metadata[".lakefs.merge.strategy"] == strategy
 
 
+def test_same_bytes_at_another_address_are_a_conflict(lake: SandboxRepository) -> None:
+    """A side that only moved a path's content to another address has not changed it: the other side's change stands."""
+    branched(lake, {"a": b"base", "b": b"base"})
+    changed(lake, "dev", a=None)
+    moved = changed(lake, "dev", a=b"base")
+    assert lake.stat(moved.id, "a").address != lake.stat("main", "a").address
+    changed(lake, "main", a=b"main")
+    lake.merge("dev", "main")
+    assert content(lake, "main") == {"a": b"main", "b": b"base"}
+
+
 def test_merge_goes_ahead_where_it_must_not(lake: SandboxRepository) -> None:
     """A dirty destination, a source without changes, an unknown source and a strategy that isn't one are refused."""
     branched(lake, {"a": b"base"})
