@@ -400,6 +400,10 @@ def _properties() -> list[Damaged]:
             "a property twice",
             assemble([GOOD], properties=lambda found: sorted([*found, (b"type", b"metaranges"), (b"type", b"ranges")])),
         ),
+        Damaged("much shorter keys", assemble(_numbered_blocks(20), says={"rocksdb.raw.key.size": b"\x09"})),
+        Damaged(
+            "far fewer entries", assemble(_numbered_blocks(20), says={"count": b"1", "rocksdb.num.entries": b"\x01"})
+        ),
         Damaged("one level that is two", assemble(_numbered_blocks(3), index=two_levels)),
     ]
 
@@ -466,6 +470,11 @@ def _indexes() -> list[Damaged]:
     ]
 
 
+def _padded(number: int, size: int) -> bytes:
+    """A varint in more bytes than it needs."""
+    return bytes([*(number >> 7 * place & 0x7F | 0x80 for place in range(size - 1)), 0])
+
+
 def _blocks() -> list[Damaged]:
     good = assemble([GOOD])
     length = put_uvarint(len(GOOD))
@@ -481,6 +490,7 @@ def _blocks() -> list[Damaged]:
     return [
         Damaged("a wrong checksum", good[: len(GOOD) + 1] + bytes(4) + good[len(GOOD) + 5 :]),
         *(Damaged(f"compression {kind}", wrong_block(Stored(GOOD, kind))) for kind in (2, 4, 7, 255)),
+        *(Damaged(f"compression {kind} that is snappy", wrong_block(Stored(literal, kind))) for kind in (2, 3, 255)),
         *(Damaged(f"a block of {size} bytes", wrong_block(bytes(size))) for size in range(8)),
         Damaged("no restart points", wrong_block(raw_block(GOOD[:-8], ()))),
         Damaged("more restart points than bytes", wrong_block(GOOD[:-4] + struct.pack("<I", len(GOOD)))),
@@ -491,6 +501,7 @@ def _blocks() -> list[Damaged]:
         packed("a compressed block of zero bytes", b"\x00"),
         packed("a length that doesn't end", b"\xff" * 9),
         packed("a length of six bytes", b"\x80\x80\x80\x80\x80\x00" + literal[1:]),
+        packed("the right length in six bytes", _padded(len(GOOD), 6) + literal[1:]),
         packed("a length of gigabytes", put_uvarint((1 << 32) - 1) + literal[1:]),
         packed("a length of 2**62", put_uvarint(1 << 62) + literal[1:]),
         packed("a length beyond what snappy can", put_uvarint(22 * len(literal) + 1) + literal[1:]),
@@ -505,6 +516,8 @@ def _blocks() -> list[Damaged]:
         packed("a copy from no distance", b"\x10\x1c" + bytes(8) + b"\x1e\x00\x00"),
         packed("a copy from far away", b"\x10\x1c" + bytes(8) + b"\x1f\xff\xff\xff\xff"),
         packed("a copy that does too much", b"\x10\x1c" + bytes(8) + b"\x22\x08\x00"),
+        packed("copies that do far too much", b"\x10\x1c" + bytes(8) + b"\xfe\x08\x00" * 9),
+        packed("a literal that does far too much", b"\x10\xf4\xff\x03" + bytes(1024)),
         packed("a copy cut short", b"\x10\x1c" + bytes(8) + b"\x1e\x08"),
         packed("a far copy cut short", b"\x10\x1c" + bytes(8) + b"\x1f\x08\x00\x00"),
         packed("a copy of one byte cut short", b"\x0c\x1c" + bytes(8) + b"\x01"),
@@ -514,6 +527,8 @@ def _blocks() -> list[Damaged]:
         records("key and value beyond the block", b"\x00\x09\x02a\x01" + far + b"x"),
         records("a key of 2**63", b"\x00" + put_uvarint(1 << 63) + b"\x00a\x01" + far),
         records("a value of 2**64 - 1", b"\x00\x09" + put_uvarint((1 << 64) - 1) + b"a\x01" + far),
+        records("a key of 2**64 - 1 behind another", GOOD[:-8] + b"\x09" + put_uvarint((1 << 64) - 1) + b"\x00"),
+        records("a value of 2**64 - 1 behind another", GOOD[:-8] + b"\x01\x08" + put_uvarint((1 << 64) - 1) + b"b" * 8),
         records("a length beyond 64 bits", b"\x00" + b"\xff" * 9 + b"\x02\x00a\x01" + far),
         records("a length of eleven bytes", b"\x80" * 10 + b"\x00\x09\x00a\x01" + far),
         records("a record cut off", b"\x00\x09"),
