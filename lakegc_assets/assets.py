@@ -113,4 +113,3 @@ def told() -> Iterator[None]:
         if isinstance(error, Refused) and error.invariant is not None:
             metadata["invariant"] = error.invariant
         raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
-

@@ -45,12 +45,14 @@ def inside_only(record: MarkRecord) -> Measured:
 def read_twice(record: MarkRecord) -> Measured:
     facts = record.steps["uncommitted_addresses"].facts
     both = [facts.get(part, {}) for part in ("first", "second")]
-    return all("files" in one for one in both), {f"{part}.{k}": v for part in ("first", "second") for k, v in facts[part].items()}
+    return all("files" in one for one in both), {
+        f"{part}.{k}": v for part in ("first", "second") for k, v in facts[part].items()
+    }
 
 
 def heads_retained(record: MarkRecord) -> Measured:
     facts = record.steps["retained_commits"].facts
-    return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired") }
+    return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired")}
 
 
 def ranges_whole(record: MarkRecord) -> Measured:
@@ -87,7 +89,9 @@ def young_kept(record: MarkRecord) -> Measured:
 
 
 INVARIANTS = [
-    Invariant(assets.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree),
+    Invariant(
+        assets.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree
+    ),
     Invariant(assets.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
     Invariant(assets.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
     Invariant(assets.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),

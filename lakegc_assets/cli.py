@@ -205,7 +205,9 @@ def run(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 1
     except Exception as error:
-        return _failed(f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1)
+        return _failed(
+            f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1
+        )
 
 
 def _failed(message: str, code: int) -> int:
@@ -219,4 +221,3 @@ def _failed(message: str, code: int) -> int:
 
 if __name__ == "__main__":
     main()
-

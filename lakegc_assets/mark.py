@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def census(slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame) -> DataFrame:
-    """All that is known of each address, once: what the store lists of it (null where it doesn't), and who refers to it.
+    """All that is known of each address, once: what the store lists of it (or null), and who refers to it.
 
     `slices` is STORED_OBJECTS, the others have a column `address`. Columns: address, listed (struct of STORED_OBJECTS
     without address; of several listings the youngest), committed and uncommitted (boolean).
@@ -113,7 +113,7 @@ def questions(head_entries: DataFrame, branch_ranges: DataFrame, candidates: Dat
 
 
 def beyond_bound(asked: DataFrame, bound: int) -> DataFrame:
-    """Sizes (column size) that a bound on all questions leaves no room for: those with few questions are asked first."""
+    """Sizes (column size) that a bound on all questions leaves no room for; those with few are asked first."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -157,6 +157,4 @@ def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, graph_know
         .alias("reason")
     )
     parts: list[Column] = [F.col(f"last.{name}").alias(name) for name in ("commit_id", "branch", "days", "until")]
-    return expired.join(last, "address", "left").select(
-        "address", "size", "modified", "checksum", "slice", why, *parts
-    )
+    return expired.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", why, *parts)

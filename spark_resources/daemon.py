@@ -11,13 +11,13 @@ import gc
 
 import boto3  # noqa: F401
 import pandas  # noqa: F401  # pyarrow looks for it at the first conversion
-import pyarrow.compute  # noqa: F401
+import pyarrow.compute
 import pyarrow.parquet  # noqa: F401
 from pyspark.daemon import manager
 
-import spark_resources.entries  # noqa: F401
-import spark_resources.gc_lists  # noqa: F401
-import spark_resources.lakefs  # noqa: F401
+import spark_resources.entries
+import spark_resources.gc_lists
+import spark_resources.lakefs
 import spark_resources.stores.s3  # noqa: F401
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, NotThere
-from spark_resources.model import Namespace
 from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.model import Namespace
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Store
 from spark_resources.stores.settings import StoreSettings
@@ -106,7 +106,9 @@ class Output:
 
 def parquet(folder: str, schema: pa.Schema) -> Output:
     """Rows as Parquet, with the columns of `schema` only."""
-    return Output(folder, ".parquet", lambda table: (parquet_bytes(table.select(schema.names).cast(schema)), len(table)))
+    return Output(
+        folder, ".parquet", lambda table: (parquet_bytes(table.select(schema.names).cast(schema)), len(table))
+    )
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -262,10 +264,13 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
         data = store.read(folder + LIST_NAME)
     except NotThere as error:
         raise DamagedData(
-            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or lost. Make a new mark.", invariant=12
+            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or lost. Make a new mark.",
+            invariant=12,
         ) from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise DamagedData(f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12)
+        raise DamagedData(
+            f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12
+        )
     files = tuple(File(**entry) for entry in json.loads(data)["files"])
     return Dataset(folder, files)
 
@@ -289,7 +294,8 @@ def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> 
     """A few rows of a dataset to look at, without Spark."""
     if not dataset.files:
         return []
-    return read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
+    found: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
+    return found
 
 
 def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:

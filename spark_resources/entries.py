@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from spark_resources import sstable
 from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_spark, write_produced
 from spark_resources.errors import DamagedData, NotThere
-from spark_resources.model import ADDRESSES, HEAD_ENTRIES, METARANGE_RANGES, RANGE_REFS, AddressType, Namespace
 from spark_resources.executors import on_executor
+from spark_resources.model import ADDRESSES, HEAD_ENTRIES, METARANGE_RANGES, RANGE_REFS, AddressType, Namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,13 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
             sstable.verify_table(data, name=metarange)
             refs = sstable.read_ranges(data, name=metarange)
             rows = [
-                {"metarange_id": metarange, "range_id": r.id, "entries": r.count, "min_key": r.min_key, "max_key": r.max_key}
+                {
+                    "metarange_id": metarange,
+                    "range_id": r.id,
+                    "entries": r.count,
+                    "min_key": r.min_key,
+                    "max_key": r.max_key,
+                }
                 for r in refs
             ]
             yield from pa.Table.from_pylist(rows, schema=METARANGE_RANGES).to_batches()
@@ -119,7 +125,9 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
     if pc.all(relative, min_count=0).as_py():
         return addresses, 0
     full = pc.match_substring_regex(addresses, r"^[A-Za-z][A-Za-z0-9+.\-]*://")
-    bare = pc.or_(relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full)))
+    bare = pc.or_(
+        relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
+    )
     kept = [addresses.filter(bare)]
     rest = addresses.filter(pc.invert(bare))
     for root in (namespace.uri, *namespace.also):
@@ -212,4 +220,6 @@ def text_paths(paths: pa.Array, range_id: str) -> pa.Array:
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise DamagedData(f"range {range_id} has a path that is not UTF-8, so no server can be asked about it") from error
+        raise DamagedData(
+            f"range {range_id} has a path that is not UTF-8, so no server can be asked about it"
+        ) from error

@@ -1,5 +1,6 @@
-"""The way home for errors: what fails on an executor arrives on the driver as the exception it was, with its message for
-people, instead of a stack trace of two languages. Executors import this module; it imports neither Spark nor Dagster.
+"""The way home for errors: what fails on an executor arrives on the driver as the exception it was, with its
+message for people, instead of a stack trace of two languages. Executors import this module; it imports neither Spark
+nor Dagster.
 """
 
 from __future__ import annotations
@@ -52,5 +53,7 @@ def errors_from_executors() -> Iterator[None]:
         if found is not None:
             raised: LakegcError = pickle.loads(base64.b64decode(found.group(1)))
             raise raised from None
-        last = next((line for line in reversed(text.splitlines()) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), "")
+        last = next(
+            (line for line in reversed(text.splitlines()) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""
+        )
         raise LakegcError(f"a Spark task failed: {last or text.strip().splitlines()[0]}") from error

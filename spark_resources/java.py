@@ -12,6 +12,7 @@ from spark_resources.errors import WrongUsage
 
 JAVA_VERSIONS = (17, 21)
 
+
 def java_version(environ: Mapping[str, str]) -> int | None:
     """The major version of the Java that Spark would start, or None where there is none."""
     home = environ.get("JAVA_HOME")
@@ -33,13 +34,12 @@ def check_java(environ: Mapping[str, str]) -> int:
     """The version of a Java that Spark can run on. Raises `WrongUsage` that says how to get one."""
     version = java_version(environ)
     how = (
-        "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', 'dnf install java-17-openjdk-headless' "
-        "or 'brew install openjdk@17' (or from https://adoptium.net), and set JAVA_HOME if several are installed."
+        "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "
+        "'dnf install java-17-openjdk-headless' or 'brew install openjdk@17' "
+        "(or from https://adoptium.net), and set JAVA_HOME if several are installed."
     )
     if version is None:
         raise WrongUsage(f"lakegc needs Java 17 or 21 and found none. {how}")
     if version < JAVA_VERSIONS[0]:
         raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
     return version
-
-

@@ -1,7 +1,8 @@
 """One mark or sweep per repository at a time, across deployments: a lease in the namespace (invariant 11).
 
-The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged by
-the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic: such
+The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged
+by the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic;
+such
 a store is refused unless the configuration says that there is one deployment.
 """
 
@@ -43,7 +44,8 @@ class Holder:
             return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), until.astimezone(UTC))
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(
-                f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, delete it.",
+                f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "
+                "delete it.",
                 invariant=11,
             ) from error
 
@@ -79,14 +81,14 @@ class Lease:
     def renew(self) -> None:
         with self._lock:
             began = self._clock()
-            holder = Holder(
-                self._holder.who, self._holder.mark_id, self._holder.token, self._store.now() + LEASE_TIME
-            )
+            holder = Holder(self._holder.who, self._holder.mark_id, self._holder.token, self._store.now() + LEASE_TIME)
             try:
                 self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
             except (Changed, NotThere) as error:
                 self._lost = "another run took it over"
-                raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+                raise Refused(
+                    f"the lease on {self._store.where} was taken over by another run.", invariant=11
+                ) from error
             self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
 
     def release(self) -> None:
@@ -96,7 +98,9 @@ class Lease:
         with self._lock:
             try:
                 # expired instead of deleted: between reading and deleting, another run could have taken it
-                gone = Holder(self._holder.who, self._holder.mark_id, self._holder.token, datetime.fromtimestamp(0, UTC))
+                gone = Holder(
+                    self._holder.who, self._holder.mark_id, self._holder.token, datetime.fromtimestamp(0, UTC)
+                )
                 self._store.replace_if_unchanged(LEASE_KEY, gone.to_json(), self._tag)
             except LakegcError:
                 pass  # it ends by itself when its time is over
@@ -154,7 +158,9 @@ def take_lease(
             else:
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
         except (Changed, NotThere) as error:
-            raise Refused(f"another run just took the lease on {store.where}. Try again later.", invariant=11) from error
+            raise Refused(
+                f"another run just took the lease on {store.where}. Try again later.", invariant=11
+            ) from error
     return Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
 
 

@@ -110,7 +110,9 @@ class MarkRecord:
         try:
             plain = json.loads(data)
             if plain["format"] != RECORD_FORMAT:
-                raise DamagedData(f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it.")
+                raise DamagedData(
+                    f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it."
+                )
             steps = {name: _step(step) for name, step in plain["steps"].items()}
             rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
             times = {name: _time(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
@@ -199,8 +201,8 @@ class Mark:
         """Raise `Refused` where the mark is finished: it is never made again (invariant 12)."""
         if self.record.state not in UNFINISHED:
             raise Refused(
-                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't be "
-                "made again. Make a new one with a mark id of its own.",
+                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
+                "be made again. Make a new one with a mark id of its own.",
                 invariant=12,
             )
 
@@ -244,7 +246,8 @@ class Mark:
             current, tag = self.store.read_with_tag(self.key)
             if current != data:
                 raise Refused(
-                    f"{self.key} in {self.store.where} was changed by somebody else meanwhile. Nothing was overwritten.",
+                    f"{self.key} in {self.store.where} was changed by somebody else meanwhile. "
+                    "Nothing was overwritten.",
                     invariant=12,
                 ) from error
             self._tag = tag  # our own write, whose answer was lost
@@ -288,8 +291,8 @@ def check_order(record: MarkRecord, *, before: str) -> None:
         if first.number >= second.number or first.finished > second.started:
             raise Refused(
                 f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
-                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. What is read first can only become "
-                f"more referenced later, never the other way. Materialize {later} and what follows it again.",
+                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. What is read first can only "
+                f"become more referenced later, never the other way. Materialize {later} and what follows it again.",
                 invariant=2,
             )
 
@@ -298,7 +301,7 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 
 
 def digest_of(record: MarkRecord) -> str:
-    """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by the hashes of their files, scope,
+    """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by their files' hashes, scope,
     cutoff, rules, namespace and repository."""
     named = {
         "mark_id": record.mark_id,
@@ -321,7 +324,7 @@ def digest_of(record: MarkRecord) -> str:
 
 
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Write the owner's mark of a namespace, or raise `Refused` where it belongs to another repository (invariant 5)."""
+    """Write the owner's mark of a namespace, or raise `Refused` where another repository did (invariant 5)."""
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
@@ -335,7 +338,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
             whose = f"{owner['repository']}, created {owner['created']}" if isinstance(owner, dict) else "unreadable"
             raise Refused(
                 f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
-                f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's data. "
-                f"If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
+                f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "
+                f"data. If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
                 invariant=5,
             ) from None

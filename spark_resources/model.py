@@ -117,7 +117,7 @@ class Namespace:
         return _loosely(self.uri)
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
-        """Where an address lies, and its key relative to the namespace if that is inside (the address itself if not)."""
+        """Where an address lies, and its key relative to the namespace if inside (the address itself if not)."""
         if kind is AddressType.RELATIVE:
             return Place.INSIDE, address
         if _SCHEME.match(address) is None:

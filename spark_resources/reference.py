@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -85,4 +86,3 @@ def _summary(place: Place, folder: str) -> dict[str, object] | None:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
+from pydantic import Field
 
 from spark_resources.errors import LakegcError
 from spark_resources.java import check_java
@@ -63,16 +64,17 @@ QUICK_START = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For small data: less compiling and planning, so that a mark takes half the processor time; large data want neither."""
+"""For small data: less compiling and planning halves the processor time of a mark; large data want neither."""
 
 
 class SparkResource(LazyPySparkResource):
     """The lazy PySpark resource with teardown, and a check that its settings took.
 
-    What isn't configured here comes from `LAKEGC_SPARK_MASTER` and `LAKEGC_SPARK_CONF`. A second SparkSession in a process silently gets the first one's settings: then this raises instead.
+    What isn't configured here comes from `LAKEGC_SPARK_MASTER` and `LAKEGC_SPARK_CONF`. A second SparkSession in a
+    process silently gets the first one's settings: then this raises instead.
     """
 
-    spark_config: dict[str, Any] = {}
+    spark_config: dict[str, Any] = Field(default_factory=dict)
 
     def _init_session(self) -> None:
         if self._spark_session is None:
@@ -103,7 +105,7 @@ def start_session(overrides: Mapping[str, str]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     if SparkContext._active_spark_context is None and SparkContext._gateway is None:
         with jvm_log().open("ab") as log:
-            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))
+            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     taken = session.sparkContext.getConf()
     # Spark puts options of its own before those for the JVM

@@ -229,7 +229,7 @@ def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
 
 def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
     """What lakectl's own file says; that it isn't there is an error only where a variable names it."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     named = environ.get("LAKECTL_CONFIG_FILE", "").strip()
     path = Path(named) if named else home / ".lakectl.yaml"

@@ -20,9 +20,9 @@ from spark_resources.entries import (
     write_addresses,
 )
 from spark_resources.errors import DamagedData
+from spark_resources.executors import on_executor
 from spark_resources.marks import asset_folder
 from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
-from spark_resources.executors import on_executor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,4 +93,3 @@ def every_range(run: MarkRun) -> DataFrame:
 
     tasks = id_tasks(run.spark(), "table_id", [match.group(1) for match in found if match], batch=16)
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(RANGE_REFS))
-

@@ -12,8 +12,8 @@ from lakegc_assets import mark
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import Batches, Place, arrow_to_spark
 from spark_resources.errors import Refused
-from spark_resources.model import ADDRESSES
 from spark_resources.executors import on_executor
+from spark_resources.model import ADDRESSES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,9 +49,9 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
     listed = "".join(f"\n  {name!r}" for name in names) + ("\n  …" if absent > len(names) else "")
     return Refused(
         f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {run.store.where}:{listed}\n"
-        "Either the listing is wrong or partial (another store, another path, missing rights), and then everything would "
-        "look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. Known "
-        "losses are accepted with --accept-missing FILE, one address a line.",
+        "Either the listing is wrong or partial (another store, another path, missing rights), and then everything "
+        "would look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. "
+        "Known losses are accepted with --accept-missing FILE, one address a line.",
         invariant=3,
     )
 
@@ -64,7 +64,9 @@ def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
 
     def read(batches: Batches) -> Batches:
         for batch in batches:
-            yield pa.RecordBatch.from_arrays([pa.array(unlisted(place, batch.column(0)), pa.string())], schema=ADDRESSES)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(unlisted(place, batch.column(0)), pa.string())], schema=ADDRESSES
+            )
 
     return lambda df: df.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES))
 

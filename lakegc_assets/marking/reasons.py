@@ -11,8 +11,8 @@ from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import arrow_to_spark
 from spark_resources.entries import addresses_of, ranges_of, row_tasks
 from spark_resources.errors import DamagedData
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
 from spark_resources.executors import errors_from_executors
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +35,9 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
     and what can't be read is said and left unexplained.
     """
     nothing = run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
-    commits = [row for row in run.rows("retained_commits", COMMIT_VERDICTS) if not row["retained"] and row["metarange_id"]]
+    commits = [
+        row for row in run.rows("retained_commits", COMMIT_VERDICTS) if not row["retained"] and row["metarange_id"]
+    ]
     if not commits or not notes.facts["unreferenced"]:
         return nothing
     try:
@@ -65,6 +67,8 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]]) -> DataFrame:
         held = [row.asDict(recursive=True) for row in ranges.collect() if row["range_id"] not in live]
     table = pa.Table.from_pylist([{**row, **row["last"]} for row in held], schema=EXPIRED_RANGES)
     known = row_tasks(spark, table, batch=1)
-    return addresses_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id").select(
-        *EXPIRED_ADDRESSES.names
+    return (
+        addresses_of(known, run.place)
+        .join(known.select("range_id", *VERDICT), "range_id")
+        .select(*EXPIRED_ADDRESSES.names)
     )

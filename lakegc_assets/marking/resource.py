@@ -1,4 +1,4 @@
-"""Marks as a Dagster resource: opens the mark of a partition for a step, and holds the repository's lease for the run."""
+"""Marks as a Dagster resource: opens a partition's mark for a step, and holds the repository's lease for the run."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of resources
 

@@ -102,7 +102,9 @@ def proved_table(run: MarkRun, table_id: str) -> bytes:
 def checked(commit: Commit) -> Commit:
     """The commit itself, if it is what its id promises (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
-        raise DamagedData(f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it.")
+        raise DamagedData(
+            f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it."
+        )
     if sstable.commit_id(commit) != commit.id:
         raise DamagedData(
             f"commit {commit.id} is not what its id promises: somebody changed its parents, date or content. "
@@ -202,4 +204,3 @@ def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], com
     ]
     folder = asset_folder(run.mark.record.mark_id, ASSET, HEADS_PART)
     notes.wrote(write_rows(run.place, folder, rows, HEADS), HEADS_PART)
-

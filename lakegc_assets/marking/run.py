@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that the listing lacks;
+    """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that no listing has;
     `questions` to the server about equal sizes, beyond which objects are kept."""
 
     clock_skew: timedelta = timedelta(minutes=5)

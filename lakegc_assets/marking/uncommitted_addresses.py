@@ -14,7 +14,8 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.gc_lists import read_uncommitted_file
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.marks import asset_folder
-from spark_resources.model import ADDRESSES, AddressType, Place as Where
+from spark_resources.model import ADDRESSES, AddressType
+from spark_resources.model import Place as Where
 
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next

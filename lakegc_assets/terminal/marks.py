@@ -48,8 +48,8 @@ def refuse_used_id(partition: Partition) -> None:
     ids |= {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
     if partition.mark_id in ids:
         raise WrongUsage(
-            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get the "
-            "time. An unfinished mark can be gone on with in the Dagster UI."
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
+            "the time. An unfinished mark can be gone on with in the Dagster UI."
         )
 
 
@@ -71,9 +71,15 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     rows = (
         ("listed", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
         ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
-        ("live, committed", f"{facts['committed']:,} in {facts['ranges']:,} ranges of {facts['retained']:,} retained commits"),
+        (
+            "live, committed",
+            f"{facts['committed']:,} in {facts['ranges']:,} ranges of {facts['retained']:,} retained commits",
+        ),
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
-        ("kept, served or unclear", f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)"),
+        (
+            "kept, served or unclear",
+            f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)",
+        ),
         ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}"),
         ("digest", record.digest or ""),
         ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
@@ -112,7 +118,8 @@ class Row:
 def show_status(repository: str | None, *, as_json: bool) -> None:
     server = Server.configured()
     names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
-    rows, trouble = [], []
+    rows: list[Row] = []
+    trouble: list[tuple[str, str]] = []
     for name in names:
         try:
             rows.extend(rows_of(server.target(name), name))
@@ -147,7 +154,9 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
             state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
         counts = record.counts
         made = f"{record.start:%Y-%m-%d %H:%M:%S}"
-        yield Row(repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by)
+        yield Row(
+            repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by
+        )
     for found in reference_marks(target.place, ours=frozenset(record.mark_id for record in ours)):
         yield reference_row(found, repository)
 

@@ -100,7 +100,9 @@ def show_totals(record: MarkRecord, totals: Totals) -> None:
 
 def readable(label: str) -> str:
     reason, tab, branch = label.partition("\t")
-    return harmless(f"{reason}, by the rule of {branch or 'dangling commits'}" if tab and "commits" in reason else reason or "/")
+    return harmless(
+        f"{reason}, by the rule of {branch or 'dangling commits'}" if tab and "commits" in reason else reason or "/"
+    )
 
 
 def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
@@ -135,7 +137,10 @@ def list_objects(target: Target, record: MarkRecord, form: str) -> None:
             print(json.dumps({name: as_json(row[name]) for name in names}))
     else:
         for row in rows:
-            print(f"{size(row['size']):>10}  {age(record.start - row['modified']):>10}  {harmless(row['address'])}  ({row['reason']})")
+            print(
+                f"{size(row['size']):>10}  {age(record.start - row['modified']):>10}  "
+                f"{harmless(row['address'])}  ({row['reason']})"
+            )
 
 
 def as_json(value: object) -> object:

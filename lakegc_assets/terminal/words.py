@@ -8,7 +8,6 @@ from datetime import timedelta
 
 from rich.console import Console
 
-
 NOT_A_TERMINAL = 130
 
 
@@ -40,6 +39,8 @@ def age(span: timedelta) -> str:
 def harmless(name: str) -> str:
     """A key as a terminal can show it: characters that would move the cursor or change colours are escaped."""
     return "".join(
-        char if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else char.encode("unicode_escape").decode()
+        char
+        if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        else char.encode("unicode_escape").decode()
         for char in name
     )

@@ -1,4 +1,4 @@
-"""Where recordings are: the folders named in `LAKEGC_RECORDINGS` (several with a colon between them), or those at hand."""
+"""Where recordings are: the folders that `LAKEGC_RECORDINGS` names (colons between them), or those at hand."""
 
 from __future__ import annotations
 
