@@ -21,7 +21,7 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Store
+from spark_resources.stores.base import Quirks, Store
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -33,19 +33,23 @@ LIST_NAME = "_files.json"
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(namespace: Namespace, settings: StoreSettings) -> Store:
-    return open_store(namespace, settings)
+def _opened(namespace: Namespace, settings: StoreSettings, quirks: Quirks | None) -> Store:
+    return open_store(namespace, settings, quirks=quirks)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A namespace and how to reach its store: small, picklable, opened once in each process."""
+    """A namespace and how to reach its store: small, picklable, opened once in each process.
+
+    `quirks` are what a probe found of the store; None where the provider's own are relied on.
+    """
 
     namespace: Namespace
     settings: StoreSettings
+    quirks: Quirks | None = None
 
     def store(self) -> Store:
-        return _opened(self.namespace, self.settings)
+        return _opened(self.namespace, self.settings, self.quirks)
 
 
 @dataclass(frozen=True, slots=True)

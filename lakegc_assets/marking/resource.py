@@ -7,7 +7,7 @@ import os
 import platform
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from spark_resources.marks import Mark, MarkRecord, claim_namespace
 from spark_resources.model import MarkState, Partition, Scope, old_enough_before
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
+from spark_resources.stores.probe import remembered_quirks
 
 LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
 
@@ -58,6 +59,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         target = find_target(lakefs, partition.repository, settings.store())
         refuse_read_only(target.repository)
         refuse_overlap(target, lakefs)
+        target = probed(target)
         clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
         clocks.check(settings.max_clock_skew, partition.repository)
         self.hold(partition, target, settings)
@@ -84,7 +86,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def go_on(self, partition_key: str, say: Say) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
-        target = find_target(lakefs, partition.repository, settings.store())
+        target = probed(find_target(lakefs, partition.repository, settings.store()))
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
         self.hold(partition, target, settings)
@@ -125,6 +127,16 @@ class MarksResource(ConfigurableResource["MarksResource"]):
 
     def _session(self) -> Any:
         return self.spark.spark_session
+
+
+def probed(target: Target) -> Target:
+    """The target with what a probe found of its store, where that is a lookalike: its word is not enough."""
+    place = target.place
+    endpoint = place.settings.s3_endpoint_url
+    if place.namespace.scheme != "s3" or endpoint is None:
+        return target
+    quirks = remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8))
+    return replace(target, place=replace(place, quirks=quirks))
 
 
 def said_to(log: Say) -> Say:

@@ -7,13 +7,16 @@ conditional write says 200, one that folds keys deletes another object.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
-from spark_resources.errors import LakegcError, Refused, Unavailable, WrongUsage
+from spark_resources.errors import LakegcError, NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyThere, Changed, Deletion, Quirks, Store
 from spark_resources.stores.keys import BOTH, SAMPLES
 
@@ -44,6 +47,48 @@ def probe(store: Store, scratch_prefix: str) -> Quirks:
         )
     finally:
         _clear(store, scratch_prefix)
+
+
+# --- remembered -----------------------------------------------------------------------------------------------------
+
+REMEMBERED = "_lakefs/retention/gc/lakegc/store.json"
+BELIEVED_FOR = timedelta(days=30)
+
+
+def remembered_quirks(store: Store, endpoint: str, *, token: str) -> Quirks:
+    """The quirks that an earlier probe wrote down in this namespace, or those that a new one finds and writes down.
+
+    A finding is believed for 30 days by the store's clock, and for the endpoint that it was made at. `token` is unique
+    to this call.
+    """
+    now = store.now()
+    with suppress(NotThere, ValueError, KeyError, TypeError):
+        found = json.loads(store.read(REMEMBERED))
+        if found["endpoint"] == endpoint and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
+            return _quirks_from_json(found["quirks"])
+    quirks = probe(store, f"{SCRATCH}{token}/")
+    written = {"endpoint": endpoint, "probed": now.isoformat(), "quirks": _quirks_to_json(quirks)}
+    store.write(REMEMBERED, json.dumps(written, indent=1, sort_keys=True).encode())
+    return quirks
+
+
+def _quirks_to_json(quirks: Quirks) -> dict[str, object]:
+    plain = asdict(quirks)
+    return plain | {
+        "time_resolution": quirks.time_resolution.total_seconds(),
+        "unholdable": sorted(quirks.unholdable),
+    }
+
+
+def _quirks_from_json(plain: dict[str, Any]) -> Quirks:
+    changed = {
+        "time_resolution": timedelta(seconds=plain["time_resolution"]),
+        "unholdable": frozenset(plain["unholdable"]),
+    }
+    return Quirks(**{**plain, **changed})
+
+
+# --- the probe's questions ------------------------------------------------------------------------------------------
 
 
 def _writes_conditionally(store: Store, prefix: str) -> bool:
