@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from lakegc_assets.progress import listening
@@ -34,10 +33,18 @@ app = typer.Typer(
 class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
+
+
+class ListFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
     CSV = "csv"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json or csv for scripts")]
+FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for scripts")]
+ListFormatOption = Annotated[
+    ListFormat, typer.Option("--format", help="table for people, json for scripts; csv with --list")
+]
 RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
 
 
@@ -112,11 +119,13 @@ def review(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
     every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
-    output: FormatOption = Format.TABLE,
+    output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
     """What would go: totals, by reason, by age, by prefix; --list for every object."""
     from lakegc_assets.terminal import reviews
 
+    if output is ListFormat.CSV and not every:
+        raise WrongUsage("--format csv gives one object a line: add --list, or take json for the totals")
     reviews.show(repository, mark_id, every=every, form=output.value)
 
 
@@ -188,6 +197,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(arguments))
 
 
+# click's class or Typer's own copy of it, as the version of Typer has it
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
 def run(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code; errors become one message on stderr."""
     try:
@@ -195,12 +208,12 @@ def run(arguments: list[str] | None = None) -> int:
         return answer if isinstance(answer, int) else 0
     except LakegcError as error:
         return _failed(str(error), error.exit_code)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
+    except _UsageError as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted; what was begun can be gone on with, or begun anew", 1)
     except BrokenPipeError:
         return 1

@@ -43,7 +43,7 @@ def run_mark(
 ) -> None:
     """Materialize the assets of one mark, adding its partition first.
 
-    `options` are those of `MarkConfig`. Raises the `LakegcError` that stopped the run.
+    `options` are those of `MarkConfig`. Raises the `LakegcError` that stopped the run, or `KeyboardInterrupt`.
     """
     key = str(partition)
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
@@ -60,6 +60,8 @@ def run_mark(
             },
             tags={"lakegc/repository": partition.repository},
         )
+    except dg.DagsterExecutionInterruptedError:
+        raise KeyboardInterrupt from None  # as Ctrl-C is called everywhere else
     except dg.Failure as failure:
         if isinstance(failure.__cause__, LakegcError):
             raise failure.__cause__ from failure.__cause__.__cause__

@@ -125,7 +125,7 @@ def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
 
 
 def list_objects(target: Target, record: MarkRecord, form: str) -> None:
-    """Every expired object as a line of a table, of JSON, or of CSV."""
+    """Every expired object: a line each of a table or of CSV, or one JSON array, written as it is read."""
     names = ("address", "size", "modified", "reason", "branch", "until")
     rows = (row for table in expired_tables(target, record) for row in table.select(list(names)).to_pylist())
     if form == "csv":
@@ -133,8 +133,11 @@ def list_objects(target: Target, record: MarkRecord, form: str) -> None:
         writer.writerow(names)
         writer.writerows([as_cell(row[name]) for name in names] for row in rows)
     elif form == "json":
+        separator = "["
         for row in rows:
-            print(json.dumps({name: as_json(row[name]) for name in names}))
+            print(separator, json.dumps({name: as_json(row[name]) for name in names}), sep="\n", end="")
+            separator = ","
+        print("\n]" if separator == "," else "[]")
     else:
         for row in rows:
             print(
