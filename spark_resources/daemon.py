@@ -8,6 +8,9 @@ nothing is opened here; a test watches that the imports start none.
 from __future__ import annotations
 
 import gc
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library starts its threads when it is imported
 
 import boto3  # noqa: F401
 import pandas  # noqa: F401  # pyarrow looks for it at the first conversion

@@ -39,7 +39,9 @@ def check_java(environ: Mapping[str, str]) -> int:
         "(or from https://adoptium.net), and set JAVA_HOME if several are installed."
     )
     if version is None:
-        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none. {how}")
+        home = environ.get("JAVA_HOME")
+        where = f" in JAVA_HOME, which is {home}" if home else ""
+        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none{where}. {how}")
     if version < JAVA_VERSIONS[0]:
         raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
     return version

@@ -14,11 +14,12 @@ from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from spark_resources.errors import LakegcError
+from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.java import check_java
 from spark_resources.settings import Settings
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -40,12 +41,10 @@ def local_settings(cores: int, memory_bytes: int) -> dict[str, str]:
 
 
 def fixed_settings() -> dict[str, str]:
-    """Settings that lakegc relies on, whatever the master."""
+    """Settings of lakegc's own, whatever the master."""
     return {
+        **RELIED_ON,
         "spark.app.name": "lakegc",
-        "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",
@@ -55,6 +54,13 @@ def fixed_settings() -> dict[str, str]:
         "spark.driver.extraJavaOptions": QUIET,
     }
 
+
+RELIED_ON = {
+    "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+"""What no configuration may change: correctness hangs on it."""
 
 QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
 QUICK_START = {
@@ -90,32 +96,67 @@ class SparkResource(LazyPySparkResource):
 
 
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
-    """A new SparkSession with lakegc's settings under `overrides`. Raises `LakegcError` if one with others is running.
+    """A new SparkSession with lakegc's settings under `overrides`, or the running one where it has the same.
 
-    What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own messages.
+    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` where a session with other settings is
+    running or Spark doesn't start. What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own
+    messages.
     """
+    check_overrides(overrides)
     check_java(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     settings = local_settings(os.cpu_count() or 2, memory_bytes()) | fixed_settings() | dict(overrides)
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    if SparkContext._active_spark_context is None and SparkContext._gateway is None:
+    check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def check_overrides(overrides: Mapping[str, str]) -> None:
+    """Raise `WrongUsage` where a configuration would change what lakegc relies on."""
+    for key, value in RELIED_ON.items():
+        if overrides.get(key, value).strip().casefold() != value.casefold():
+            raise WrongUsage(
+                f"{key} has to stay {value}, and the Spark configuration says otherwise: marks would not be sure "
+                f"any more. Remove {key} from LAKEGC_SPARK_CONF."
+            )
+
+
+def start_context(conf: SparkConf) -> SparkContext:
+    """A new SparkContext, and the JVM for it where this process has none yet."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    try:
+        if SparkContext._gateway is not None:
+            return SparkContext(conf=conf)
         with jvm_log().open("ab") as log:
-            SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
-    taken = session.sparkContext.getConf()
+            return SparkContext(conf=conf, gateway=launch_gateway(conf, {"stderr": log}))  # type: ignore[no-untyped-call]
+    except (Py4JError, PySparkException) as error:
+        why = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        raise LakegcError(
+            f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
+            f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
+        ) from error
+
+
+def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
+    """Raise `LakegcError` where a running context has other settings than these, before anything of it is touched."""
+    taken = context.getConf()
+    wanted = {"spark.speculation": "false", **overrides}
+    found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
     # Spark puts options of its own before those for the JVM
-    lost = {key: taken.get(key) for key in overrides if not str(taken.get(key)).endswith(settings[key])}
+    lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
     if lost:
         raise LakegcError(
-            f"a SparkSession with other settings is already running in this process ({sorted(lost)} differ); "
-            "stop it first, or run lakegc in a process of its own"
+            "a SparkSession with other settings is already running in this process "
+            f"({', '.join(sorted(lost))} differ); stop it first, or run lakegc in a process of its own"
         )
-    return session
 
 
 def jvm_log() -> Path:

@@ -1,0 +1,92 @@
+"""Java: found as Spark finds it, told apart by version, and asked for in words that say how to get one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_resources.errors import WrongUsage
+from spark_resources.java import check_java, java_version
+
+PROPERTIES = "Picked up JAVA_TOOL_OPTIONS: -Dsome.version=9\n"
+ANSWERS = {
+    'openjdk version "1.8.0_392"': 8,
+    'java version "1.8.0_202"': 8,
+    'openjdk version "11.0.21" 2023-10-17': 11,
+    'openjdk version "17.0.15" 2025-04-15': 17,
+    'openjdk version "17-ea" 2021-09-14': 17,
+    'openjdk version "21" 2023-09-19': 21,
+    PROPERTIES + 'openjdk version "21.0.5" 2024-10-15 LTS': 21,
+}
+
+
+def fake_java(folder: Path, says: str, *, exits: int = 0) -> dict[str, str]:
+    """An environment whose PATH has only a `java` that says this on stderr, where Java says its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "answer").write_text(f"{says}\nOpenJDK Runtime Environment (build …)\n")
+    java = folder / "java"
+    java.write_text(f"#!/bin/sh\n/bin/cat '{folder}/answer' >&2\nexit {exits}\n")
+    java.chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+@pytest.mark.parametrize(("says", "version"), ANSWERS.items())
+def test_a_version_is_misread(tmp_path: Path, says: str, version: int) -> None:
+    """The major version is read from every form in which Java tells it, the old `1.8` included."""
+    assert java_version(fake_java(tmp_path, says)) == version
+
+
+@pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
+def test_an_old_java_fails_later_with_a_stack_trace(tmp_path: Path, says: str) -> None:
+    """A Java that Spark can't run on is refused by its version, with what is needed and how to get it."""
+    with pytest.raises(WrongUsage, match=r"needs Java 17 or 21 and found Java (8|11)\. Install .*apt-get.*adoptium"):
+        check_java(fake_java(tmp_path, says))
+
+
+@pytest.mark.parametrize("version", [17, 21])
+def test_a_good_java_is_refused(tmp_path: Path, version: int) -> None:
+    """The versions that the message asks for are the ones that are taken."""
+    assert check_java(fake_java(tmp_path, f'openjdk version "{version}.0.1"')) == version
+
+
+def test_a_missing_java_is_no_sentence(tmp_path: Path) -> None:
+    """Without any Java the message says so, and how to get one."""
+    with pytest.raises(WrongUsage, match=r"found none\. Install a Java runtime.*openjdk-17"):
+        check_java({"PATH": str(tmp_path)})
+
+
+def test_what_is_no_java_passes_for_one(tmp_path: Path) -> None:
+    """A `java` that tells no version, as the stand-in of some systems, is none."""
+    environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
+    with pytest.raises(WrongUsage, match="found none"):
+        check_java(environ)
+
+
+def test_java_home_is_overruled_by_the_path(tmp_path: Path) -> None:
+    """JAVA_HOME counts before PATH, as for Spark; where no Java is in it, the message names it."""
+    environ = fake_java(tmp_path / "path", 'openjdk version "21"')
+    fake_java(tmp_path / "home" / "bin", 'openjdk version "11.0.2"')
+
+    assert java_version({**environ, "JAVA_HOME": str(tmp_path / "home")}) == 11
+    with pytest.raises(WrongUsage, match="found none in JAVA_HOME, which is /nowhere/jdk"):
+        check_java({**environ, "JAVA_HOME": "/nowhere/jdk"})
+
+
+def test_the_demo_starts_work_without_a_java(tmp_path: Path) -> None:
+    """`lakegc demo` with a bad Java says so in its first line, exits with 2, and makes nothing."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "made").mkdir()
+    environ = {
+        **fake_java(tmp_path / "bin", 'openjdk version "1.8.0_392"'),
+        "HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path / "made"),
+    }
+    lakegc = Path(sys.executable).with_name("lakegc")
+    ended = subprocess.run([lakegc, "demo"], env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.stderr.startswith("lakegc: lakegc needs Java 17 or 21 and found Java 8. Install"), ended.stderr
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert not [*(tmp_path / "made").iterdir(), *(tmp_path / "home").iterdir()]

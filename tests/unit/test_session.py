@@ -1,0 +1,184 @@
+"""The Spark session: settings take or are refused, one at a time, ended by teardown; workers fork from few threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.errors import WrongUsage
+from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fixed_settings, local_settings
+
+# What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
+SESSIONS = """
+import json, os, threading
+from dagster import build_init_resource_context
+from pyspark import SparkContext
+from spark_resources.errors import LakegcError
+from spark_resources.session import QUICK_START, SparkResource, jvm_log
+
+found = {}
+
+def refused(**settings):
+    try:
+        SparkResource(**settings).spark_session
+    except LakegcError as error:
+        return f"{type(error).__name__}: {error}"
+    return "not refused"
+
+first = SparkResource()
+found["lazy"] = SparkContext._active_spark_context is None and SparkContext._gateway is None
+conf = first.spark_session.sparkContext.getConf()
+names = ("spark.master", "spark.sql.shuffle.partitions", "spark.speculation", "spark.sql.session.timeZone")
+found["taken"] = {name: conf.get(name) for name in names}
+found["jvm_log"] = jvm_log().exists()
+
+found["other"] = refused(spark_config={"spark.sql.shuffle.partitions": "5"})
+found["untouched"] = first.spark_session.conf.get("spark.sql.shuffle.partitions")
+found["same"] = SparkResource().spark_session is first.spark_session
+found["still runs"] = not first.spark_session.sparkContext._jsc.sc().isStopped()
+
+first.teardown_after_execution(build_init_resource_context())
+found["stopped"] = SparkContext._active_spark_context is None
+found["jvm_log afterwards"] = jvm_log().exists()
+
+found["nonsense"] = refused(spark_config={"spark.master": "nonsense"})
+found["nothing left"] = SparkContext._active_spark_context is None
+
+os.environ["LAKEGC_SPARK_CONF"] = json.dumps({**QUICK_START, "spark.sql.shuffle.partitions": "5"})
+second = SparkResource()
+found["second"] = second.spark_session.sparkContext.getConf().get("spark.sql.shuffle.partitions")
+second.teardown_after_execution(build_init_resource_context())
+
+from pyspark.sql import SparkSession
+speculative = {**QUICK_START, "spark.master": "local[1]", "spark.speculation": "true"}
+foreign = SparkSession.builder.config(map=speculative).getOrCreate()
+os.environ["LAKEGC_SPARK_CONF"] = "{}"
+found["speculative"] = refused()
+foreign.stop()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process that starts and ends several sessions in one JVM found, one after the other."""
+    mine = {"spark.sql.shuffle.partitions": "3"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "TMPDIR": str(tmp_path_factory.mktemp("tmp")),
+        "LAKEGC_SPARK_MASTER": "local[1]",
+        "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
+    }
+    command = [sys.executable, "-c", SESSIONS]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_configured_settings_are_lost(sessions: dict[str, Any]) -> None:
+    """LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF take, over lakegc's defaults, and speculation is off."""
+    assert sessions["taken"] == {
+        "spark.master": "local[1]",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.speculation": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def test_a_resource_starts_spark_before_it_is_asked(sessions: dict[str, Any]) -> None:
+    """A JVM is started by the first use of the session, not by making the resource."""
+    assert sessions["lazy"] is True
+
+
+def test_a_second_session_silently_gets_the_first_ones_settings(sessions: dict[str, Any]) -> None:
+    """Other settings while a session runs are an error that names them, and the running session keeps its own."""
+    assert sessions["other"].startswith("LakegcError: a SparkSession with other settings is already running")
+    assert "(spark.sql.shuffle.partitions differ)" in sessions["other"]
+    assert sessions["untouched"] == "3"
+    assert sessions["same"] is True
+    assert sessions["still runs"] is True
+
+
+def test_a_session_outlives_its_run(sessions: dict[str, Any]) -> None:
+    """Teardown stops the session and takes the JVM's log away; the next one gets settings of its own."""
+    assert (sessions["stopped"], sessions["second"]) == (True, "5")
+    assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
+
+
+def test_spark_that_does_not_start_is_no_sentence(sessions: dict[str, Any]) -> None:
+    """A master that Spark can't use is told with its name and the settings to look at, and leaves nothing running."""
+    assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
+    assert "LAKEGC_SPARK_MASTER" in sessions["nonsense"]
+    assert sessions["nothing left"] is True
+
+
+def test_a_running_session_brings_speculation(sessions: dict[str, Any]) -> None:
+    """A session that somebody else started with speculation on is not worked with, whatever else agrees."""
+    assert "(spark.speculation differ)" in sessions["speculative"]
+
+
+@pytest.mark.parametrize("value", ["true", "TRUE", " true ", "1"])
+def test_speculation_is_switched_on_by_configuration(value: str) -> None:
+    """Speculation in the Spark configuration is wrong usage: a copy of a task would race its twin."""
+    with pytest.raises(WrongUsage, match=r"spark\.speculation has to stay false.*LAKEGC_SPARK_CONF"):
+        check_overrides({"spark.master": "local[2]", "spark.speculation": value})
+
+
+@pytest.mark.parametrize("key", [key for key in RELIED_ON if key != "spark.speculation"])
+def test_what_correctness_hangs_on_is_configured_away(key: str) -> None:
+    """Time zone and ANSI mode can't be configured either; saying what holds anyway is allowed."""
+    with pytest.raises(WrongUsage, match="has to stay"):
+        check_overrides({key: "Europe/Berlin"})
+    check_overrides({key: RELIED_ON[key].upper()})
+
+
+def test_a_configured_speculation_reaches_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The resource refuses it before a JVM is started, from LAKEGC_SPARK_CONF and from its own configuration alike."""
+    from spark_resources.session import SparkResource
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # where a JVM would be looked for
+    monkeypatch.setenv("LAKEGC_SPARK_CONF", '{"spark.speculation": "true"}')
+    with pytest.raises(WrongUsage, match=r"spark\.speculation"):
+        _ = SparkResource().spark_session
+    monkeypatch.setenv("LAKEGC_SPARK_CONF", "{}")
+    with pytest.raises(WrongUsage, match=r"spark\.speculation"):
+        _ = SparkResource(spark_config={"spark.speculation": True}).spark_session
+
+
+def test_the_defaults_do_not_fit_the_machine() -> None:
+    """The heap stays between half a GiB and four, and shuffles have tasks for every core."""
+    small, large = local_settings(2, 1 << 30), local_settings(64, 1 << 40)
+
+    assert (small["spark.driver.memory"], large["spark.driver.memory"]) == ("512m", "4096m")
+    assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
+    assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
+    assert RELIED_ON.items() <= fixed_settings().items()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")
+def test_a_thread_runs_when_workers_are_forked() -> None:
+    """What the worker daemon imports starts no thread, besides the one of pyarrow's allocator, which survives forks."""
+    code = """
+import os, sys, spark_resources.daemon
+names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+print(len(names), *sorted(name for name in names if name != "jemalloc_bg_thd"))
+print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
+"""
+    environ = {"PATH": os.environ["PATH"]}
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+    assert told.returncode == 0, told.stderr
+    threads, not_imported = told.stdout.split("\n")[:2]
+    count, *named = threads.split()
+    assert len(named) == 1, threads
+    assert int(count) <= 2
+    assert not_imported == ""
