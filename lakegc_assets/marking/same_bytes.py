@@ -21,7 +21,7 @@ from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
 from spark_resources.entries import entries_of_size, ranges_of, row_tasks
 from spark_resources.errors import LakegcError, Refused
-from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.marks import asset_folder
 from spark_resources.model import HEADS, RANGE_REFS, SERVED, Namespace
 from spark_resources.model import Place as Where
@@ -115,7 +115,7 @@ def answered(
 
 
 def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """The physical address that a branch serves at each path, None where nothing is served; paths in byte order.
+    """The physical address that a branch serves at each path, None where nothing is served.
 
     Dense paths are answered by pages of `ls`, scattered ones by `stat`.
     """
@@ -126,21 +126,29 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
             for path, one in zip(some, pool.map(lambda p: lakefs.stat(repository, branch, p), some), strict=True):
                 found[path] = one.physical_address if one is not None else None
 
-    waiting = list(paths)
+    waiting = sorted(paths, key=str.encode)  # as pages are: what a page covers stands in front
     while waiting:
         covered = 0
         if len(waiting) >= FEW:
             page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=WINDOW)
             listed = {one.path: one.physical_address for one in page.objects}
-            # without a further page, everything behind the last path is answered, too
-            end = page.objects[-1].path.encode() if page.next_after is not None and page.objects else None
-            covered = sum(1 for path in waiting if end is None or path.encode() <= end)
+            covered = sum(1 for path in waiting if covers(page, path))
             found |= {path: listed.get(path) for path in waiting[:covered]}
         waiting = waiting[covered:]
         if covered < FEW:
             stat(waiting[: 2 * STATS_AT_ONCE])
             waiting = waiting[2 * STATS_AT_ONCE :]
     return found
+
+
+def covers(page: ServedPage, path: str) -> bool:
+    """Whether a page that begins before a path also says what is there: up to its last path, or all if it is the last.
+
+    An empty page that announces more covers nothing.
+    """
+    if page.next_after is None:
+        return True
+    return bool(page.objects) and path.encode() <= page.objects[-1].path.encode()
 
 
 def just_before(path: str) -> str:

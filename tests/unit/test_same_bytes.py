@@ -1,0 +1,170 @@
+"""What branches serve at the paths in question: complete, exact, and silent where it isn't sure (invariant 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.marking.same_bytes import WINDOW, answered, serve
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.lakefs import LakeFS, Served, ServedPage
+from spark_resources.model import Namespace
+
+NAMESPACE = Namespace.parse("s3://bucket/lake")
+
+
+@dataclass
+class Branches:
+    """A server that serves what it is given, in the order of the paths' bytes; a page may hold fewer than asked for."""
+
+    served: dict[str, dict[str, str]]
+    largest_page: int = 1000
+    empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
+    failing: dict[str, LakegcError] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
+        self._called(branch)
+        behind = [path for path in in_byte_order(self.served[branch]) if path.encode() > after.encode()]
+        if self.empty_pages > 0 and behind:
+            self.empty_pages -= 1
+            return ServedPage((), behind[0])
+        page = behind[: min(amount, self.largest_page)]
+        objects = tuple(Served(path, self.served[branch][path], 1, "") for path in page)
+        return ServedPage(objects, page[-1] if len(behind) > len(page) else None)
+
+    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        self._called(branch)
+        address = self.served[branch].get(path)
+        return None if address is None else Served(path, address, 1, "")
+
+    def _called(self, branch: str) -> None:
+        self.asked.append(branch)
+        if branch in self.failing:
+            raise self.failing[branch]
+
+    def as_lakefs(self) -> LakeFS:
+        return cast(LakeFS, self)
+
+
+def in_byte_order(paths: Any) -> list[str]:
+    return sorted(paths, key=str.encode)
+
+
+def address(number: int) -> str:
+    return f"s3://bucket/lake/data/s/{number}"
+
+
+def rows(branch: str, paths: Sequence[str], *, size: int = 1) -> list[dict[str, Any]]:
+    return [{"branch": branch, "path": path, "size": size} for path in paths]
+
+
+# bytes sort otherwise than UTF-16, and otherwise than a person: astral, private use, NUL, newline, slashes
+letters = st.sampled_from(["a", "b", "/", "-", "0", "\0", "\n", "\x7f", "é", "\uffee", "\U0001f600"])
+paths = st.text(letters, min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    there=st.dictionaries(paths, st.integers(0, 10**6).map(address), max_size=30),
+    asked=st.sets(paths, min_size=1, max_size=25),
+    page=st.integers(1, 40),
+    empty_pages=st.integers(0, 3),
+)
+def test_no_served_address_is_lost_between_pages_and_stats(
+    there: dict[str, str], asked: set[str], page: int, empty_pages: int
+) -> None:
+    """Every asked path is answered, with exactly what the branch serves there, however the server cuts its pages."""
+    wanted = in_byte_order({*asked, *list(there)[:10]})
+    server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
+    assert serve(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
+
+
+@given(asked=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
+def test_paths_that_come_in_another_order_are_not_answered_by_the_wrong_page(asked: list[str], page: int) -> None:
+    """A page ends at one path; what sorts behind it is asked again, wherever it stood in the question."""
+    there = {path: address(number) for number, path in enumerate(asked)}
+    server = Branches({"main": there}, largest_page=page)
+    assert serve(server.as_lakefs(), "lake", "main", asked) == there
+
+
+def test_an_empty_page_that_announces_more_answers_nothing() -> None:
+    """A page without objects says of no path that nothing is served there, while there are more pages."""
+    there = {f"p{number}": address(number) for number in range(8)}
+    server = Branches({"main": there}, empty_pages=1)
+    assert serve(server.as_lakefs(), "lake", "main", sorted(there)) == there
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("gone"), Forbidden("no"), NotThere("no branch")],
+    ids=lambda e: type(e).__name__,
+)
+def test_what_the_server_does_not_say_clearly_is_unanswered(error: LakegcError) -> None:
+    """A question without an answer is marked so, also behind the first one that failed: its candidates stay."""
+    server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
+    asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
+    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["branch"], row["path"], row["address"], row["answered"]) for row in found] == [
+        ("a", "p", "data/s/1", True),
+        ("b", "p", None, False),
+        ("b", "q", None, False),
+        ("c", "p", None, False),
+    ]
+    assert server.asked == ["a", "b"]  # a server that is down is not asked a million times
+
+
+def test_an_answer_that_is_damaged_stops_the_mark() -> None:
+    """A server whose answers are not what they must be is not asked on: what else it says can't be trusted either."""
+    server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
+    with pytest.raises(DamagedData):
+        list(answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE))
+
+
+def test_a_window_that_fails_half_way_is_unanswered_as_a_whole() -> None:
+    """What was found before the failure counts for nothing: part of an answer is none."""
+
+    class FailingAtQ(Branches):
+        def stat(self, repository: str, branch: str, path: str) -> Served | None:
+            if path == "q":
+                raise Unavailable("gone")
+            return super().stat(repository, branch, path)
+
+    server = FailingAtQ({"main": {"p": address(1), "q": address(2)}})
+    batches = answered(rows("main", ["p", "q"]), server.as_lakefs(), "lake", NAMESPACE)
+    assert [row["answered"] for batch in batches for row in batch.to_pylist()] == [False, False]
+
+
+def test_an_address_of_this_place_in_another_form_stops_the_mark() -> None:
+    """A served address that may be this namespace's is neither taken for outside nor left unanswered."""
+    server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
+    with pytest.raises(Refused, match="differs from the namespace"):
+        list(answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE))
+
+
+def test_one_path_of_several_sizes_is_asked_once_and_answered_for_each() -> None:
+    """Two heads of one branch can have different sizes at a path; both questions get the one answer."""
+    server = Branches({"main": {"p": address(1)}})
+    asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
+    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
+    assert server.asked == ["main"]
+
+
+def test_more_paths_than_a_window_are_all_answered() -> None:
+    """Nothing falls between two windows of one branch, nor between two branches."""
+    there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
+    server = Branches({"main": there, "other": {}}, largest_page=90)
+    asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
+    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
+    assert len(found) == len(asked)
+    assert all(row["answered"] for row in found)
+    assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
+        path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
+    }
+    assert {row["address"] for row in found if row["branch"] == "other"} == {None}
