@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lakegc_assets.assets import MARK_ASSETS, PARTITIONS
+from lakegc_assets.assets import MARK_ASSETS
 from lakegc_assets.checks import MARK_CHECKS
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
@@ -13,7 +13,6 @@ from spark_resources.session import SparkResource
 mark_job = dg.define_asset_job(
     "mark",
     selection=dg.AssetSelection.assets(*MARK_ASSETS),
-    partitions_def=PARTITIONS,
     executor_def=dg.in_process_executor,
     description="Computes what may go in one repository, and deletes nothing.",
 )

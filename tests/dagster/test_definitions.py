@@ -1,0 +1,90 @@
+"""What happens when Dagster, or anybody, loads the definitions: nothing but imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+# An audit hook sees what Python's own libraries do behind one's back; a module that is imported can't be hidden.
+LOAD = """
+import json, sys
+import dagster  # asks 'file' about the interpreter, for a reason of its own
+
+seen = []
+watched = ("socket.connect", "socket.bind", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec",
+           "os.fork", "os.posix_spawn", "os.mkdir")
+
+def watch(event, arguments):
+    if event in watched:
+        seen.append(f"{event} {arguments[:2]}")
+    elif event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+        seen.append(f"{event} {arguments[0]}")
+
+sys.addaudithook(watch)
+from lakegc_assets.definitions import defs
+defs.resolve_asset_graph()
+
+import threading
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+print(json.dumps({
+    "seen": [one for one in seen if "__pycache__" not in one and "/dev/null" not in one],
+    "modules": sorted(sys.modules),
+    "jvm": SparkContext._gateway is not None,
+    "session": SparkSession.getActiveSession() is not None,
+    "threads": [each.name for each in threading.enumerate()],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process without settings and without a home saw while it loaded the definitions."""
+    home = tmp_path_factory.mktemp("home")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-W", "default", "-c", LOAD]
+    ended = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return {**found, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
+
+
+def test_loading_the_definitions_reaches_out(loaded: dict[str, Any]) -> None:
+    """Loading opens no connection, starts no process or thread, and writes nothing, in the home or elsewhere."""
+    assert (loaded["seen"], loaded["threads"], loaded["home"]) == ([], ["MainThread"], [])
+
+
+def test_loading_the_definitions_starts_spark(loaded: dict[str, Any]) -> None:
+    """Neither a JVM nor a session is there after loading: both begin with the first asset that needs them."""
+    assert (loaded["jvm"], loaded["session"]) == (False, False)
+
+
+def test_loading_the_definitions_warns_of_itself(loaded: dict[str, Any]) -> None:
+    """None of our lines is warned about, e.g. for what the next Dagster drops."""
+    assert "lakegc_assets" not in loaded["stderr"], loaded["stderr"]
+    assert "spark_resources" not in loaded["stderr"], loaded["stderr"]
+
+
+@pytest.mark.parametrize("module", ["lakefs_sdk", "boto3", "botocore", "numba", "pandas", "uvicorn", "starlette"])
+def test_loading_the_definitions_takes_its_time(loaded: dict[str, Any], module: str) -> None:
+    """What only some steps need is imported by those: Dagster loads the code location in several processes."""
+    assert module not in loaded["modules"]
+
+
+def test_the_workspace_only_loads_in_its_own_folder(tmp_path: Path) -> None:
+    """Dagster's own validation loads the workspace from any working directory: the package is installed."""
+    dagster = Path(sys.executable).with_name("dagster")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    command = [dagster, "definitions", "validate", "-w", PROJECT / "workspace.yaml"]
+    ended = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "Validation successful for code location lakegc_assets.definitions" in ended.stderr + ended.stdout

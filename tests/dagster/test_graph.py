@@ -1,0 +1,76 @@
+"""The asset graph: what is in it, in which order it reads, and nothing else unnoticed."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.assets import PARTITIONS
+from lakegc_assets.definitions import defs, mark_job
+from spark_resources.marks import CHAIN
+from tests.dagster import snapshot
+
+GRAPH = defs.resolve_asset_graph()
+
+
+def key(name: str) -> dg.AssetKey:
+    return dg.AssetKey(name)
+
+
+def test_the_graph_changes_unnoticed() -> None:
+    """The graph is the one in graph.txt; where a change is meant, `UPDATE_GRAPH=1 pytest tests/dagster` writes it."""
+    now = snapshot.page(defs)
+    if os.environ.get("UPDATE_GRAPH"):
+        snapshot.SNAPSHOT.write_text(snapshot.written(now), encoding="utf-8")
+    kept = snapshot.read(snapshot.SNAPSHOT.read_text(encoding="utf-8"))
+
+    assert list(now) == list(kept), snapshot.REFRESH
+    for section in now:  # names come first, so the first difference is the shortest
+        assert now[section] == kept[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
+
+
+def test_commits_are_never_read_before_what_is_staged() -> None:
+    """`retained_commits` waits for `uncommitted_addresses`: an object moves from staging to a commit at any moment.
+
+    With commits read first, one that moves in between is on neither list, and would look like garbage.
+    """
+    assert key("uncommitted_addresses") in GRAPH.get(key("retained_commits")).parent_keys
+
+
+@pytest.mark.parametrize(("earlier", "later"), list(pairwise(CHAIN)))
+def test_a_later_step_can_run_beside_an_earlier_one(earlier: str, later: str) -> None:
+    """Each step of the chain waits for the one before it: listing, staged, commits, ranges, expired set."""
+    assert key(earlier) in GRAPH.get(key(later)).parent_keys
+
+
+def test_the_chain_can_be_walked_in_another_order() -> None:
+    """The job's only possible order is the chain that a mark's record is checked against."""
+    steps = [node.name for node in defs.resolve_job_def(mark_job.name).nodes_in_topological_order]
+
+    assert [step for step in steps if step in CHAIN] == list(CHAIN)
+    assert list(CHAIN[:-1]) == [name for name in CHAIN if key(name) in GRAPH.get(key(CHAIN[-1])).parent_keys]
+
+
+def test_an_asset_is_left_without_partition_or_explanation() -> None:
+    """Every asset is partitioned by repository and mark, and says in a sentence what a row of it is."""
+    for each in GRAPH.get_all_asset_keys():
+        node = GRAPH.get(each)
+        assert node.partitions_def == PARTITIONS, each
+        assert (node.description or "").rstrip().endswith("."), each
+
+
+def test_a_check_is_left_without_invariant_or_asset() -> None:
+    """Every check belongs to an asset of the graph, and names the invariant that it shows."""
+    for check in GRAPH.asset_check_keys:
+        assert check.asset_key in GRAPH.get_all_asset_keys()
+        assert "(invariant " in (GRAPH.get(check).description or ""), check
+    assert {check.asset_key for check in GRAPH.asset_check_keys} >= {key(name) for name in CHAIN}
+
+
+def test_a_mark_is_spread_over_processes() -> None:
+    """All assets of a mark run in one process: one Spark session and one lease serve them."""
+    assert defs.resolve_job_def(mark_job.name).executor_def is dg.in_process_executor
+    assert defs.executor is dg.in_process_executor
