@@ -28,6 +28,7 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # of a range, on average
 TABLES_AHEAD = 4  # tables in flight in each task while the last one is decoded
 _ID = re.compile(r"^[0-9a-f]{64}$")
+_FULL = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 
 
 # --- one table ------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
     if pc.all(relative, min_count=0).as_py():
         return addresses, 0
-    full = pc.match_substring_regex(addresses, r"^[A-Za-z][A-Za-z0-9+.\-]*://")
+    full = pc.match_substring_regex(addresses, _FULL)
     bare = pc.or_(
         relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
     )
@@ -134,8 +135,9 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
         inside = pc.starts_with(rest, root + "/")
         kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
         rest = rest.filter(pc.invert(inside))
-    conflicts = rest.filter(pc.match_substring_regex(rest, namespace.lookalikes()))
-    for address in conflicts.slice(0, 1).to_pylist():
+    has_scheme = pc.match_substring_regex(rest, _FULL)
+    doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.lookalikes()))
+    for address in rest.filter(doubtful).to_pylist():
         namespace.check_elsewhere(address)
     return pa.chunked_array(kept).combine_chunks(), len(rest)
 

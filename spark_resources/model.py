@@ -130,7 +130,20 @@ class Namespace:
         loose = _loosely(address)
         if any(loose.startswith(_loosely(root) + "/") for root in (self.uri, *self.also)):
             return Place.CONFLICT, address
+        if self._behind_another_path(address):
+            return Place.CONFLICT, address
         return Place.OUTSIDE, address
+
+    def _behind_another_path(self, address: str) -> bool:
+        """Whether a local address holds this namespace's name behind another configured path than the one known here.
+
+        In a container the server writes the path that it sees, which need not be the path on this machine.
+        """
+        if self.scheme != "local" or not address.lower().startswith("local:///"):
+            return False
+        name, full = _loosely(self.uri).lower(), _loosely(address).lower()
+        paths = [_loosely(root).lower().removesuffix(name) for root in self.also]
+        return f"/{name}/" in f"/{full}" and not any(full.startswith(path) for path in paths)
 
     def lookalikes(self) -> str:
         """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
@@ -139,18 +152,29 @@ class Namespace:
             f"(?i:{re.escape(host)})" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
         ]
+        if self.scheme == "local":
+            forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
         return rf"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*(?:{'|'.join(forms)})/"
 
     def check_elsewhere(self, address: str) -> None:
-        """Raise `Refused` (invariant 5) where a full address is this namespace's but for scheme, case or slashes."""
-        place, _ = self.place(address, AddressType.FULL)
-        if place is Place.CONFLICT:
-            raise Refused(
-                f"the address {address} differs from the namespace {self.uri} only in scheme, host's case or slashes. "
-                "If both are one place, lakegc would take live objects for garbage, so it stops here. "
-                "Compare the repository's storage namespace with the address, and report this form.",
-                invariant=5,
+        """Raise `Refused` (invariant 5) where a full address may be in this namespace under another form."""
+        if self.place(address, AddressType.FULL)[0] is not Place.CONFLICT:
+            return
+        if _SCHEME.match(address) is None:
+            what = "is said to be a full one, and has no scheme"
+        elif self._behind_another_path(address):
+            what = (
+                f"lies behind another configured path of the local adapter than {', '.join(self.also) or self.uri}. "
+                "LAKEGC_LOCAL_PATH must be the path that the lakeFS server is configured with"
             )
+        else:
+            what = f"differs from the namespace {self.uri} only in scheme, host's case or slashes"
+        raise Refused(
+            f"the address {address} {what}. "
+            "If it is in this namespace, lakegc would take a live object for garbage, so it stops here. "
+            "Compare the repository's storage namespace with the address, and report this form.",
+            invariant=5,
+        )
 
     def key(self, location: str) -> str:
         """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""

@@ -1,0 +1,136 @@
+"""Addresses become keys in one way: one by one, in columns, and as the rules of formats §4 say."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_resources.entries import inside_addresses
+from spark_resources.errors import Refused
+from spark_resources.model import AddressType, Namespace, Place
+from tests import oracle
+
+NAMESPACES = (
+    Namespace.parse("s3://bucket/lake"),
+    Namespace.parse("s3://bucket"),
+    Namespace.parse("s3://Bucket/a+b (1)/lake/"),
+    Namespace.parse("local://lake", also=("local:///srv/objects/lake",)),
+    Namespace.parse("local://team/lake", also=("local:///srv/objects/team/lake",)),
+)
+KINDS = st.sampled_from(AddressType)
+
+pieces = st.sampled_from(
+    [
+        *("s3", "S3", "s3a", "local", "https", "gs"),
+        *("://", ":/", ":///", ":////", "/", "//", "///", ""),
+        *("bucket", "Bucket", "BUCKET", "bucket-2", "lake", "Lake", "lake2", "team", "srv", "objects", "srv/objects"),
+        *("a+b (1)", "a%2Bb%20(1)", "data", "data/s/i", "data/x://y", "i,token", ".", "..", "\n", "é", "K", "%2F"),
+    ]
+)
+addresses = st.lists(pieces, min_size=1, max_size=9).map("".join).filter(bool)
+
+
+def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | None:
+    """The key, or None for an address outside; `Refused` for a conflict."""
+    where, key = namespace.place(address, kind)
+    if where is Place.CONFLICT:
+        raise Refused(address)
+    return key if where is Place.INSIDE else None
+
+
+def in_a_column(namespace: Namespace, address: str, kind: AddressType) -> str | None:
+    kept, outside = inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
+    assert len(kept) + outside == 1
+    return kept[0].as_py() if len(kept) else None
+
+
+def told(namespace: Namespace, address: str, kind: AddressType, how: object) -> object:
+    try:
+        return how(namespace, address, kind)  # type: ignore[operator]
+    except Refused:
+        return "conflict"
+
+
+@settings(max_examples=600, deadline=None)
+@given(namespace=st.sampled_from(NAMESPACES), address=addresses, kind=KINDS)
+@example(NAMESPACES[0], "data/s/i", AddressType.FULL)
+@example(NAMESPACES[0], "data/x://y", AddressType.BY_PREFIX)
+@example(NAMESPACES[0], "s3://bucket/lake", AddressType.FULL)
+@example(NAMESPACES[0], "s3://bucket/lake2/data/x", AddressType.FULL)
+@example(NAMESPACES[3], "local:///other/path/lake/data/x", AddressType.FULL)
+@example(NAMESPACES[3], "local:////srv//objects/lake/data/x", AddressType.FULL)
+def test_an_address_is_the_same_key_in_a_column_as_alone(namespace: Namespace, address: str, kind: AddressType) -> None:
+    """The vectorised path and the readable one agree on every address: inside, outside or a conflict."""
+    assert told(namespace, address, kind, in_a_column) == told(namespace, address, kind, one_by_one)
+
+
+@settings(max_examples=600, deadline=None)
+@given(namespace=st.sampled_from(NAMESPACES), address=addresses, kind=KINDS)
+def test_what_the_rules_call_inside_is_never_outside(namespace: Namespace, address: str, kind: AddressType) -> None:
+    """What the slow rules place inside is the same key here; where they stop, nothing is taken for outside."""
+    spellings = (namespace.uri, *namespace.also)
+    found = told(namespace, address, kind, one_by_one)
+    try:
+        wanted: object = oracle.inside(int(kind), address, spellings)
+    except oracle.Stop:
+        wanted = "conflict"
+    if wanted is not None:
+        assert found in (wanted, "conflict", address)  # what has no true scheme is relative, and so kept as it is
+
+
+@settings(max_examples=400, deadline=None)
+@given(namespace=st.sampled_from(NAMESPACES), address=addresses)
+def test_no_conflict_gets_past_the_pattern_for_columns(namespace: Namespace, address: str) -> None:
+    """The regular expression finds at least what the readable rule calls a conflict, among what has a scheme."""
+    if namespace.place(address, AddressType.BY_PREFIX)[0] is Place.CONFLICT:
+        assert re.search(namespace.lookalikes(), address) is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(key=st.lists(pieces, min_size=1, max_size=5).map("".join), namespace=st.sampled_from(NAMESPACES))
+def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) -> None:
+    """Relative, or behind any full form of the namespace: the key comes back byte for byte."""
+    assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+    for root in (namespace.uri, *namespace.also):
+        for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+            assert namespace.place(f"{root}/{key}", kind) == (Place.INSIDE, key)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["s3://bucket/lake-2/data/x", "s3://bucket/lakes", "s3://bucket-2/lake/data/x", "s3://bucket/x/lake/data/y"],
+)
+def test_a_sibling_is_outside(address: str) -> None:
+    """The namespace is matched with its slash: what only begins like it belongs to others, and stops nothing."""
+    assert NAMESPACES[0].place(address, AddressType.FULL) == (Place.OUTSIDE, address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["S3://bucket/lake/data/x", "s3a://bucket/lake/data/x", "s3://BUCKET/lake/data/x", "s3://bucket//lake/data/x"],
+)
+def test_another_spelling_stops_the_mark(address: str) -> None:
+    """Scheme, host's case or slashes: what may be this place is neither inside nor outside."""
+    for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+        with pytest.raises(Refused, match="only in scheme, host's case or slashes"):
+            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[0])
+
+
+def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
+    """An entry that calls `data/s/i` a full address is of a kind that lakegc doesn't know, and not simply outside."""
+    with pytest.raises(Refused, match="has no scheme"):
+        inside_addresses(pa.array(["data/s/i"]), pa.array([int(AddressType.FULL)], pa.int8()), NAMESPACES[0])
+
+
+@pytest.mark.parametrize("address", ["local:///home/lakefs/data/lake/data/s/i", "local:///srv/objects2/lake/data/s/i"])
+def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: str) -> None:
+    """In a container, lakeFS writes the path that it sees: what is behind it may be here, and is not just outside."""
+    for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+        with pytest.raises(Refused, match="configured path"):
+            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
+    imported = "local:///imports/photos/1.jpg"
+    assert NAMESPACES[3].place(imported, AddressType.FULL) == (Place.OUTSIDE, imported)
