@@ -43,9 +43,11 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
         committed=run.read("committed_addresses", ADDRESSES, "addresses"),
         uncommitted=staged(run),
     )
+    run.say("comparing what is stored with what is live")
     found = Found.of(run, census, record.cutoff, grain)
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
+    run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
     gone = reasons.expired_addresses(run, notes, needed=found.unreferenced)
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
@@ -55,6 +57,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     expired = mark.with_reasons(
         unreferenced.transform(mark.not_served(answers)), gone, graph_known=reasons.graph_known(run)
     )
+    run.say("writing the expired set")
     write_mark(run, notes, expired)
     found.release()
 

@@ -66,14 +66,16 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary(record), indent=1))
         return
-    facts = {name: value for step in record.steps.values() for name, value in step.facts.items()}
+    commits, ranges, facts = (
+        record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
+    )
     table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
     rows = (
         ("listed", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
         ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
         (
             "live, committed",
-            f"{facts['committed']:,} in {facts['ranges']:,} ranges of {facts['retained']:,} retained commits",
+            f"{facts['committed']:,} in {ranges['ranges']:,} ranges of {commits['retained']:,} retained commits",
         ),
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (

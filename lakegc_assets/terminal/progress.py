@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,10 @@ def shown() -> Iterator[Callable[[str], None]]:
     """A function that shows a sentence as the present step until the context ends."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda sentence: print(f"lakegc: {sentence}", file=sys.stderr, flush=True)
+        began = time.monotonic()
+        yield lambda sentence: print(
+            f"lakegc: [{time.monotonic() - began:6.1f} s] {sentence}", file=sys.stderr, flush=True
+        )
         return
     columns = (
         SpinnerColumn(),
