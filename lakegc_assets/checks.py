@@ -38,49 +38,49 @@ def clocks_agree(record: MarkRecord) -> Measured:
 
 
 def inside_only(record: MarkRecord) -> Measured:
-    facts = record.steps["namespace_slices"].facts
+    facts = record.step("namespace_slices").facts
     return True, {"objects": facts["objects"], "not_candidates": facts["not_candidates"]}
 
 
 def read_twice(record: MarkRecord) -> Measured:
-    facts = record.steps["uncommitted_addresses"].facts
-    both = [facts.get(part, {}) for part in ("first", "second")]
-    return all("files" in one for one in both), {
-        f"{part}.{k}": v for part in ("first", "second") for k, v in facts[part].items()
+    facts = record.step("uncommitted_addresses").facts
+    both = {part: facts.get(part, {}) for part in ("first", "second")}
+    return all("files" in counts for counts in both.values()), {
+        f"{part}.{name}": value for part, counts in both.items() for name, value in counts.items()
     }
 
 
 def heads_retained(record: MarkRecord) -> Measured:
-    facts = record.steps["retained_commits"].facts
+    facts = record.step("retained_commits").facts
     return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired")}
 
 
 def ranges_whole(record: MarkRecord) -> Measured:
-    facts = record.steps["committed_addresses"].facts
+    facts = record.step("committed_addresses").facts
     return True, {name: facts[name] for name in ("ranges", "entries", "outside", "bytes_read")}
 
 
 def in_order(record: MarkRecord) -> Measured:
     check_order(record, before="expired_set")
-    steps = [(name, record.steps[name]) for name in CHAIN]
+    steps = [(name, record.step(name)) for name in CHAIN]
     fine = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
     return fine, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
 
 
 def live_is_listed(record: MarkRecord) -> Measured:
-    facts = record.steps["expired_set"].facts
+    facts = record.step("expired_set").facts
     names = ("live_inside", "live_not_listed", "live_lost", "live_lost_accepted")
     return facts["live_lost"] == facts["live_lost_accepted"], {name: facts[name] for name in names}
 
 
 def same_bytes_asked(record: MarkRecord) -> Measured:
-    facts = record.steps["expired_set"].facts
+    facts = record.step("expired_set").facts
     names = ("questions", "unasked", "unanswered", "kept_as_served_or_unclear")
     return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names}
 
 
 def young_kept(record: MarkRecord) -> Measured:
-    facts = record.steps["expired_set"].facts
+    facts = record.step("expired_set").facts
     return record.cutoff <= record.start, {
         "start": record.start.isoformat(),
         "cutoff": record.cutoff.isoformat(),

@@ -100,7 +100,7 @@ def mark(
     from lakegc_assets.terminal import marks
 
     check_java()
-    partition = Partition.parse(f"{repository}|{mark_id or default_mark_id(datetime.now(UTC))}")
+    partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
     marks.refuse_used_id(partition)
     options = {
         "scope": scope.name,

@@ -132,7 +132,7 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
     kept = [addresses.filter(bare)]
     rest = addresses.filter(pc.invert(bare))
     for root in (namespace.uri, *namespace.also):
-        inside = pc.starts_with(rest, root + "/")
+        inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
         kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
         rest = rest.filter(pc.invert(inside))
     has_scheme = pc.match_substring_regex(rest, _FULL)

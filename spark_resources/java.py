@@ -13,10 +13,16 @@ from spark_resources.errors import WrongUsage
 JAVA_VERSIONS = (17, 21)
 
 
+def java_command(environ: Mapping[str, str]) -> Path | None:
+    """The program that Spark starts as Java, whether or not it is there; None where nothing says which."""
+    home = environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    return Path(found) if found else None
+
+
 def java_version(environ: Mapping[str, str]) -> int | None:
     """The major version of the Java that Spark would start, or None where there is none."""
-    home = environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    command = java_command(environ)
     if command is None:
         return None
     try:

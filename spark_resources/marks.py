@@ -97,6 +97,16 @@ class MarkRecord:
     failure: str | None = None
     format: int = RECORD_FORMAT
 
+    def step(self, name: str) -> StepRecord:
+        """What one asset did. Raises `Refused` (invariant 2) where it isn't there yet."""
+        if name not in self.steps:
+            raise Refused(
+                f"{name} of mark {self.mark_id} ({self.repository}) is not there yet. Materialize it first; "
+                "the order of the chain is a safety rule.",
+                invariant=2,
+            )
+        return self.steps[name]
+
     def to_json(self) -> bytes:
         plain = asdict(self)
         plain["state"], plain["scope"] = self.state.value, self.scope.value
@@ -277,17 +287,8 @@ CHAIN = (
 
 def check_order(record: MarkRecord, *, before: str) -> None:
     """Raise `Refused` (invariant 2) unless all steps before this one were done, each one after the one before it."""
-    done = [(name, record.steps.get(name)) for name in CHAIN[: CHAIN.index(before)]]
-    for name, step in done:
-        if step is None:
-            raise Refused(
-                f"{name} of mark {record.mark_id} ({record.repository}) is not there yet. Materialize it first; "
-                "the order of the chain is a safety rule.",
-                invariant=2,
-            )
+    done = [(name, record.step(name)) for name in CHAIN[: CHAIN.index(before)]]
     for (earlier, first), (later, second) in pairwise(done):
-        assert first is not None
-        assert second is not None
         if first.number >= second.number or first.finished > second.started:
             raise Refused(
                 f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
@@ -335,7 +336,8 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
         except ValueError:
             owner = None
         if owner != mine:
-            whose = f"{owner['repository']}, created {owner['created']}" if isinstance(owner, dict) else "unreadable"
+            readable = isinstance(owner, dict) and owner.keys() == mine.keys()
+            whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
             raise Refused(
                 f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
                 f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "

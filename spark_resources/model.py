@@ -126,7 +126,8 @@ class Namespace:
             return Place.INSIDE, address
         for root in (self.uri, *self.also):
             if address.startswith(root + "/"):
-                return Place.INSIDE, address[len(root) + 1 :]
+                key = address[len(root) + 1 :]
+                return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
         loose = _loosely(address)
         if any(loose.startswith(_loosely(root) + "/") for root in (self.uri, *self.also)):
             return Place.CONFLICT, address
@@ -242,6 +243,13 @@ class Partition:
 
     repository: str
     mark_id: str
+
+    @classmethod
+    def of(cls, repository: str, mark_id: str) -> Partition:
+        """The partition of a mark. Raises `WrongUsage` where no repository, or no mark, can be called that."""
+        if not _REPOSITORY_ID.match(repository):
+            raise WrongUsage(f"'{repository}' can't be a repository: 3 to 63 lower-case letters, digits and - expected")
+        return cls(repository, check_mark_id(mark_id))
 
     @classmethod
     def parse(cls, key: str) -> Partition:

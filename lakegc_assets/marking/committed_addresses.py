@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 ASSET = "committed_addresses"
 ADDRESSES_PART, RANGES_PART = "addresses", "ranges"
 
+KNOWN_TABLES = ("ranges", "metaranges")
+OBJECTS = ""  # dumps of references name another entity
+KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
+
 _TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
 
 
@@ -42,7 +46,9 @@ def read_ranges(run: MarkRun) -> None:
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
-        ranges = every_range(run) if everything else committed_ranges(run, notes)
+        ranges = committed_ranges(run, notes)
+        if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
+            ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = asset_folder(run.mark.record.mark_id, ASSET, RANGES_PART)
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
         notes.wrote(manifest, RANGES_PART)
@@ -78,7 +84,7 @@ def distinct_ranges(ranges: DataFrame) -> DataFrame:
 
 
 def every_range(run: MarkRun) -> DataFrame:
-    """Every range table under `_lakefs/`, whoever refers to it. Metaranges and dumps are told apart and left out."""
+    """Every range of objects under `_lakefs/`, whoever refers to it; without metaranges and dumps of references."""
     found = (_TABLE_KEY.match(one.key) for page in run.store.pages("_lakefs/", delimiter="/") for one in page.objects)
     place = run.place
 
@@ -86,7 +92,12 @@ def every_range(run: MarkRun) -> DataFrame:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
         for table_id, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="this namespace")):
             properties = sstable.read_properties(data, name=table_id)
-            if properties.type == "ranges":
+            if properties.type not in KNOWN_TABLES or properties.entity not in KNOWN_ENTITIES:
+                raise DamagedData(
+                    f"table {table_id} in {place.store().where}/_lakefs/ holds {properties.type} of "
+                    f"{properties.entity or 'objects'}, which this lakegc doesn't know. Update it."
+                )
+            if (properties.type, properties.entity) == ("ranges", OBJECTS):
                 row = [table_id, properties.count, properties.min_key, properties.max_key]
                 arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)

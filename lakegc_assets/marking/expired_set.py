@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.marking import missing, reasons, same_bytes, uncommitted_addresses
+from lakegc_assets.marking import came_back, missing, reasons, same_bytes, uncommitted_addresses
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
@@ -54,9 +54,10 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
         unreferenced = unreferenced.transform(mark.only(gone))
     datasets = same_bytes.ask(run, notes, unreferenced)
     answers = reduce(union, (run.read_dataset(one, SERVED) for one in datasets))
-    expired = mark.with_reasons(
-        unreferenced.transform(mark.not_served(answers)), gone, graph_known=reasons.graph_known(run)
-    )
+    unserved = unreferenced.transform(mark.not_served(answers))
+    if notes.facts["unreferenced"]:
+        unserved = unserved.transform(mark.without(came_back.live_at_the_end(run, notes)))
+    expired = mark.with_reasons(unserved, gone, graph_known=reasons.graph_known(run))
     run.say("writing the expired set")
     write_mark(run, notes, expired)
     found.release()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,8 @@ from spark_resources.datasets import Batches, Place, arrow_to_spark
 from spark_resources.errors import Refused
 from spark_resources.executors import on_executor
 from spark_resources.model import ADDRESSES
+from spark_resources.stores import keys
+from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 PROBES_AT_ONCE = 16
 SURELY_A_FEW = 1000
 NAMED = 10
+FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
 
 
 def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
@@ -38,6 +41,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     lost = missing.transform(not_listed_now(run.place)).persist()
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
+    refuse_folded(run, run.mark.record.accepted_missing)
     unknown = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
     if unknown > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(mark.without(accepted)).orderBy("address").limit(NAMED).collect()
@@ -72,12 +76,47 @@ def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
 
 
 def unlisted(place: Place, addresses: pa.Array) -> list[str]:
+    """Those of the addresses that the store doesn't list now under exactly this name.
+
+    An address of a kind that some stores fold is never looked up: such a store answers for the key that it made of it.
+    One that can hold it has listed it by name before.
+    """
     store = place.store()
 
     def there(address: str) -> bool:
-        page = next(iter(store.pages(address, page_size=1)), None)
-        return page is not None and bool(page.objects) and page.objects[0].key == address
+        if keys.kinds_of(address) & (FOLDED | store.quirks.unholdable):
+            return False
+        return first_key(store, address) == address
 
     asked = addresses.to_pylist()
     with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
         return [one for one, found in zip(asked, pool.map(there, asked), strict=True) if not found]
+
+
+def first_key(store: Store, prefix: str) -> str | None:
+    """The first key that the store lists under a prefix: the prefix itself, where that is an object."""
+    return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
+
+
+def refuse_folded(run: MarkRun, accepted: Iterable[str]) -> None:
+    """Raise `Refused` for an accepted loss that the store holds after all, under the name that it made of it."""
+    for address in accepted:
+        key = folded(address)
+        if key not in (address, "") and first_key(run.store, key) == key:
+            raise Refused(
+                f"{address!r} of {run.partition.repository} was accepted as lost, and {key!r} is in {run.store.where}: "
+                "most likely the same object, under the name that a store makes of such an address. It is live, and "
+                "would be taken for garbage. Copy it to a path of its own in lakeFS before this is collected.",
+                invariant=3,
+            )
+
+
+def folded(address: str) -> str:
+    """What a store that works like a file system makes of an address."""
+    parts: list[str] = []
+    for part in address.replace("\\", "/").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)

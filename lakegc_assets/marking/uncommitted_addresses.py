@@ -19,13 +19,13 @@ from spark_resources.model import Place as Where
 
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next
-SPELLINGS = "spellings"
+SPELLINGS = ("first_spellings", "second_spellings")  # the same, path by path, where lists leave full addresses out
 ASKED_AT_ONCE = 8
 
 
 def parts(*, local_adapter: bool) -> tuple[str, ...]:
     """The parts of the dataset, whose union is live."""
-    return (*READINGS, SPELLINGS) if local_adapter else READINGS
+    return (*READINGS, *SPELLINGS) if local_adapter else READINGS
 
 
 def read_uncommitted(run: MarkRun) -> None:
@@ -34,20 +34,20 @@ def read_uncommitted(run: MarkRun) -> None:
         for part in READINGS:
             run.say(f"reading what is staged ({part} time)")
             lists = run.lakefs.prepare_uncommitted(run.partition.repository)
-            dataset, counts = read_lists(run, lists, part)
+            dataset, counts = read_lists(run, lists, asset_folder(run.mark.record.mark_id, ASSET, part))
             notes.wrote(dataset, part)
             notes.facts[part] = {"pages": lists.pages, "files": lists.files, "addresses": dataset.rows, **counts}
-        if run.local_adapter:
+        for part in SPELLINGS if run.local_adapter else ():
             run.say("asking for the full addresses of changed paths")
-            dataset, counts = changed_paths(run)
-            notes.wrote(dataset, SPELLINGS)
-            notes.facts[SPELLINGS] = {"addresses": dataset.rows, **counts}
+            dataset, counts = changed_paths(run, asset_folder(run.mark.record.mark_id, ASSET, part))
+            notes.wrote(dataset, part)
+            notes.facts[part] = {"addresses": dataset.rows, **counts}
 
 
-def read_lists(run: MarkRun, lists: UncommittedLists, part: str) -> tuple[Dataset, Counts]:
+def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, Counts]:
     """All files of one reading. Raises `DamagedData` where they are fewer than the pages that announced one."""
     keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
-    place, folder = run.place, asset_folder(run.mark.record.mark_id, ASSET, part)
+    place = run.place
     if not keys:  # announced so, page by page
         return write_rows(place, folder, [], ADDRESSES), {}
 
@@ -77,7 +77,7 @@ def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
     return found
 
 
-def changed_paths(run: MarkRun) -> tuple[Dataset, Counts]:
+def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Counts]:
     """The addresses that branches serve at every path of their uncommitted diff.
 
     The server's list leaves out full addresses that it holds to be outside the namespace (formats §2): on the local
@@ -99,7 +99,6 @@ def changed_paths(run: MarkRun) -> tuple[Dataset, Counts]:
                     inside.append(key)
             yield pa.RecordBatch.from_arrays([pa.array(inside, pa.string())], schema=ADDRESSES)
 
-    folder = asset_folder(run.mark.record.mark_id, ASSET, SPELLINGS)
     return write_produced(id_tasks(run.spark(), "branch", branches, batch=1), produce, place, folder, ADDRESSES)
 
 

@@ -14,8 +14,8 @@ from spark_resources.sstable.readable import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
-#: In bytes of tables; some 130,000 entries.
-VECTORISED_FROM = 4 << 20
+#: In bytes of tables; some 65,000 entries.
+VECTORISED_FROM = 2 << 20
 
 
 class Decoder(Protocol):
@@ -34,12 +34,13 @@ class Decoder(Protocol):
 
 
 def default_decoder(size: int) -> Decoder:
-    """The decoder for a task with `size` bytes of tables to read.
+    """The decoder for a job with `size` bytes of tables to read.
 
     Starting the vectorised one takes a process some two seconds (and a fresh installation ten, once, to compile), so
-    only tasks that would take the readable one longer than that get it.
+    only jobs that would take the readable one longer than that get it, and whatever the process reads after them.
     """
-    return vectorised_decoder() if size >= VECTORISED_FROM else READABLE
+    started = vectorised_decoder.cache_info().currsize > 0
+    return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE
 
 
 @cache

@@ -23,7 +23,6 @@ from spark_resources.sstable import (
     RangeRef,
     Record,
     Tag,
-    default_decoder,
     read_branches,
     read_commits,
     read_entries,
@@ -39,7 +38,7 @@ from spark_resources.sstable import (
     write_table,
 )
 from spark_resources.sstable.blocks import open_table
-from spark_resources.sstable.decoders import READABLE, VECTORISED_FROM, decoders
+from spark_resources.sstable.decoders import READABLE, decoders
 from spark_resources.sstable.values import put_branch, put_commit, put_range_ref, put_tag, put_value, split_value
 from spark_resources.sstable.wire import put_bytes_field, put_varint_field
 from tests.unit.sstable_cases import DAMAGED, NUMBERED, WHOLE, Damaged, Whole, assemble, data_block
@@ -283,11 +282,14 @@ def test_properties_are_read_without_the_records() -> None:
         read_records(bytes(data), name=NAME)
 
 
-def test_small_tasks_never_pay_for_compiling() -> None:
-    """The choice follows the size alone: plain Python for little, compiled loops for much."""
-    assert default_decoder(0).name == "readable"
-    assert default_decoder(VECTORISED_FROM - 1).name == "readable"
-    assert default_decoder(VECTORISED_FROM).name == "vectorised"
+def test_small_jobs_never_pay_for_compiling() -> None:
+    """Plain Python for little, compiled loops for much, and for little too once they are there."""
+    code = """
+from spark_resources.sstable.decoders import VECTORISED_FROM, default_decoder
+print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORISED_FROM, 0)))
+"""
+
+    assert _python(code) == "readable readable vectorised vectorised"
 
 
 def test_constants_of_the_compiled_loops_are_those_of_the_format() -> None:

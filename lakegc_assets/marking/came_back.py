@@ -1,0 +1,54 @@
+"""What is live at the end of a mark though the lists at its beginning lack it (invariant 2).
+
+A staged object with the same bytes as the committed one of its path is on no list; asking at that path finds it. One
+that was moved to another path between the lists and the question is found by neither. So lists come once more, last.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lakegc_assets.marking.committed_addresses import distinct_ranges
+from lakegc_assets.marking.run import MarkRun, StepNotes
+from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists
+from spark_resources.entries import addresses_of, ranges_of
+from spark_resources.marks import asset_folder
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "expired_set"
+STAGED_PART, SPELLINGS_PART = "staged_at_the_end", "spellings_at_the_end"
+
+
+def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
+    """The addresses (column address) that are staged now, and those of branch heads that were not retained before."""
+    run.say("reading once more what is staged, and where the branches are")
+    found = [*staged_now(run, notes), *of_new_heads(run, notes)]
+    return reduce(lambda left, right: left.unionByName(right), found).dropDuplicates()
+
+
+def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+    folder = asset_folder(run.mark.record.mark_id, ASSET, STAGED_PART)
+    datasets = {STAGED_PART: read_lists(run, run.lakefs.prepare_uncommitted(run.partition.repository), folder)[0]}
+    if run.local_adapter:
+        folder = asset_folder(run.mark.record.mark_id, ASSET, SPELLINGS_PART)
+        datasets[SPELLINGS_PART] = changed_paths(run, folder)[0]
+    for part, dataset in datasets.items():
+        notes.wrote(dataset, part)
+    return [run.read_dataset(dataset, ADDRESSES) for dataset in datasets.values()]
+
+
+def of_new_heads(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+    """The addresses of heads whose commits were not retained when commits were read; none where no branch moved on."""
+    repository = run.partition.repository
+    retained = {row["commit_id"] for row in run.rows("retained_commits", COMMIT_VERDICTS) if row["retained"]}
+    new = sorted({*run.lakefs.branches(repository).values()} - retained)
+    notes.facts["new_heads"] = len(new)
+    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new} - {""}
+    if not metaranges:
+        return []
+    ranges = distinct_ranges(ranges_of(run.spark(), run.place, sorted(metaranges)))
+    return [addresses_of(ranges, run.place).select("address")]

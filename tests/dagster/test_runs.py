@@ -1,0 +1,321 @@
+"""Runs of the mark in Dagster: what it shows of them, what it stops at, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.checks import INVARIANTS, MARK_CHECKS
+from lakegc_assets.definitions import defs, mark_job
+from lakegc_assets.launch import run_mark
+from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.lease import LEASE_KEY, current_holder
+from spark_resources.marks import CHAIN
+from spark_resources.model import Partition, Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from tests.marking import NO_MINIMUM_AGE, environment, resources, target_of
+
+MARK = Partition("lake", "m1")
+RECORD = "_lakefs/retention/gc/lakegc/m1/mark.json"
+
+
+@dataclass(frozen=True)
+class World:
+    """A sandbox with the repository `lake`, and the Dagster instance that runs on it."""
+
+    sandbox: Sandbox
+    instance: dg.DagsterInstance
+
+    @property
+    def folder(self) -> Path:
+        return self.sandbox.local_path / "lake"
+
+    def files(self) -> dict[str, bytes]:
+        """All files of the namespace but the lease, which each run takes and gives back."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        found = {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in paths}
+        return {name: data for name, data in found.items() if name != LEASE_KEY}
+
+    def events(self, run_id: str) -> list[dg.DagsterEvent]:
+        return [each.dagster_event for each in self.instance.all_logs(run_id) if each.dagster_event is not None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended: what it materialized and checked, by asset and check."""
+
+    run: dg.DagsterRun
+    materialized: Mapping[str, Mapping[str, Any]]
+    checked: Mapping[str, dg.AssetCheckEvaluation]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An object that only an expired commit has, one that was reset, one committed, one staged."""
+    with Sandbox(tmp_path_factory.mktemp("runs")) as sandbox, dg.DagsterInstance.ephemeral() as instance:
+        lake, now = sandbox.create("lake"), sandbox.now()
+        lake.put("main", "overwritten", b"first")
+        lake.commit("main", "first", date=now - timedelta(days=60))
+        lake.put("main", "overwritten", b"second version")
+        lake.commit("main", "second", date=now - timedelta(days=50))
+        lake.put("main", "forgotten", b"was never committed")
+        lake.reset("main")
+        lake.put("main", "staged", b"will be committed")
+        set_rules(lake, Rules(30, {}))
+        with environment(sandbox.settings):
+            yield World(sandbox, instance)
+
+
+@pytest.fixture(scope="module")
+def ran(world: World) -> Run:
+    """The one whole run of this module."""
+    run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
+    run = world.instance.get_runs()[0]
+    events = world.events(run.run_id)
+    made = [each.step_materialization_data.materialization for each in events if each.is_step_materialization]
+    checks = [each.asset_check_evaluation_data for each in events if each.event_type_value == "ASSET_CHECK_EVALUATION"]
+    return Run(
+        run,
+        {one.asset_key.to_user_string(): {name: value.value for name, value in one.metadata.items()} for one in made},
+        {check.asset_check_key.to_user_string(): check for check in checks},
+    )
+
+
+def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE) -> dg.Failure:
+    """The failure that a run of a partition ends with, as Dagster's own job gives it, of one asset or of all."""
+    world.instance.add_dynamic_partitions("repository_and_mark", [key])
+    job = dg.Definitions(assets=defs.assets, asset_checks=defs.asset_checks, jobs=defs.jobs, resources=resources())
+    first = {"ops": {"namespace_slices": {"config": dict(config)}}}
+    result = job.resolve_job_def(mark_job.name).execute_in_process(
+        instance=world.instance,
+        partition_key=key,
+        asset_selection=[dg.AssetKey(only)] if only else None,
+        run_config={} if only not in ("", CHAIN[0]) else first,
+        raise_on_error=False,
+    )
+    assert not result.success
+    failed = [each for each in result.all_events if each.is_step_failure]
+    assert len(failed) == 1
+    told = failed[0].step_failure_data.user_failure_data
+    assert told is not None, failed[0].step_failure_data.error
+    return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
+
+
+def checked(world: World, key: str) -> dict[str, dg.AssetCheckEvaluation]:
+    """The checks alone, of a partition, as Dagster's UI runs them; no check may raise."""
+    world.instance.add_dynamic_partitions("repository_and_mark", [key])
+    job = dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())
+    with_checks = dg.Definitions(assets=defs.assets, asset_checks=MARK_CHECKS, jobs=[job], resources=resources())
+    result = with_checks.resolve_job_def("checks").execute_in_process(
+        instance=world.instance, tags={"dagster/partition": key}
+    )
+    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+
+
+# --- one whole run --------------------------------------------------------------------------------------------------
+
+
+def test_an_asset_is_not_materialized_for_its_partition(ran: Run) -> None:
+    """One run materializes every asset of the chain, for the partition of this repository and mark."""
+    assert set(ran.materialized) == set(CHAIN)
+    assert ran.run.is_success
+    assert ran.run.tags["dagster/partition"] == str(MARK)
+
+
+def test_runs_of_one_repository_cannot_be_told_apart(ran: Run) -> None:
+    """Runs are tagged with their repository, so that concurrency limits can queue them."""
+    assert ran.run.tags["lakegc/repository"] == "lake"
+
+
+@pytest.mark.parametrize(
+    ("asset", "rows", "column"),
+    [
+        ("namespace_slices", 4, "address"),
+        ("uncommitted_addresses", 1, "address"),
+        ("retained_commits", 3, "commit_id"),
+        ("committed_addresses", 1, "address"),
+        ("expired_set", 2, "address"),
+    ],
+)
+def test_an_asset_shows_too_little(world: World, ran: Run, asset: str, rows: int, column: str) -> None:
+    """Each asset shows counts, bytes, seconds, a preview, and where its data is: a folder with Parquet in it."""
+    shown = ran.materialized[asset]
+    folder = shown["where"].removeprefix("local://lake/")
+
+    assert (shown["repository"], shown["mark"], shown["dagster/row_count"]) == ("lake", "m1", rows)
+    assert shown["parquet_bytes"] > 0
+    assert shown["seconds"] >= 0
+    assert len(shown["preview"].records) == rows
+    assert column in shown["preview"].records[0].data
+    assert shown["where"] != folder
+    assert list((world.folder / folder).glob("*.parquet"))
+
+
+def test_numbers_of_the_expired_set_are_not_shown(ran: Run) -> None:
+    """The expired set says how many objects and bytes may go, out of how many."""
+    shown = ran.materialized["expired_set"]
+
+    assert (shown["candidates"], shown["expired"]) == (4, 2)
+    assert shown["expired_bytes"] == len(b"first") + len(b"was never committed")
+    assert shown["state"] == "marked"
+
+
+@pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
+def test_a_check_passes_without_measuring(ran: Run, name: str) -> None:
+    """Every check passed, and shows the values that it measured."""
+    [check] = [each for each in ran.checked.values() if each.check_name == name]
+
+    assert check.passed, check.description
+    assert check.metadata
+    assert all(value.value is not None for value in check.metadata.values())
+
+
+def test_the_lease_is_kept_after_a_run(world: World, ran: Run) -> None:
+    """The next run needn't wait: nobody holds the repository when a run has ended, well or not."""
+    assert ran.run.is_success
+    store = target_of(world.sandbox.settings, "lake").place.store()
+    assert (world.folder / LEASE_KEY).exists()
+    assert current_holder(store) is None
+
+    failure_of(world, "lake|m1")
+    assert current_holder(store) is None
+
+
+@pytest.mark.parametrize("only", ["", *CHAIN])
+def test_a_finished_mark_is_materialized_again(world: World, ran: Run, only: str) -> None:
+    """A finished mark is never made again, whole or in part: the run says so, and no file changes (invariant 12)."""
+    assert ran.run.is_success
+    before = world.files()
+    told = failure_of(world, str(MARK), only=only)
+
+    assert "mark m1 of lake is finished (marked) and can't be made again" in (told.description or "")
+    assert (told.metadata["invariant"].value, told.metadata["exit_code"].value) == (12, 3)
+    assert world.files() == before
+
+
+def test_the_command_line_does_not_learn_why_a_run_stopped(world: World, ran: Run) -> None:
+    """What stopped the run reaches the caller as the very error, with its exit code."""
+    assert ran.run.is_success
+    with pytest.raises(Refused, match="is finished") as caught:
+        run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
+    assert (caught.value.exit_code, caught.value.invariant) == (3, 12)
+
+
+# --- what a run stops at --------------------------------------------------------------------------------------------
+
+UNUSABLE = {
+    "nonsense": "'nonsense' is not of the form repository|mark_id",
+    "|m1": "is not of the form repository|mark_id",
+    "UPPER/lake|m1": "is not of the form repository|mark_id",
+    "lake|": "mark id",
+    "lake|..": "mark id",
+    "lake|m1/../m2": "mark id",
+    "lake|m\x1b[31m": "mark id",
+    "nowhere|m1": "nowhere",
+}
+
+
+@pytest.mark.parametrize(("key", "words"), UNUSABLE.items())
+def test_a_strange_partition_is_worked_on(world: World, key: str, words: str) -> None:
+    """A key that doesn't parse, or names no repository, fails with a sentence, and nothing is written anywhere."""
+    before = world.files(), sorted(world.sandbox.local_path.iterdir())
+    told = failure_of(world, key)
+
+    assert words in (told.description or "")
+    assert told.metadata["kind"].value == ("NotThere" if key == "nowhere|m1" else "WrongUsage")
+    assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
+
+
+def test_options_that_cannot_be_meant_start_a_mark(world: World) -> None:
+    """A minimum age without a unit, or below a day without --allow-young, is refused before a mark is begun."""
+    before = world.files()
+    unit = failure_of(world, "lake|m2", config={"min_age": "24"})
+    young = failure_of(world, "lake|m2", config={"min_age": "1h"})
+
+    assert "expected something like 24h" in (unit.description or "")
+    assert "--allow-young" in (young.description or "")
+    assert young.metadata["invariant"].value == 6
+    assert world.files() == before
+
+
+@pytest.mark.parametrize("only", CHAIN[1:])
+def test_a_step_runs_without_the_mark_it_belongs_to(world: World, only: str) -> None:
+    """A later asset alone, of a mark that was never begun, fails with a sentence and makes no folder."""
+    before = world.files()
+    told = failure_of(world, "lake|never-begun", only=only)
+
+    assert "there is no mark never-begun" in (told.description or "")
+    assert world.files() == before
+
+
+# --- checks alone ---------------------------------------------------------------------------------------------------
+
+
+def test_a_check_of_no_mark_raises(world: World) -> None:
+    """Checks of a mark that doesn't exist, or of a key that doesn't parse, fail with a sentence each."""
+    for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
+        found = checked(world, key)
+        assert len(found) == len(INVARIANTS)
+        for check in found.values():
+            assert not check.passed
+            assert words in (check.description or "")
+
+
+def written(world: World, mark_id: str, **changes: Any) -> str:
+    """The finished mark's record under another id, with other values; the partition's key."""
+    record = json.loads((world.folder / RECORD).read_bytes())
+    target = world.folder / RECORD.replace("m1", mark_id)
+    target.parent.mkdir()
+    target.write_text(json.dumps(record | changes | {"mark_id": mark_id}))
+    return f"lake|{mark_id}"
+
+
+def test_checks_of_an_unfinished_mark_raise(world: World, ran: Run) -> None:
+    """Where a mark hasn't come to a step yet, the checks of that step fail with a sentence; earlier ones still pass."""
+    assert ran.run.is_success
+    steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
+    begun = {name: steps[name] for name in CHAIN[:2]}
+    found = checked(world, written(world, "begun", steps=begun, state="marking", finished=None))
+
+    assert {name for name, check in found.items() if check.passed} == {"clocks_agree", "inside_only", "read_twice"}
+    assert "retained_commits of mark begun (lake) is not there yet" in (found["heads_retained"].description or "")
+    assert all(check.passed or check.description for check in found.values())
+
+
+def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
+    """A check measures the record in the namespace: one that breaks invariants doesn't pass, whatever the run did."""
+    assert ran.run.is_success
+    record = json.loads((world.folder / RECORD).read_bytes())
+    steps = record["steps"]
+    steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1}
+    steps["retained_commits"]["facts"]["retained"] = 0
+    del steps["uncommitted_addresses"]["facts"]["second"]
+    steps["namespace_slices"]["number"], steps["retained_commits"]["number"] = 3, 1
+    clocks = {"store": record["clocks"]["store"]}
+    late = "9999-01-01T00:00:00+00:00"
+    found = checked(world, written(world, "broken", steps=steps, clocks=clocks, cutoff=late))
+
+    kept = {name for name, check in found.items() if check.passed}
+    assert kept == {"inside_only", "ranges_whole"}
+
+
+def test_an_error_has_no_exit_code_in_dagster() -> None:
+    """Every error of ours that stops an asset becomes a failure with its sentence, kind and exit code, never retried."""
+    from lakegc_assets.assets import told
+
+    errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]
+    for error in errors:
+        with pytest.raises(dg.Failure) as caught, told():
+            raise error
+        assert caught.value.description == "so"
+        assert caught.value.allow_retries is False
+        assert caught.value.metadata["kind"].value == type(error).__name__
+        assert caught.value.metadata["exit_code"].value == error.exit_code

@@ -1,0 +1,236 @@
+"""Bytes that are missing, short, changed or foreign: the mark stops and names them, and nothing looks finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.model import Commit
+from spark_resources.sstable import read_ranges
+from tests.fault.conftest import NO_AGE, Lake, Lakegc, Outcome
+
+Harm = Callable[[Path], None]
+
+
+def missing(file: Path) -> None:
+    file.unlink()
+
+
+def truncated(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 3] ^= 0x10
+    file.write_bytes(data)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+HARMS = [missing, truncated, flipped]
+
+
+def mark(lakegc: Lakegc, lake: Lake) -> Outcome:
+    return lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+
+
+def table(lake: Lake, table_id: str) -> Path:
+    return lake.folder / "_lakefs" / table_id
+
+
+def range_ids(lake: Lake, commit: Commit) -> list[str]:
+    metarange = table(lake, commit.metarange_id).read_bytes()
+    return [ref.id for ref in read_ranges(metarange, name=commit.metarange_id)]
+
+
+# --- what commits refer to ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_range_loses_its_addresses(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A range of a retained commit that can't be read whole stops the mark and is named."""
+    range_id = range_ids(lake, lake.commits[1])[0]
+    lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, range_id)))
+
+    mark(lakegc, lake).stopped(3, range_id)
+    lake.has_no_finished_mark()
+
+
+def test_a_range_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake) -> None:
+    """A whole and valid range with other keys in the place of another stops the mark, and is named."""
+    lake.repository.put("main", "d", b"d")
+    lake.commits.append(lake.repository.commit("main", "third"))
+    swap_ranges(lake)
+
+    mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])
+    lake.has_no_finished_mark()
+
+
+@pytest.mark.xfail(strict=True, reason="ranges are compared with what their metarange says, not with their own ids")
+def test_a_range_that_is_another_one_with_the_same_keys_is_believed(lakegc: Lakegc, lake: Lake) -> None:
+    """A whole and valid range in the place of another stops the mark, though its keys and counts agree."""
+    swap_ranges(lake)
+
+    mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])
+    lake.has_no_finished_mark()
+
+
+def swap_ranges(lake: Lake) -> None:
+    """Let the range of the last commit hold what that of the first one does, once the lists are prepared."""
+    old, new = (range_ids(lake, commit)[0] for commit in (lake.commits[0], lake.commits[-1]))
+    data = table(lake, old).read_bytes()
+    lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(data))
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_metarange_loses_its_ranges(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A metarange of a retained commit that can't be read whole stops the mark and is named."""
+    metarange_id = lake.commits[1].metarange_id
+    lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, metarange_id)))
+
+    mark(lakegc, lake).stopped(3, metarange_id)
+    lake.has_no_finished_mark()
+
+
+def test_a_metarange_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake) -> None:
+    """A whole and valid metarange in the place of another stops the mark."""
+    old, new = (commit.metarange_id for commit in lake.commits)
+    lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(table(lake, old).read_bytes()))
+
+    mark(lakegc, lake).stopped(3, new)
+    lake.has_no_finished_mark()
+
+
+# --- the commit graph -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_dump_loses_commits(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A dump of commits that can't be read whole stops the mark and is named."""
+    dumped: list[str] = []
+
+    def damage(said: dict[str, Any]) -> None:
+        dumped.append(said["commits_meta_range_id"])
+        harm(table(lake, dumped[0]))
+
+    lake.server.after("/refs/dump", damage)
+    outcome = mark(lakegc, lake)
+
+    outcome.stopped(3, dumped[0])
+    lake.has_no_finished_mark()
+
+
+def test_a_damaged_part_of_the_dump_loses_commits(lakegc: Lakegc, lake: Lake) -> None:
+    """A range of the dump with a flipped bit stops the mark and is named."""
+    parts: list[str] = []
+
+    def damage(said: dict[str, Any]) -> None:
+        dump = said["commits_meta_range_id"]
+        parts.extend(ref.id for ref in read_ranges(table(lake, dump).read_bytes(), name=dump, entity="commit"))
+        flipped(table(lake, parts[0]))
+
+    lake.server.after("/refs/dump", damage)
+    outcome = mark(lakegc, lake)
+
+    outcome.stopped(3, parts[0])
+    lake.has_no_finished_mark()
+
+
+# --- the server's list of retained commits --------------------------------------------------------------------------
+
+
+def other_header(file: Path) -> None:
+    file.write_text(file.read_text().replace("expired", "dead", 1))
+
+
+def unreadable_row(file: Path) -> None:
+    file.write_text(file.read_text().replace("false", "maybe", 1))
+
+
+def header_alone(file: Path) -> None:
+    file.write_text(file.read_text().split("\n")[0] + "\n")
+
+
+@pytest.mark.parametrize(
+    "harm", [missing, empty, header_alone, other_header, unreadable_row], ids=lambda harm: harm.__name__
+)
+def test_a_damaged_list_of_commits_retains_fewer(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A `commits.csv` that isn't there, is empty, or can't be read in every row stops the mark and is named."""
+    lake.server.after("/prepare_commits/status", lambda said: harm(lake.file_at(said["result"]["gc_commits_location"])))
+
+    mark(lakegc, lake).stopped(3, "commits.csv")
+    lake.has_no_finished_mark()
+
+
+def test_a_damaged_list_can_t_be_gone_on_from(lakegc: Lakegc, lake: Lake) -> None:
+    """After a failed mark its id is taken, the failure is on record, and a mark of another id gives the whole truth."""
+    once = [other_header]
+
+    def harm_once(said: dict[str, Any]) -> None:
+        if once:
+            once.pop()(lake.file_at(said["result"]["gc_commits_location"]))
+
+    lake.server.after("/prepare_commits/status", harm_once)
+    mark(lakegc, lake).stopped(3, "commits.csv")
+
+    lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(2, "in use")
+    assert lakegc(lake.settings, "mark", lake.name, "--mark-id", "m2", *NO_AGE).code == 0
+    failed, fine = lake.records()
+    assert "commits.csv" in (failed.failure or "")
+    assert (fine.mark_id, fine.counts["expired"]) == ("m2", 1)
+
+
+# --- the server's lists of staged addresses -------------------------------------------------------------------------
+
+
+def files_at(lake: Lake, said: dict[str, Any]) -> list[Path]:
+    return sorted(lake.file_at(said["gc_uncommitted_location"]).iterdir())
+
+
+def test_a_lost_file_of_staged_addresses_is_an_empty_one(lakegc: Lakegc, lake: Lake) -> None:
+    """Fewer files of staged addresses than announced pages stop the mark."""
+    lake.server.after("/prepare_uncommited", lambda said: [file.unlink() for file in files_at(lake, said)])
+
+    mark(lakegc, lake).stopped(3, "announced 1 files with staged addresses", "0 are there")
+    lake.has_no_finished_mark()
+
+
+def test_one_lost_file_of_several_is_not_noticed(lakegc: Lakegc, lake: Lake) -> None:
+    """With three staged objects there are two pages; one file less is a failed reading, too."""
+    lake.repository.put("main", "staged as well", b"1")
+    lake.repository.put("main", "and this one", b"2")
+    said_of: list[dict[str, Any]] = []
+
+    def lose_the_last(said: dict[str, Any]) -> None:
+        said_of.append(said)
+        if "continuation_token" not in said:
+            files_at(lake, said)[0].unlink()
+
+    lake.server.after("/prepare_uncommited", lose_the_last)
+
+    mark(lakegc, lake).stopped(3, "staged addresses")
+    assert len(said_of) == 2
+    lake.has_no_finished_mark()
+
+
+@pytest.mark.parametrize("harm", [truncated, empty, lambda file: file.write_text("physical_address\ndata/x\n")])
+def test_an_unreadable_file_of_staged_addresses_is_skipped(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A file of staged addresses that isn't whole Parquet stops the mark and is named."""
+    names: list[str] = []
+
+    def damage(said: dict[str, Any]) -> None:
+        file = files_at(lake, said)[0]
+        names.append(file.name)
+        harm(file)
+
+    lake.server.after("/prepare_uncommited", damage)
+    outcome = mark(lakegc, lake)
+
+    outcome.stopped(3, names[0], "not a readable Parquet file")
+    lake.has_no_finished_mark()

@@ -1,0 +1,71 @@
+"""A listing that lacks what is live, or names it otherwise: the mark stops, unless the losses are known by name."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_resources.model import AddressType
+from tests.fault.conftest import NO_AGE, Lake, Lakegc
+
+
+def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -> None:
+    """A listing without any object, where commits refer to objects, is refused: it is wrong, whatever the bound."""
+    shutil.rmtree(lake.folder / "data")
+    settings = {**lake.settings, "max_missing": "1000"}
+
+    lakegc(settings, "mark", lake.name, *NO_AGE).stopped(3, "4 of 4 live addresses", lake.name, "the listing is wrong")
+    lake.has_no_finished_mark()
+
+
+def test_lost_objects_pass_in_silence(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """Live objects that the store lacks stop the mark and are named; a list with these names lets it pass, another not."""
+    lost = [lake.repository.stat("main", path).address for path in ("a", "b")]
+    for address in lost:
+        (lake.folder / address).unlink()
+    lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(
+        3, "2 of 4 live addresses", *lost, "--accept-missing"
+    )
+    lake.has_no_finished_mark()
+    known = tmp_path / "known"
+    known.write_text(f"{lost[0]}\n")
+    arguments = ["mark", lake.name, *NO_AGE, "--accept-missing", str(known)]
+    lakegc(lake.settings, *arguments, "--mark-id", "m2").stopped(3, lost[1])
+    lake.has_no_finished_mark()
+    known.write_text("".join(f"{address}\n" for address in lost))
+
+    assert lakegc(lake.settings, *arguments, "--mark-id", "m3").code == 0
+    record = lake.records()[-1]
+    assert record.accepted_missing == tuple(lost)
+    assert record.counts["expired"] == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "committed"),
+    [("s3://{0}/{1}", True), ("s3://{0}/{1}", False), ("local://{0}//{1}", True), ("LOCAL://{0}/{1}", False)],
+)
+def test_an_address_in_another_spelling_is_outside(lakegc: Lakegc, lake: Lake, form: str, committed: bool) -> None:
+    """A live address that is the namespace's but for scheme or slashes stops the mark and is shown."""
+    live = lake.repository.stat("main", "a")
+    strange = form.format(lake.name, live.address)
+    entry = replace(live, path=b"strange", address=strange, address_type=AddressType.FULL)
+    lake.repository.stage("main", [entry])
+    if committed:
+        lake.repository.commit("main", "with a strange address")
+
+    lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, strange, f"local://{lake.name}", "live object")
+    lake.has_no_finished_mark()
+
+
+def test_the_host_in_another_case_is_outside(lakegc: Lakegc, lake: Lake) -> None:
+    """A live address that differs from the namespace in the case of its host stops the mark and is shown."""
+    live = lake.repository.stat("main", "a")
+    strange = f"local://{lake.name.upper()}/{live.address}"
+    lake.repository.stage("main", [replace(live, path=b"x", address=strange, address_type=AddressType.FULL)])
+    lake.repository.commit("main", "with a strange address")
+
+    lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, strange, f"local://{lake.name}")
+    lake.has_no_finished_mark()

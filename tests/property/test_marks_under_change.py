@@ -1,0 +1,155 @@
+"""Marks of repositories that change, or are damaged, while they are being marked: what is live is never expired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from lakegc_assets.progress import listening
+from spark_resources.errors import DamagedData, Refused
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import dump_refs, set_rules
+from spark_resources.sandbox.repository import SandboxRepository
+from tests.marking import NO_MINIMUM_AGE, marked
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path) as running:
+        yield running
+
+
+@contextmanager
+def once_said(words: str, do: Callable[[], object]) -> Iterator[None]:
+    """Do something the first time that a mark says these words."""
+    done: list[str] = []
+
+    def hear(sentence: str) -> None:
+        if words in sentence and not done:
+            done.append(sentence)
+            do()
+
+    with listening(hear):
+        yield
+    assert done, f"no mark said '{words}'"
+
+
+@contextmanager
+def no_dump() -> Iterator[None]:
+    """Credentials that may not dump references."""
+    with mock.patch.object(LakeFS, "dump_refs", lambda self, repository: None):
+        yield
+
+
+def days_ago(days: int) -> datetime:
+    return NOW - timedelta(days=days)
+
+
+def with_garbage(repository: SandboxRepository) -> str:
+    """Something that may go in any case, so that a mark has work to do: its address."""
+    address = repository.put("main", "garbage", b"nobody wants this").address
+    repository.delete("main", ["garbage"])
+    return address
+
+
+def test_staged_bytes_that_are_moved_between_the_lists_and_the_question_stay(sandbox: Sandbox) -> None:
+    """The same bytes staged again are on no list. Moved away before the branch is asked, they are on the last list."""
+    lake = sandbox.create("lake")
+    garbage = with_garbage(lake)
+    lake.put("main", "_SUCCESS", b"done")
+    lake.commit("main", "a job")
+    again = lake.put("main", "_SUCCESS", b"done")
+
+    def move() -> None:
+        lake.stage("main", [replace(again, path=b"elsewhere/_SUCCESS")])
+        lake.delete("main", ["_SUCCESS"])
+
+    with once_said("reading the commit graph", move):
+        mark = marked(sandbox.settings, "lake")
+
+    assert lake.stat("main", "elsewhere/_SUCCESS").address == again.address
+    assert mark.expired == {garbage}
+
+
+def test_a_branch_made_of_an_expired_commit_at_the_last_moment_brings_it_back(sandbox: Sandbox) -> None:
+    """A commit that becomes a head after heads were read is live again when the mark ends."""
+    lake = sandbox.create("lake")
+    set_rules(lake, Rules(1, {}))
+    garbage = with_garbage(lake)
+    old = lake.put("main", "a", b"old")
+    expired = lake.commit("main", "old", date=days_ago(30))
+    lake.put("main", "a", b"newer")
+    lake.commit("main", "newer", date=days_ago(20))
+
+    with once_said("asking what branches serve", lambda: lake.create_branch("rescue", expired.id)):
+        lake.put("main", "staged", b"...")  # as long as the old object, so that there is a question
+        lake.commit("main", "a question", date=days_ago(10))
+        lake.put("main", "staged", b"+++")
+        mark = marked(sandbox.settings, "lake")
+
+    assert lake.stat("rescue", "a").address == old.address
+    assert mark.expired == {garbage}
+
+
+def test_without_rules_and_without_a_dump_every_range_counts(sandbox: Sandbox) -> None:
+    """All range tables are read then, old ones too; tables of an earlier dump of references are not taken for them."""
+    lake = sandbox.create("lake")
+    garbage = with_garbage(lake)
+    kept = {lake.put("main", "a", b"one").address}
+    lake.commit("main", "one", date=days_ago(400))
+    kept.add(lake.put("main", "a", b"two").address)
+    lake.commit("main", "two", date=days_ago(300))
+    lake.create_branch("dev", "main")
+    kept.add(lake.put("dev", "b", b"three").address)
+    lake.commit("dev", "dangling soon")
+    lake.delete_branch("dev")
+    dump_refs(lake)
+
+    with no_dump():
+        mark = marked(sandbox.settings, "lake")
+
+    assert mark.expired == {garbage}
+    assert not kept & mark.expired
+
+
+def test_a_lost_range_of_an_old_commit_is_missed_without_a_dump(sandbox: Sandbox) -> None:
+    """Every range that is there, is not every range: one that a known commit needs and that is lost stops the mark."""
+    lake = sandbox.create("lake")
+    with_garbage(lake)
+    lake.put("main", "a", b"one")
+    first = lake.commit("main", "one", date=days_ago(400))
+    lake.put("main", "a", b"two")
+    lake.commit("main", "two", date=days_ago(300))
+    (found,) = lake.committed.ranges(first.metarange_id)
+    lost = found.id
+    lake.objects.file(f"_lakefs/{lost}").unlink()
+
+    with no_dump(), pytest.raises(DamagedData, match=lost):
+        marked(sandbox.settings, "lake")
+
+
+@pytest.mark.parametrize("address", ["data/s//folded", "data/s/folded/", "data/s/./folded", "data/s\\folded"])
+def test_a_live_address_that_the_store_folds_stops_the_mark(sandbox: Sandbox, address: str) -> None:
+    """The object is there under another name, which looks like garbage; nor can such a loss be waved through."""
+    lake = sandbox.create("lake")
+    with_garbage(lake)
+    lake.put("main", "fine", b"fine")
+    live = lake.put("main", "a", b"live")
+    lake.objects.write("data/s/folded", b"live")
+    lake.stage("main", [replace(live, path=b"b", address=address)])
+    lake.commit("main", "folded")
+
+    with pytest.raises(Refused, match="1 of 3 live addresses"):
+        marked(sandbox.settings, "lake")
+    with pytest.raises(Refused, match="accepted as lost"):
+        marked(sandbox.settings, "lake", "m2", {**NO_MINIMUM_AGE, "accept_missing": [address]})
