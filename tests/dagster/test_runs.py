@@ -308,7 +308,7 @@ def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
 
 
 def test_an_error_has_no_exit_code_in_dagster() -> None:
-    """Every error of ours that stops an asset becomes a failure with its sentence, kind and exit code, never retried."""
+    """Every error of ours that stops an asset is a failure with its sentence, kind and exit code, never retried."""
     from lakegc_assets.assets import told
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]

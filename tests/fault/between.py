@@ -31,7 +31,7 @@ class Between:
         self._pool = urllib3.PoolManager(retries=False)
 
     def after(self, call: str, hook: Hook) -> None:
-        """Let `hook` see, and change in place, the JSON of good answers to paths that end so: before lakegc has them."""
+        """Let `hook` see, and change in place, the JSON of good answers to paths that end so."""
         self._hooks.append((call, hook))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

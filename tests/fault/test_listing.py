@@ -22,7 +22,7 @@ def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -
 
 
 def test_lost_objects_pass_in_silence(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """Live objects that the store lacks stop the mark and are named; a list with these names lets it pass, another not."""
+    """Live objects that the store lacks stop the mark and are named; only a list of all of them lets it pass."""
     lost = [lake.repository.stat("main", path).address for path in ("a", "b")]
     for address in lost:
         (lake.folder / address).unlink()

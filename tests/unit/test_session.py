@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 
 from spark_resources.errors import WrongUsage
@@ -71,6 +72,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     mine = {"spark.sql.shuffle.partitions": "3"}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
         "HOME": str(tmp_path_factory.mktemp("home")),
+        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # an archive for one process isn't worth the making
         "TMPDIR": str(tmp_path_factory.mktemp("tmp")),
         "LAKEGC_SPARK_MASTER": "local[1]",
         "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
@@ -182,3 +184,17 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
     assert len(named) == 1, threads
     assert int(count) <= 2
     assert not_imported == ""
+
+
+def test_workers_import_spark_from_its_zip_files(tmp_path: Path) -> None:
+    """The zip files of an installed Spark leave the path; those of another one, and all other entries, stay."""
+    import pyspark
+
+    from spark_resources.daemon import without_zips
+
+    package = Path(pyspark.__file__).parent
+    zips = [str(package / "python" / "lib" / name) for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip")]
+    others = [str(tmp_path / "pyspark.zip"), str(tmp_path), str(package.parent)]
+
+    assert without_zips([*zips, *others]) == others
+    assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]

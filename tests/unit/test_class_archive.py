@@ -1,0 +1,68 @@
+"""The archive of Spark's classes: made once, taken when it is whole, another one for another Java or Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_resources.class_archive import SETTLED_S, archive_options
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A Java, a Spark and a cache."""
+    java, spark = tmp_path / "java", tmp_path / "pyspark"
+    java.write_bytes(b"java")
+    spark.mkdir()
+    return java, spark, tmp_path / "cache" / "lakegc"
+
+
+def written(options: str, *, age_s: float) -> Path:
+    """The archive that a JVM with these options left so long ago."""
+    file = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
+    file.write_bytes(b"classes")
+    os.utime(file, (NOW - age_s, NOW - age_s))
+    return file
+
+
+def test_every_start_makes_an_archive(parts: tuple[Path, Path, Path]) -> None:
+    """The first JVM writes an archive, the next one reads it, checksums verified."""
+    java, spark, folder = parts
+    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=SETTLED_S + 1)
+    options = archive_options(java, spark, folder=folder, now=NOW)
+
+    assert options.startswith("-XX:SharedArchiveFile=")
+    assert "-XX:+VerifySharedSpaces" in options
+    assert not left.exists()
+    assert archive_options(java, spark, folder=folder, now=NOW) == options
+
+
+def test_an_archive_is_taken_while_it_is_written(parts: tuple[Path, Path, Path]) -> None:
+    """A file that was changed a moment ago is left alone."""
+    java, spark, folder = parts
+    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
+
+    assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
+    assert left.exists()
+
+
+def test_an_archive_of_another_java_is_taken(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Another Java, a renewed one and another Spark have archives of their own."""
+    java, spark, folder = parts
+    written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
+    assert "SharedArchiveFile" in archive_options(java, spark, folder=folder, now=NOW)
+
+    assert "ArchiveClassesAtExit" in archive_options(java, tmp_path, folder=folder, now=NOW)
+    os.utime(java, (1, 1))
+    assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
+
+
+def test_no_place_to_cache_is_no_reason_to_stop(parts: tuple[Path, Path, Path]) -> None:
+    """Where the cache can't be made, Spark starts without an archive."""
+    java, spark, _ = parts
+
+    assert archive_options(java, spark, folder=java / "cache", now=NOW) == ""
