@@ -5,17 +5,13 @@ from __future__ import annotations
 import dagster as dg
 
 from lakegc_assets.assets import MARK_ASSETS
+from lakegc_assets.automation import mark_job, mark_repositories, new_repositories
 from lakegc_assets.checks import MARK_CHECKS
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.session import SparkResource
 
-mark_job = dg.define_asset_job(
-    "mark",
-    selection=dg.AssetSelection.assets(*MARK_ASSETS),
-    executor_def=dg.in_process_executor,
-    description="Computes what may go in one repository, and deletes nothing.",
-)
+__all__ = ["defs", "mark_job"]
 
 lakefs = LakeFSResource()
 spark = SparkResource()
@@ -24,6 +20,8 @@ defs = dg.Definitions(
     assets=MARK_ASSETS,
     asset_checks=MARK_CHECKS,
     jobs=[mark_job],
+    schedules=[mark_repositories],
+    sensors=[new_repositories],
     resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},
     executor=dg.in_process_executor,
 )

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationE
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
+DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
 _LAKECTL_VARIABLES = {
@@ -75,6 +77,11 @@ def _address(value: object) -> object:
     raise ValueError("not an address")
 
 
+def _patterns(value: object) -> object:
+    """Patterns from one text, apart by commas or spaces; neither can be in a repository's id."""
+    return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
+
+
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -82,6 +89,7 @@ Attempts = Annotated[int, Field(ge=1, le=100)]
 Count = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
+Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_patterns)]
 
 
 class Settings(BaseSettings):
@@ -124,6 +132,14 @@ class Settings(BaseSettings):
     max_missing: Count = 0
     max_questions: Count = 1_000_000
     single_deployment: bool = False
+
+    # Other repositories that hold no addresses of this one's namespace, and need not be looked into (invariant 5).
+    trusted_repositories: Patterns = ()
+
+    # What is marked by itself: repositories by shell patterns of their ids, at the times of a cron schedule in UTC.
+    repositories_include: Patterns = ("*",)
+    repositories_exclude: Patterns = ()
+    mark_cron: Name = DEFAULT_MARK_CRON
 
     # Spark. The configuration may hold keys of stores, so it is shown nowhere.
     spark_master: Name = "local[*]"
@@ -260,8 +276,12 @@ _EXPECTED = {
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
     "max_questions": "a whole number, 0 or more",
+    "trusted_repositories": "shell patterns of repository ids apart by commas, such as scratch-*,archive; * for all",
     "attempts": "a whole number from 1 to 100",
     "store_attempts": "a whole number from 1 to 100",
+    "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",
+    "repositories_exclude": "shell patterns of repository ids apart by commas, such as test-*",
+    "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
     "spark_conf": 'a JSON object of texts, such as {"spark.executor.memory": "4g"}',
 }
 _NEVER_SHOWN = frozenset(

@@ -1,0 +1,203 @@
+"""Marks that nobody has to ask for: a sensor for repositories that are new, a schedule for all of them.
+
+Both are off until somebody turns them on in Dagster's UI. They ask the server for its repositories, request one run
+each, and leave it to that run to fail: what is wrong with one repository never reaches another one.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import dagster as dg
+
+from lakegc_assets.assets import MARK_ASSETS, PARTITIONS
+from lakegc_assets.marking.resource import refuse_read_only
+from lakegc_assets.marking.run import find_target
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.lease import current_holder
+from spark_resources.model import Partition, default_mark_id
+from spark_resources.settings import DEFAULT_MARK_CRON, Settings
+
+REPOSITORY_TAG = "lakegc/repository"
+"""On every run, so that Dagster's queue can keep runs of one repository apart."""
+TROUBLE_TAG = "lakegc/trouble"
+"""On the one run that says what is wrong with a repository: what was wrong with it before the run began."""
+MOST_AT_ONCE = 20
+"""New repositories that one look of the sensor has marked; the others come with the next looks."""
+LOOK_S = 30.0
+"""How long the schedule looks for trouble; a repository that hasn't answered by then is simply tried."""
+
+mark_job = dg.define_asset_job(
+    "mark",
+    selection=dg.AssetSelection.assets(*MARK_ASSETS),
+    executor_def=dg.in_process_executor,
+    description="""Finds out what may go in one lakeFS repository, and why. **It deletes nothing.**
+
+To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
+repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one
+process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
+next one needs a new name.""",
+)
+
+
+# --- which repositories ---------------------------------------------------------------------------------------------
+
+
+def chosen(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
+    """Those whose id matches a pattern to include and none to exclude, by id."""
+
+    def matches(repository: Repository, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(repository.id, pattern) for pattern in patterns)
+
+    found = (each for each in repositories if matches(each, settings.repositories_include))
+    return sorted((each for each in found if not matches(each, settings.repositories_exclude)), key=lambda one: one.id)
+
+
+def none_chosen(lakefs: LakeFS, settings: Settings) -> str:
+    without = ", ".join(settings.repositories_exclude) or "nothing"
+    return (
+        f"No repository of {lakefs.where} that these credentials may list matches "
+        f"{', '.join(settings.repositories_include)} without {without}. The patterns are LAKEGC_REPOSITORIES_INCLUDE "
+        "and LAKEGC_REPOSITORIES_EXCLUDE."
+    )
+
+
+def identity(repository: Repository) -> str:
+    """Tells a repository from a later one of the same name."""
+    return f"{repository.id}@{repository.created.isoformat()}"
+
+
+def troubles(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
+    """What keeps repositories from being marked, by id; all are asked side by side, so a slow one delays none."""
+    executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-look")
+    looks = {executor.submit(trouble, lakefs, each, settings): each.id for each in repositories}
+    done, _ = wait(looks, timeout=LOOK_S)
+    executor.shutdown(wait=False, cancel_futures=True)
+    found = {looks[look]: look.result() for look in done}
+    return {name: sentence for name, sentence in found.items() if sentence is not None}
+
+
+def trouble(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
+    """What a mark of the repository would stop at within its first second, or None: rights, rules and the store."""
+    try:
+        refuse_read_only(repository)
+        target = find_target(lakefs, repository.id, settings.store())
+        lakefs.rules(repository.id)
+        lakefs.branches(repository.id)
+        current_holder(target.place.store())
+    except LakegcError as error:
+        return str(error)
+    return None
+
+
+def said_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
+    """Whether the schedule's newest run of the repository was for this trouble, and didn't succeed all the same."""
+    tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
+    newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+    return any(
+        record.dagster_run.tags.get(TROUBLE_TAG) == sentence and not record.dagster_run.is_success for record in newest
+    )
+
+
+def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
+    """The run of the job for one mark. Its partition has to be added by whoever asks for it."""
+    return dg.RunRequest(
+        run_key=run_key,
+        partition_key=str(Partition.of(repository.id, mark_id)),
+        tags={REPOSITORY_TAG: repository.id, **tags},
+    )
+
+
+# --- new ones -------------------------------------------------------------------------------------------------------
+
+
+@dg.sensor(
+    job=mark_job,
+    minimum_interval_seconds=60,
+    description="""Looks every minute for repositories of the lakeFS server, and marks each one **once**, when it is
+seen for the first time. When turned on, that is all there are, twenty at a time.
+
+Which ones is set by shell patterns: `LAKEGC_REPOSITORIES_INCLUDE` (default `*`) and `LAKEGC_REPOSITORIES_EXCLUDE`
+(default none), for example `lake-*,archive`. A repository that can't be marked has one failed run that says why.""",
+)
+def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
+    now = datetime.now(UTC)
+    try:
+        settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
+        there = {identity(each): each for each in chosen(client.repositories(), settings)}
+    except LakegcError as error:
+        return dg.SkipReason(str(error))
+    known = set(json.loads(context.cursor)) if context.cursor else set()
+    new = {key: each for key, each in there.items() if key not in known}
+    if not new:
+        return dg.SkipReason(
+            f"{len(there)} repositories, none of them new." if there else none_chosen(client, settings)
+        )
+    now_marked = dict(list(new.items())[:MOST_AT_ONCE])
+    mark_id = default_mark_id(now)
+    requests = [run_request(each, mark_id, run_key=key, tags={}) for key, each in now_marked.items()]
+    return dg.SensorResult(
+        run_requests=requests,
+        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(each.partition_key) for each in requests])],
+        # a repository that is gone is forgotten: another one of its name is new again
+        cursor=json.dumps(sorted((known & there.keys()) | now_marked.keys())),
+    )
+
+
+# --- all of them ----------------------------------------------------------------------------------------------------
+
+_SCHEDULE = "mark_repositories"
+
+
+def requests_for_all(
+    context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """Request a mark of every chosen repository; its id is the scheduled time, so the same tick asks for the same."""
+    settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
+    repositories = chosen(client.repositories(), settings)
+    wrong = troubles(client, repositories, settings)
+    known = {name for name, what in wrong.items() if said_before(context.instance, _SCHEDULE, name, what)}
+    mark_id = default_mark_id(context.scheduled_execution_time)
+    requests = [
+        run_request(each, mark_id, f"{each.id}|{mark_id}", {TROUBLE_TAG: wrong[each.id]} if each.id in wrong else {})
+        for each in repositories
+        if each.id not in known
+    ]
+    if requests:
+        context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
+        yield from requests
+    elif known:
+        yield dg.SkipReason(f"Left out until it can be marked, as its newest run says why: {', '.join(sorted(known))}.")
+    else:
+        yield dg.SkipReason(none_chosen(client, settings))
+
+
+def scheduled(cron: str) -> dg.ScheduleDefinition:
+    """The schedule at the times of a cron schedule, in UTC. Raises `WrongUsage` for one that nobody can read."""
+    make = dg.schedule(
+        cron,
+        name=_SCHEDULE,
+        job=mark_job,
+        execution_timezone="UTC",
+        description="""Marks **all** repositories of the lakeFS server at the times of `LAKEGC_MARK_CRON` (UTC, default
+`0 3 * * *`: every night at three), each under the scheduled time as its mark id.
+
+Which ones is set by shell patterns: `LAKEGC_REPOSITORIES_INCLUDE` (default `*`) and `LAKEGC_REPOSITORIES_EXCLUDE`
+(default none). A repository that can't be marked, because it is read-only or rights are lacking, has one failed run
+that says why, and is then left out until that has changed; the others don't wait for it.""",
+    )
+    try:
+        return make(requests_for_all)
+    except dg.DagsterInvalidDefinitionError:
+        raise WrongUsage(f"LAKEGC_MARK_CRON is '{cron}': expected a cron schedule in UTC, such as 0 3 * * *") from None
+
+
+# the one setting that is needed before anything runs; the others are read, and complained about, by each run
+mark_repositories = scheduled(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)
