@@ -7,7 +7,7 @@ each, and leave it to that run to fail: what is wrong with one repository never 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from lakegc_assets.assets import MARK_ASSETS, PARTITIONS
+from lakegc_assets.assets import MARK_ASSETS, PARTITIONS, told
 from lakegc_assets.marking.resource import refuse_read_only
 from lakegc_assets.marking.run import find_target
 from spark_resources.errors import LakegcError, WrongUsage
@@ -158,10 +158,13 @@ _SCHEDULE = "mark_repositories"
 
 def requests_for_all(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
-) -> Iterator[dg.RunRequest | dg.SkipReason]:
+) -> list[dg.RunRequest] | dg.SkipReason:
     """Request a mark of every chosen repository; its id is the scheduled time, so the same tick asks for the same."""
-    settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
-    repositories = chosen(client.repositories(), settings)
+    with told():
+        settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
+        repositories = chosen(client.repositories(), settings)
+    if not repositories:
+        return dg.SkipReason(none_chosen(client, settings))
     wrong = troubles(client, repositories, settings)
     known = {name for name, what in wrong.items() if said_before(context.instance, _SCHEDULE, name, what)}
     mark_id = default_mark_id(context.scheduled_execution_time)
@@ -170,13 +173,11 @@ def requests_for_all(
         for each in repositories
         if each.id not in known
     ]
-    if requests:
-        context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
-        yield from requests
-    elif known:
-        yield dg.SkipReason(f"Left out until it can be marked, as its newest run says why: {', '.join(sorted(known))}.")
-    else:
-        yield dg.SkipReason(none_chosen(client, settings))
+    if not requests:
+        names = ", ".join(sorted(known))
+        return dg.SkipReason(f"Left out until they can be marked, as the newest run of each says why not: {names}.")
+    context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
+    return requests
 
 
 def scheduled(cron: str) -> dg.ScheduleDefinition:

@@ -1,0 +1,287 @@
+"""The schedule and the sensor, evaluated as Dagster's daemon does, on a sandbox with several repositories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.errors import ScheduleExecutionError  # what the daemon gets, which has no public name
+
+from lakegc_assets import automation
+from lakegc_assets.automation import MOST_AT_ONCE, REPOSITORY_TAG, TROUBLE_TAG, mark_repositories, new_repositories
+from lakegc_assets.definitions import defs, mark_job
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.sandbox import Sandbox
+from spark_resources.settings import Settings
+from tests.marking import environment
+
+OCCASION = datetime(2026, 11, 21, 3, tzinfo=UTC)
+LOCATION = defs.get_repository_def()
+RESOURCES = {"lakefs": LakeFSResource()}
+
+
+@dataclass
+class Night:
+    """A sandbox, and a Dagster instance whose daemon is played by the test."""
+
+    sandbox: Sandbox
+    instance: dg.DagsterInstance
+
+    def tick(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
+        """What the schedule asks for at an occasion, or why it doesn't."""
+        with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
+            found = mark_repositories.evaluate_tick(context)
+        return list(found.run_requests or []), found.skip_message or ""
+
+    def look(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
+        """What the sensor asks for, why it doesn't, and what it will remember. Adds the partitions, as the daemon."""
+        with daemon_context(self.instance, cursor) as context:
+            found = new_repositories.evaluate_tick(context)
+        for each in found.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(each.partitions_def_name, list(each.partition_keys))
+        return list(found.run_requests or []), found.skip_message or "", found.cursor or ""
+
+    def partitions(self) -> set[str]:
+        return set(self.instance.get_dynamic_partitions("repository_and_mark"))
+
+    def ended(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+        """Note a run of that request, which ended so."""
+        self.instance.create_run_for_job(LOCATION.get_job(mark_job.name), tags=dict(request.tags), status=status)
+
+
+def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorEvaluationContext:
+    """With a reference to the instance, as the daemon gives it: without one no partition key is known."""
+    return dg.build_sensor_context(
+        cursor=cursor, repository_def=LOCATION, resources=RESOURCES, instance_ref=instance.get_ref()
+    )
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """One for all tests, which takes seconds to make; each test finds it empty."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
+        yield made
+
+
+@pytest.fixture
+def night(tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Night]:
+    instance.wipe()
+    for key in instance.get_dynamic_partitions("repository_and_mark"):
+        instance.delete_dynamic_partition("repository_and_mark", key)
+    with Sandbox(tmp_path) as sandbox, environment(sandbox.settings):
+        for name in ("lake-a", "lake-b", "lake-c"):
+            sandbox.create(name)
+        yield Night(sandbox, instance)
+
+
+def repositories(requests: list[dg.RunRequest]) -> set[str]:
+    return {request.tags[REPOSITORY_TAG] for request in requests}
+
+
+def lock_out(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
+    """Let every look at one repository end with a sentence."""
+    look = automation.trouble
+    monkeypatch.setattr(
+        automation, "trouble", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
+    )
+
+
+# --- the schedule ---------------------------------------------------------------------------------------------------
+
+
+def test_an_occasion_is_marked_twice(night: Night) -> None:
+    """Each repository is asked for once an occasion, under its time; the same occasion asks for the same runs."""
+    requests, _ = night.tick()
+    again, _ = night.tick()
+    tomorrow, _ = night.tick(OCCASION + timedelta(days=1))
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert {each.partition_key for each in requests} == {f"lake-{one}|20261121T030000Z" for one in "abc"}
+    assert [(each.run_key, each.partition_key) for each in again] == [
+        (each.run_key, each.partition_key) for each in requests
+    ]
+    assert not {each.run_key for each in tomorrow} & {each.run_key for each in requests}
+
+
+def test_a_run_is_asked_for_without_its_partition(night: Night) -> None:
+    """The partitions are added before the runs are asked for, and each run carries its own as a tag."""
+    requests, _ = night.tick()
+
+    assert night.partitions() == {each.partition_key for each in requests}
+    assert all(each.tags["dagster/partition"] == each.partition_key for each in requests)
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        ("*", "lake-b", {"lake-a", "lake-c"}),
+        ("lake-[ab]", "", {"lake-a", "lake-b"}),
+        ("lake-a, lake-c", "*-c", {"lake-a"}),
+        ("other-*", "", set()),
+    ],
+)
+def test_a_pattern_reaches_further_than_it_says(
+    night: Night, monkeypatch: pytest.MonkeyPatch, include: str, exclude: str, expected: set[str]
+) -> None:
+    """What matches a pattern to include and none to exclude is marked; where nothing does, the patterns are named."""
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", include)
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_EXCLUDE", exclude)
+    requests, skipped = night.tick()
+
+    assert repositories(requests) == expected
+    assert bool(skipped) == (not expected)
+    assert expected or "other-*" in skipped
+
+
+def test_a_broken_repository_holds_up_the_others_or_cries_every_night(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can't be marked gets one run, which says why, and is left out until that changes; the others go on."""
+    lock_out(night, monkeypatch, "lake-b", "no rights in lake-b")
+    first, _ = night.tick()
+    [said] = [each for each in first if TROUBLE_TAG in each.tags]
+    for each in first:
+        night.ended(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
+    second, _ = night.tick(OCCASION + timedelta(days=1))
+
+    assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
+    assert (said.tags[REPOSITORY_TAG], said.tags[TROUBLE_TAG]) == ("lake-b", "no rights in lake-b")
+    assert repositories(second) == {"lake-a", "lake-c"}
+
+    lock_out(night, monkeypatch, "lake-b", "lake-b is read-only")
+    assert repositories(night.tick(OCCASION + timedelta(days=2))[0]) == {"lake-a", "lake-b", "lake-c"}
+    monkeypatch.undo()
+    with environment(night.sandbox.settings):
+        healed, _ = night.tick(OCCASION + timedelta(days=3))
+    assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
+    assert not any(TROUBLE_TAG in each.tags for each in healed)
+
+
+def test_a_passing_trouble_silences_the_next_one(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that succeeded in spite of trouble said nothing about it: the same trouble is tried and said again."""
+    lock_out(night, monkeypatch, "lake-b", "the store is slow")
+    for each in night.tick()[0]:
+        night.ended(each, dg.DagsterRunStatus.SUCCESS)
+
+    assert "lake-b" in repositories(night.tick(OCCASION + timedelta(days=1))[0])
+
+
+def test_a_silent_repository_holds_up_the_others(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository that doesn't answer in time is tried like the others, which are not waited with."""
+    import threading
+
+    answered = threading.Event()
+    look = automation.trouble
+
+    def slow(lakefs: object, each: object, known: object) -> str | None:
+        if each.id == "lake-b":  # type: ignore[attr-defined]
+            answered.wait(60)
+        return look(lakefs, each, known)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(automation, "trouble", slow)
+    monkeypatch.setattr(automation, "LOOK_S", 0.5)
+    try:
+        requests, _ = night.tick()
+    finally:
+        answered.set()
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert not any(TROUBLE_TAG in each.tags for each in requests)
+
+
+def test_an_occasion_without_a_server_looks_like_one_without_repositories(night: Night) -> None:
+    """A server that doesn't answer makes the tick fail with a sentence; it isn't a night with nothing to do."""
+    settings = {**night.sandbox.settings, "attempts": "1"}
+    night.sandbox.stop()
+    with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
+        night.tick()
+
+    failure = caught.value.__cause__
+    assert isinstance(failure, dg.Failure)
+    assert isinstance(failure.__cause__, Unavailable)
+    assert failure.description == str(failure.__cause__)
+    assert night.partitions() == set()
+
+
+def test_a_cron_that_nobody_can_read_starts_marks() -> None:
+    """A cron schedule that can't be read is wrong usage that names the variable; it is never replaced by another."""
+    with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
+        automation.scheduled("at night")
+    assert automation.scheduled("*/5 * * * *").cron_schedule == "*/5 * * * *"
+
+
+def test_marks_are_made_by_themselves_unasked() -> None:
+    """Sensor and schedule are off until a person turns them on."""
+    assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
+
+
+# --- the sensor -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_repository_is_marked_more_than_once(night: Night) -> None:
+    """What the sensor sees for the first time gets one run and its partition; what it has seen gets none."""
+    requests, _, cursor = night.look()
+    later, skipped, _ = night.look(cursor)
+    night.sandbox.create("lake-d")
+    newer, _, cursor = night.look(cursor)
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert (later, skipped) == ([], "3 repositories, none of them new.")
+    assert repositories(newer) == {"lake-d"}
+    assert night.partitions() == {each.partition_key for each in [*requests, *newer]}
+    assert len(json.loads(cursor)) == 4
+
+
+def test_a_new_repository_of_an_old_name_is_taken_for_the_old_one(night: Night) -> None:
+    """A repository that was deleted and made again is another one, by its creation date."""
+    requests, _, cursor = night.look()
+    [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
+    before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
+    newer, _, cursor = night.look(before)
+
+    assert repositories(newer) == {"lake-a"}
+    assert {each.run_key for each in newer} == {old} == {each.run_key for each in requests if "lake-a" in each.run_key}
+    assert "2020-01-01" not in cursor
+
+
+def test_a_large_server_is_marked_all_at_once(night: Night) -> None:
+    """A look asks for a bounded number of runs; the next looks ask for the rest, each once."""
+    for number in range(MOST_AT_ONCE):
+        night.sandbox.create(f"more-{number:03}")
+    first, _, cursor = night.look()
+    second, _, cursor = night.look(cursor)
+
+    assert (len(first), len(second)) == (MOST_AT_ONCE, 3)
+    assert not repositories(first) & repositories(second)
+    assert night.look(cursor)[0] == []
+
+
+def test_the_sensor_fails_every_minute_without_a_server(night: Night) -> None:
+    """Without a server the sensor skips with a sentence, and remembers what it knew."""
+    settings = {**night.sandbox.settings, "attempts": "1"}
+    _, _, cursor = night.look()
+    night.sandbox.stop()
+    with environment(settings):
+        requests, skipped, kept = night.look(cursor)
+
+    assert requests == []
+    assert "could not be asked for the repositories" in skipped
+    assert kept == cursor
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_patterns_are_read_as_one_name(tmp_path: Path) -> None:
+    """Patterns stand in one variable, apart by commas or spaces."""
+    settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
+
+    assert settings.repositories_include == ("lake-*", "archive", "x-?")
+    assert Settings.load({}, tmp_path).repositories_include == ("*",)
