@@ -7,7 +7,7 @@ import hmac
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,6 +21,7 @@ from spark_resources.sandbox.repository import SandboxRepository
 
 PER_PAGE = 100
 MAX_PER_PAGE = 1000
+_LAST_SECOND = 253_402_300_799  # of the year 9999
 
 _T = TypeVar("_T")
 
@@ -33,6 +34,7 @@ class Options:
     secret_access_key: str
     oversights: frozenset[Oversight]
     uncommitted_page: int
+    request_log: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class Call:
         if name not in self.query:
             raise bad_request(f"Query argument {name} is required, but not found")
         return self.query[name]
+
+    def moment(self, seconds: int) -> datetime:
+        """A time of a body. Raises `Problem` 400 for a number that is none."""
+        if not 0 <= seconds <= _LAST_SECOND:
+            raise bad_request("request body has an error: a date is not a time")
+        return datetime.fromtimestamp(seconds, UTC)
 
     def amount(self) -> int:
         try:
@@ -105,6 +113,10 @@ class Body:
         if not all(isinstance(each, dict) for each in found):
             raise bad_request(f"request body has an error: {name} must be a list of objects")
         return [Body(each) for each in found]
+
+    def body(self, name: str) -> Body:
+        """An object in the object; one without fields where it isn't there."""
+        return Body(self._field(name, dict, {}))
 
     def mapping(self, name: str) -> dict[str, str]:
         found = self._field(name, dict, {})

@@ -6,10 +6,11 @@ import re
 import threading
 from pathlib import Path
 
-from spark_resources.sandbox.clock import SandboxClock
+from spark_resources.errors import LakegcError
+from spark_resources.sandbox.clock import Clock, MachineClock, SandboxClock
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES, Committed
-from spark_resources.sandbox.objects import SCHEME, Objects
-from spark_resources.sandbox.problems import bad_request, conflict, not_found, read_only
+from spark_resources.sandbox.objects import Objects, S3Place, block_store
+from spark_resources.sandbox.problems import Problem, bad_request, conflict, not_found, read_only
 from spark_resources.sandbox.repository import SandboxRepository, first_commit
 from spark_resources.sandbox.state import BranchRecord, RepositoryRecord, State
 from spark_resources.sandbox.xids import AddressMaker, Xids
@@ -20,12 +21,24 @@ _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 
 
 class Catalog:
-    """Everything behind the sandbox's routes: one state file, one folder of objects, one clock."""
+    """Everything behind the sandbox's routes: one state file, one block store, one clock.
 
-    def __init__(self, root: Path, *, range_entries: int = DEFAULT_RANGE_ENTRIES) -> None:
+    Objects are in a folder beside the state, or in the place in S3 that is given.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        range_entries: int = DEFAULT_RANGE_ENTRIES,
+        s3: S3Place | None = None,
+        signing_key: str = "",
+    ) -> None:
         self.local_path = root / "objects"
         self.local_path.mkdir(parents=True, exist_ok=True)
-        self.clock = SandboxClock(self.local_path)
+        self.clock: Clock = SandboxClock(self.local_path) if s3 is None else MachineClock()
+        self.block_store = block_store(self.local_path, self.clock, s3)
+        self._signing_key = signing_key
         self.state = State(root / "server.sqlite")
         self.xids = Xids(self.state.next_number("starts"), self.clock.now)
         self._addresses = AddressMaker(self.xids, self.clock.now)
@@ -45,7 +58,7 @@ class Catalog:
         record = self.state.repository(repository)
         if record is None:
             raise not_found("repository")
-        objects = Objects(self.local_path, record.storage_namespace, self.clock)
+        objects = self._objects(record.storage_namespace)
         return SandboxRepository(
             self.state,
             record,
@@ -53,7 +66,15 @@ class Catalog:
             committed=self._tables(record.storage_namespace, objects),
             addresses=self._addresses,
             clock=self.clock,
+            signing_key=self._signing_key,
         )
+
+    def _objects(self, storage_namespace: str) -> Objects:
+        """Raises `Problem` 400 for a namespace of another block store than the sandbox runs over."""
+        scheme = self.block_store.scheme
+        if not storage_namespace.startswith(scheme) or not storage_namespace.removeprefix(scheme).strip("/"):
+            raise bad_request(f"failed to create repository: invalid address, must match: {scheme}")
+        return self.block_store.objects(storage_namespace)
 
     def _tables(self, storage_namespace: str, objects: Objects) -> Committed:
         with self._lock:
@@ -64,20 +85,18 @@ class Catalog:
     def create(
         self, repository: str, storage_namespace: str = "", *, default_branch: str = "main", read_only: bool = False
     ) -> SandboxRepository:
-        """A repository with its first commit; without a namespace, in `local://<repository>`.
+        """A repository with its first commit; without a namespace, in one of its name under the block store's default.
 
         Raises `Problem` 409 where it exists, 400 for a name or a namespace that can't be, or is in use.
         """
-        storage_namespace = storage_namespace or SCHEME + repository
+        storage_namespace = storage_namespace or self.block_store.default + repository
         if self.state.repository(repository) is not None:
             raise conflict("error creating repository: not unique")
         if not _ID.fullmatch(repository):
             raise bad_request(
                 "error creating repository: argument name: repository id: invalid value: validation error"
             )
-        if not storage_namespace.startswith(SCHEME) or not storage_namespace.removeprefix(SCHEME).strip("/"):
-            raise bad_request(f"failed to create repository: invalid address, must match: {SCHEME}")
-        objects = Objects(self.local_path, storage_namespace, self.clock)
+        objects = self._objects(storage_namespace)
         if not read_only:
             _claim(objects)
         now = self.clock.now()
@@ -100,10 +119,17 @@ class Catalog:
 
 
 def _claim(objects: Objects) -> None:
-    """Marks the namespace as taken by the file that a server leaves in each. Raises `Problem` 400 where it is there."""
-    if objects.has(_DUMMY_KEY):
+    """Marks the namespace as taken by the file that a server leaves in each. Raises `Problem` 400 where it can't."""
+    try:
+        taken = objects.has(_DUMMY_KEY)
+        if not taken:
+            objects.write(_DUMMY_KEY, _DUMMY)
+    except Problem:
+        raise
+    except LakegcError as error:
+        raise bad_request(f"failed to create repository: failed to access storage: {error}") from error
+    if taken:
         raise bad_request(
             f"failed to create repository: found lakeFS objects in the storage namespace(:{objects.storage_namespace}) "
             f"key({_DUMMY_KEY}): storage namespace already in use"
         )
-    objects.write(_DUMMY_KEY, _DUMMY)

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -91,6 +92,10 @@ class Committed:
         for ref in ranges[bisect_left(ranges, path, key=_MAX_KEY) :]:
             records = self.records(ref.id)
             yield from records[bisect_left(records, path, key=_KEY) :]
+
+    def under(self, metarange_id: str, prefix: bytes) -> Iterator[Record]:
+        """The records whose path starts so, in order."""
+        return takewhile(lambda record: record.key.startswith(prefix), self.since(metarange_id, prefix))
 
     def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
         """The staged paths that change content, each with what is committed there.
@@ -214,16 +219,17 @@ def merged(committed: Committed, *, source: str, dest: str, base: str, strategy:
 
 def _wins(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
     """Whether the source's value stands at a path where both sides differ from the base. Raises `Problem` 409."""
-    if _same(source, dest) or _same(dest, base):
+    if same_content(source, dest) or same_content(dest, base):
         return True
-    if _same(source, base):
+    if same_content(source, base):
         return False
     if strategy.takes is None:
         raise conflict("conflict found")
     return strategy.takes == "source"
 
 
-def _same(one: bytes | None, other: bytes | None) -> bool:
+def same_content(one: bytes | None, other: bytes | None) -> bool:
+    """Whether two values are the same to the server, which compares content and not addresses."""
     if one is None or other is None:
         return one is other
     return identity(one) == identity(other)

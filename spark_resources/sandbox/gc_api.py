@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import islice
@@ -225,18 +225,20 @@ def _staged_since(
         else:
             entries = repository.staged_entries(branch.id, since=since)
         for entry in entries:
-            if _is_inside(repository, entry, oversights):
-                yield branch.id, entry
+            if listed := _listed(repository, entry, oversights):
+                yield branch.id, listed
 
 
-def _is_inside(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> bool:
-    if entry.address_type is AddressType.RELATIVE:
-        return True
-    if entry.address.startswith(repository.objects.storage_namespace + "/"):
-        return True
-    return Oversight.FULL_ADDRESSES not in oversights and entry.address.startswith(
-        repository.objects.location("") + "/"
-    )
+def _listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
+    """An entry with its address as the list has it, relative; None for one that the server holds to be outside."""
+    if entry.address_type is not AddressType.RELATIVE:
+        root = repository.objects.storage_namespace + "/"
+        overlooks = Oversight.FULL_ADDRESSES in oversights
+        address = entry.address.removeprefix(root) if overlooks else repository.key_inside(entry)
+        if address is None or (overlooks and address == entry.address):
+            return None
+        entry = replace(entry, address=address)
+    return entry
 
 
 def _parquet(entries: list[Entry]) -> bytes:

@@ -1,44 +1,146 @@
-"""A repository's files as lakeFS's local block adapter lays them out: `<configured path>/<name>/<key>` (formats §4)."""
+"""Where a repository's objects lie: a folder as lakeFS's local block adapter lays it out, or a bucket (formats §4).
+
+On the local adapter a key becomes `<configured path>/<name>/<key>`. Whatever a key or an address holds, nothing outside
+the configured path is opened: folders are entered one by one and no link is followed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from spark_resources.sandbox.clock import SandboxClock
+from spark_resources.errors import NotThere, Refused, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.sandbox.clock import Clock
 from spark_resources.sandbox.problems import bad_request, no_data
+from spark_resources.stores import Store, open_store
+from spark_resources.stores.keys import DOT_SEGMENT, EMPTY_SEGMENT, LEADING_SLASH, LONG_SEGMENT, NUL, check_key
+from spark_resources.stores.local_files import file_of, parts
+from spark_resources.stores.local_tree import opened_chain, refuse_link, walk
+from spark_resources.stores.settings import StoreSettings
 
-SCHEME = "local://"
+LOCAL = "local://"
+S3 = "s3://"
+_NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT})
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Objects:
-    """The objects of one storage namespace. Files carry the sandbox's time of writing."""
+class Outside(NamedTuple):
+    """An object that can be imported: its full address, its key behind what was asked for, and what its store says."""
 
-    def __init__(self, configured_path: Path, storage_namespace: str, clock: SandboxClock) -> None:
-        self._top = configured_path / storage_namespace.removeprefix(SCHEME).strip("/")
-        if configured_path not in self._top.parents or ".." in self._top.parts:
+    address: str
+    key: str
+    size: int
+    modified: datetime
+    checksum: str
+
+
+class Objects(Protocol):
+    """The objects of one storage namespace, and reading of others beside it.
+
+    Raises `Problem` 410 for an object that isn't there, 400 for a key or an address that can't be one here.
+    """
+
+    storage_namespace: str
+
+    def location(self, key: str) -> str:
+        """The place as the server announces it."""
+        ...
+
+    def has(self, key: str) -> bool: ...
+
+    def read(self, key: str) -> bytes: ...
+
+    def read_elsewhere(self, address: str) -> bytes:
+        """The object at a full address in the same block store."""
+        ...
+
+    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+        """The objects whose full address begins so, in the order of their keys."""
+        ...
+
+    def write(self, key: str, data: bytes) -> None: ...
+
+    def writer(self) -> Callable[[str, bytes], None]:
+        """Writes like `write`, for many objects in a row."""
+        ...
+
+
+class BlockStore(Protocol):
+    """What the sandbox keeps its objects in; `kind` is the block store's type, `default` where repositories go."""
+
+    kind: str
+    scheme: str
+    default: str
+
+    def objects(self, storage_namespace: str) -> Objects: ...
+
+
+# --- a folder -------------------------------------------------------------------------------------------------------
+
+
+class LocalBlockStore:
+    """A folder of namespaces, with files that carry the sandbox's time of writing."""
+
+    kind = "local"
+    scheme = LOCAL
+    default = LOCAL
+
+    def __init__(self, configured_path: Path, clock: Clock) -> None:
+        self.configured_path = configured_path
+        self._clock = clock
+
+    def objects(self, storage_namespace: str) -> LocalObjects:
+        return LocalObjects(self.configured_path, storage_namespace, self._clock)
+
+
+class LocalObjects:
+    """The objects under `<configured path>/<name>`."""
+
+    def __init__(self, configured_path: Path, storage_namespace: str, clock: Clock) -> None:
+        self._configured = configured_path
+        self._inside = storage_namespace.removeprefix(LOCAL).strip("/")
+        if any(part in (".", "..") for part in self._inside.split("/")):
             raise bad_request(f"{storage_namespace}: bad path traversal blocked")
+        _check(self._inside)
         self.storage_namespace = storage_namespace.rstrip("/")
         self._clock = clock
 
     def location(self, key: str) -> str:
         """The place as the server announces it: scheme, configured path, namespace and key, cleaned like a path."""
-        return SCHEME + os.path.normpath(self._top / key)
+        return LOCAL + os.path.normpath(self.file(key))
 
     def file(self, key: str) -> Path:
-        return self._top / key
+        return self._configured / self._inside / key
 
     def has(self, key: str) -> bool:
-        return self.file(key).is_file()
+        try:
+            with self._opened(f"{self._inside}/{key}"):
+                return True
+        except FileNotFoundError:
+            return False
 
     def read(self, key: str) -> bytes:
-        """Raises `Problem` 410 where the object is gone."""
-        try:
-            return self.file(key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            raise no_data() from None
+        return self._read(f"{self._inside}/{key}")
+
+    def read_elsewhere(self, address: str) -> bytes:
+        return self._read(self._below(address))
+
+    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+        prefix = self._below(address)
+        with self._root() as root:
+            for key, status in walk(root, prefix.encode()):
+                if key is None or status is None or not key.startswith(prefix):
+                    continue
+                checksum = hashlib.md5(self._read(key), usedforsecurity=False).hexdigest()
+                modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                yield Outside(address + key[len(prefix) :], key[len(prefix) :], status.st_size, modified, checksum)
 
     def write(self, key: str, data: bytes) -> None:
         self.writer()(key, data)
@@ -49,18 +151,154 @@ class Objects:
         now = self._clock.now
 
         def write(key: str, data: bytes) -> None:
-            file = self.file(key)
-            try:
-                file.write_bytes(data)
-            except FileNotFoundError:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(data)
-            if shifted:
-                _stamp(file, now())
+            self._write(f"{self._inside}/{key}", data, now() if shifted else None)
 
         return write
 
+    def _below(self, address: str) -> str:
+        """A full address as a key below the configured path. Raises `Problem` 400 for one that leads elsewhere."""
+        rest = address.removeprefix(LOCAL)
+        below = rest.removeprefix(f"{self._configured}/")
+        if rest == address or below.startswith("/"):
+            raise bad_request(f"{address}: the sandbox reads addresses under {LOCAL}{self._configured} only")
+        return below
 
-def _stamp(file: Path, moment: datetime) -> None:
-    nanoseconds = int(moment.timestamp() * 1_000_000_000)
-    os.utime(file, ns=(nanoseconds, nanoseconds))
+    def _read(self, key: str) -> bytes:
+        try:
+            with self._opened(key) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise no_data() from None
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        """The descriptor of a file. Raises `FileNotFoundError` where there is none."""
+        _check(key)
+        try:
+            with self._root() as root, file_of(root, key) as descriptor:
+                yield descriptor
+        except (NotADirectoryError, IsADirectoryError):
+            raise FileNotFoundError(key) from None
+        except Refused as error:
+            raise bad_request(str(error)) from None
+
+    def _write(self, key: str, data: bytes, stamp: datetime | None) -> None:
+        _check(key)
+        folders, name = parts(key)
+        try:
+            with self._root() as root, opened_chain(root, folders, make=True) as chain:
+                refuse_link(name, chain[-1])
+                with os.fdopen(os.open(name, _WRITE, 0o666, dir_fd=chain[-1]), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    if stamp is not None:
+                        nanoseconds = int(stamp.timestamp() * 1_000_000_000)
+                        os.utime(file.fileno(), ns=(nanoseconds, nanoseconds))
+        except (NotADirectoryError, IsADirectoryError):
+            raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
+        except Refused as error:
+            raise bad_request(str(error)) from None
+
+    @contextmanager
+    def _root(self) -> Iterator[int]:
+        root = os.open(self._configured, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+
+def _check(key: str) -> None:
+    """Raises `Problem` 400 for a key that no file can have, or that would be another file's."""
+    try:
+        check_key(key, "the local block store", _NO_FILE)
+    except WrongUsage as error:
+        raise bad_request(f"bad path traversal blocked: {error}") from None
+
+
+# --- a bucket -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """An S3 endpoint, and the URI under which repositories are made that name no namespace, `s3://bucket/prefix`."""
+
+    uri: str
+    settings: StoreSettings
+
+    def __post_init__(self) -> None:
+        if not self.uri.startswith(S3) or not self.uri.removeprefix(S3).strip("/"):
+            raise WrongUsage(f"'{self.uri}' is not a place in S3: expected s3://bucket or s3://bucket/prefix")
+
+
+class S3BlockStore:
+    """Namespaces in buckets of one S3 endpoint. Times are the store's own."""
+
+    kind = "s3"
+    scheme = S3
+
+    def __init__(self, place: S3Place) -> None:
+        self.default = place.uri.rstrip("/") + "/"
+        self._settings = place.settings
+
+    def objects(self, storage_namespace: str) -> S3Objects:
+        return S3Objects(storage_namespace, self._settings)
+
+
+class S3Objects:
+    """The objects of a namespace in S3."""
+
+    def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
+        self.storage_namespace = storage_namespace.rstrip("/")
+        self._settings = settings
+        self._store = open_store(Namespace.parse(storage_namespace), settings)
+
+    def location(self, key: str) -> str:
+        return f"{self.storage_namespace}/{key}"
+
+    def has(self, key: str) -> bool:
+        try:
+            self._store.stat(key)
+        except NotThere:
+            return False
+        return True
+
+    def read(self, key: str) -> bytes:
+        return _stored(self._store, key)
+
+    def read_elsewhere(self, address: str) -> bytes:
+        return _stored(*self._elsewhere(address))
+
+    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+        bucket, prefix = self._elsewhere(address)
+        for page in bucket.pages(prefix):
+            for found in page.objects:
+                key = found.key[len(prefix) :]
+                yield Outside(address + key, key, found.size, found.modified, found.checksum or "")
+
+    def write(self, key: str, data: bytes) -> None:
+        self._store.write(key, data)
+
+    def writer(self) -> Callable[[str, bytes], None]:
+        return self.write
+
+    def _elsewhere(self, address: str) -> tuple[Store, str]:
+        """The whole bucket of a full address, and the key in it."""
+        bucket, _, key = address.removeprefix(S3).partition("/")
+        if not address.startswith(S3) or not bucket:
+            raise bad_request(f"{address}: the sandbox reads addresses in S3 only")
+        return open_store(Namespace.parse(S3 + bucket), self._settings), key
+
+
+def _stored(store: Store, key: str) -> bytes:
+    try:
+        return store.read(key)
+    except NotThere:
+        raise no_data() from None
+    except WrongUsage as error:
+        raise bad_request(str(error)) from None
+
+
+def block_store(configured_path: Path, clock: Clock, s3: S3Place | None) -> BlockStore:
+    """The folder, unless a place in S3 is given."""
+    return LocalBlockStore(configured_path, clock) if s3 is None else S3BlockStore(s3)

@@ -1,11 +1,10 @@
-"""Routes: upload, delete, read, stat, list, and what is uncommitted."""
+"""Routes: read, stat, list, differences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from email.message import Message
 from itertools import islice
 from typing import Any
 
@@ -13,94 +12,32 @@ from starlette.responses import Response
 
 from spark_resources.sandbox.calls import Call, Route, answer, http_date, nothing, paged
 from spark_resources.sandbox.problems import Problem, bad_request, not_found
-from spark_resources.sandbox.repository import DEFAULT_CONTENT_TYPE, Change, SandboxRepository
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.sandbox.staging import DEFAULT_CONTENT_TYPE
+from spark_resources.sandbox.views import Change, Folded, folded
 from spark_resources.sstable import Entry
 
-_MOST_DELETES = 1000
-_METADATA_HEADER = "x-lakefs-meta-"
-_OBJECTS = "/repositories/{repository}/branches/{branch}/objects"
 _READ = "/repositories/{repository}/refs/{ref}/objects"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True) -> dict[str, Any]:
+def seconds(entry: Entry) -> int:
+    return int((entry.last_modified or _EPOCH).timestamp())
+
+
+def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True) -> dict[str, Any]:
+    """An entry as every call shows it."""
     return {
         "checksum": entry.checksum,
         "content_type": entry.content_type,
         "metadata": dict(entry.metadata) if metadata else {},
-        "mtime": int((entry.last_modified or _EPOCH).timestamp()),
+        "mtime": seconds(entry),
         "path": entry.path.decode(),
         "path_type": "object",
         "physical_address": repository.physical_address(entry),
         "size_bytes": entry.size,
     }
-
-
-# --- writing --------------------------------------------------------------------------------------------------------
-
-
-def upload(call: Call) -> Response:
-    repository, branch, path = call.repository, call.path["branch"], call.required("path")
-    if call.headers.get("if-none-match") == "*":
-        _refuse_existing(repository, branch, path)
-    content_type, data = _content(call.headers.get("content-type", DEFAULT_CONTENT_TYPE), call.body)
-    metadata = {
-        name[len(_METADATA_HEADER) :]: value
-        for name, value in call.headers.items()
-        if name.startswith(_METADATA_HEADER)
-    }
-    entry = repository.put(branch, path, data, content_type=content_type, metadata=metadata)
-    return answer(_stats(repository, entry), 201)
-
-
-def _refuse_existing(repository: SandboxRepository, branch: str, path: str) -> None:
-    repository.branch(branch)
-    try:
-        repository.stat(branch, path)
-    except Problem as problem:
-        if problem.status == 404:
-            return
-        raise
-    raise Problem(412, "path already exists")
-
-
-def _content(content_type: str, body: bytes) -> tuple[str, bytes]:
-    """The object's type and bytes: the body, or a form's part `content`. Raises `Problem` 500 as the server does."""
-    header = _header({"content-type": content_type})
-    if header.get_content_type() != "multipart/form-data":
-        return content_type, body
-    boundary = b"--" + str(header.get_param("boundary", "")).encode()
-    for part in (b"\r\n" + body).split(b"\r\n" + boundary)[1:]:
-        head, blank, data = part.partition(b"\r\n\r\n")
-        lines = (line.partition(":") for line in head.decode("utf-8", "replace").strip().split("\r\n"))
-        fields = _header({name.strip(): value.strip() for name, _, value in lines if name.strip()})
-        if blank and fields.get_param("name", header="content-disposition") == "content":
-            return fields.get("content-type", DEFAULT_CONTENT_TYPE), data
-    raise Problem(500, "multipart upload missing key 'content': http: no such file")
-
-
-def _header(fields: Mapping[str, str]) -> Message:
-    message = Message()
-    for name, value in fields.items():
-        message[name] = value
-    return message
-
-
-def delete_object(call: Call) -> Response:
-    call.repository.delete(call.path["branch"], [call.required("path")])
-    return nothing()
-
-
-def delete_objects(call: Call) -> Response:
-    paths = call.json().texts("paths")
-    if len(paths) > _MOST_DELETES:
-        raise bad_request(f"request size exceeded, max paths is set to {_MOST_DELETES}")
-    call.repository.delete(call.path["branch"], [path for path in paths if path])
-    return answer({"errors": []})
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
 
 
 def _headers(entry: Entry) -> dict[str, str]:
@@ -150,7 +87,7 @@ def head_object(call: Call) -> Response:
 def stat_object(call: Call) -> Response:
     repository = call.repository
     entry = repository.stat(call.path["ref"], call.required("path"))
-    return answer(_stats(repository, entry, metadata=call.text("user_metadata", "true") == "true"))
+    return answer(stats(repository, entry, metadata=call.text("user_metadata", "true") == "true"))
 
 
 def list_objects(call: Call) -> Response:
@@ -164,8 +101,7 @@ def list_objects(call: Call) -> Response:
     )
     metadata = call.text("user_metadata", "true") == "true"
     results = [
-        _stats(repository, item, metadata=metadata) if isinstance(item, Entry) else _common_prefix(item)
-        for item in page
+        stats(repository, item, metadata=metadata) if isinstance(item, Entry) else _common_prefix(item) for item in page
     ]
     return paged(results, more, "path")
 
@@ -174,28 +110,48 @@ def _common_prefix(path: str) -> dict[str, Any]:
     return {"checksum": "", "mtime": 0, "path": path, "path_type": "common_prefix", "physical_address": ""}
 
 
+# --- differences ----------------------------------------------------------------------------------------------------
+
+
 def diff_branch(call: Call) -> Response:
-    repository, branch, amount = call.repository, call.path["branch"], call.amount()
-    if call.text("delimiter"):
-        raise Problem(501, "the sandbox lists uncommitted changes without a delimiter only")
-    prefix, after = call.text("prefix"), call.text("after")
-    changes = (
-        change
-        for change in repository.uncommitted(branch, since=max(prefix, after))
-        if change.entry.path != after.encode()
+    since = max(call.text("prefix"), call.text("after"), key=str.encode)
+    return _diff(call, call.repository.uncommitted(call.path["branch"], since=since))
+
+
+def diff_refs(call: Call) -> Response:
+    kind = call.text("type", "three_dot")
+    if kind not in ("three_dot", "two_dot"):
+        raise bad_request("Invalid format for parameter type")
+    return _diff(
+        call,
+        call.repository.differences(call.path["left"], call.path["right"], since_base=kind == "three_dot"),
+        stats_of_right=call.flag("include_right_stats"),
     )
-    page = list(islice(changes, amount + 1))
-    inside = [change for change in page if change.entry.path.startswith(prefix.encode())]
-    return paged([_change(change) for change in inside[:amount]], len(inside) > amount, "path")
 
 
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "path": change.entry.path.decode(),
-        "path_type": "object",
-        "size_bytes": change.entry.size,
-        "type": change.kind,
-    }
+def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False) -> Response:
+    amount = call.amount()
+    told = folded(changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter"))
+    page = list(islice(told, amount + 1))
+    return paged([_told(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
+
+
+def _told(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
+    if isinstance(change, Folded):
+        return {"path": change.path, "path_type": "common_prefix", "type": "prefix_changed"}
+    entry = change.entry
+    shown = {"path": entry.path.decode(), "path_type": "object", "size_bytes": entry.size, "type": change.kind}
+    if stats_of_right:
+        shown["right"] = {
+            "checksum": entry.checksum,
+            "content_type": entry.content_type,
+            "metadata": dict(entry.metadata),
+            "mtime": seconds(entry),
+        }
+    return shown
+
+
+# --- tables and addresses -------------------------------------------------------------------------------------------
 
 
 def underlying_properties(call: Call) -> Response:
@@ -216,15 +172,13 @@ def range_location(call: Call) -> Response:
 
 
 ROUTES = (
-    Route("POST", _OBJECTS, upload),
-    Route("DELETE", _OBJECTS, delete_object),
-    Route("POST", _OBJECTS + "/delete", delete_objects),
     Route("GET", _READ, get_object),
     Route("HEAD", _READ, head_object),
     Route("GET", _READ + "/stat", stat_object),
     Route("GET", _READ + "/ls", list_objects),
     Route("GET", _READ + "/underlyingProperties", underlying_properties),
     Route("GET", "/repositories/{repository}/branches/{branch}/diff", diff_branch),
+    Route("GET", "/repositories/{repository}/refs/{left}/diff/{right}", diff_refs),
     Route("GET", "/repositories/{repository}/metadata/meta_range/{id}", range_location),
     Route("GET", "/repositories/{repository}/metadata/range/{id}", range_location),
 )

@@ -1,23 +1,18 @@
-"""Routes: the server itself, repositories, branches, tags, commits, merges."""
+"""Routes: the server itself, repositories, branches, tags."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
-from spark_resources.model import Commit
 from spark_resources.sandbox.calls import Call, Route, answer, nothing, page_of, paged
-from spark_resources.sandbox.objects import SCHEME
 from spark_resources.sandbox.problems import bad_request
 from spark_resources.sandbox.state import BranchRecord, RepositoryRecord
 
 _BRANCHES = "/repositories/{repository}/branches"
 _TAGS = "/repositories/{repository}/tags"
-_LAST_SECOND = 253_402_300_799  # of the year 9999
 
 
 def _version() -> dict[str, str]:
@@ -28,16 +23,17 @@ def _version() -> dict[str, str]:
     return {"version": f"sandbox-{ours}", "version_context": "lakegc"}
 
 
-def _storage() -> dict[str, Any]:
+def _storage(call: Call) -> dict[str, Any]:
+    store = call.catalog.block_store
     return {
         "blockstore_description": "",
         "blockstore_id": "",
-        "blockstore_namespace_ValidityRegex": f"^{SCHEME}",
-        "blockstore_namespace_example": f"{SCHEME}example-bucket/",
-        "blockstore_type": "local",
-        "default_namespace_prefix": SCHEME,
-        "import_support": False,
-        "import_validity_regex": f"^{SCHEME}",
+        "blockstore_namespace_ValidityRegex": f"^{store.scheme}",
+        "blockstore_namespace_example": f"{store.scheme}example-bucket/",
+        "blockstore_type": store.kind,
+        "default_namespace_prefix": store.default,
+        "import_support": True,
+        "import_validity_regex": f"^{store.scheme}",
         "pre_sign_multipart_upload": False,
         "pre_sign_support": False,
         "pre_sign_support_ui": False,
@@ -48,7 +44,7 @@ def config(call: Call) -> Response:
     return answer(
         {
             "capabilities_config": {},
-            "storage_config": _storage(),
+            "storage_config": _storage(call),
             "storage_config_list": [],
             "ui_config": {},
             "version_config": _version(),
@@ -57,7 +53,7 @@ def config(call: Call) -> Response:
 
 
 def storage_config(call: Call) -> Response:
-    return answer(_storage())
+    return answer(_storage(call))
 
 
 def version_config(call: Call) -> Response:
@@ -145,9 +141,21 @@ def delete_branch(call: Call) -> Response:
 
 
 def reset_branch(call: Call) -> Response:
-    if call.json().text("type") != "reset":
-        raise bad_request("unknown reset type")
-    call.repository.reset(call.path["branch"])
+    body, repository, branch = call.json(), call.repository, call.path["branch"]
+    match body.text("type"):
+        case "reset":
+            repository.reset(branch)
+        case "object":
+            repository.reset_path(branch, body.text("path", ""))
+        case "common_prefix":
+            repository.reset_prefix(branch, body.text("path", ""))
+        case _:
+            raise bad_request("unknown reset type")
+    return nothing()
+
+
+def hard_reset_branch(call: Call) -> Response:
+    call.repository.hard_reset(call.path["branch"], call.required("ref"))
     return nothing()
 
 
@@ -171,69 +179,6 @@ def delete_tag(call: Call) -> Response:
     return nothing()
 
 
-# --- commits --------------------------------------------------------------------------------------------------------
-
-
-def _commit(commit: Commit) -> dict[str, Any]:
-    return {
-        "committer": commit.committer,
-        "creation_date": int(commit.created.timestamp()),
-        "generation": commit.generation,
-        "id": commit.id,
-        "message": commit.message,
-        "meta_range_id": commit.metarange_id,
-        "metadata": dict(commit.metadata),
-        "parents": list(commit.parents),
-        "version": commit.version,
-    }
-
-
-def commit(call: Call) -> Response:
-    body = call.json()
-    seconds = body.number("date", 0)
-    if not 0 <= seconds <= _LAST_SECOND:
-        raise bad_request("request body has an error: date is not a time")
-    made = call.repository.commit(
-        call.path["branch"],
-        body.text("message"),
-        metadata=body.mapping("metadata"),
-        date=datetime.fromtimestamp(seconds, UTC) if body.has("date") else None,
-        allow_empty=body.flag("allow_empty"),
-    )
-    return answer(_commit(made), 201)
-
-
-def get_commit(call: Call) -> Response:
-    return answer(_commit(call.repository.commit_of(call.path["commit"])))
-
-
-def log_commits(call: Call) -> Response:
-    repository, amount = call.repository, call.amount()
-    commits = repository.log(call.path["ref"], first_parent=call.flag("first_parent"))
-    if after := call.text("after"):
-        behind = repository.resolve(after).commit.id
-        for each in commits:
-            if each.id == behind:
-                break
-    page = list(islice(commits, amount + 1))
-    more = len(page) > amount and not call.flag("limit")
-    return paged([_commit(each) for each in page[:amount]], more, "id")
-
-
-def merge(call: Call) -> Response:
-    body = call.json()
-    made = call.repository.merge(
-        call.path["source"],
-        call.path["destination"],
-        message=body.text("message", ""),
-        metadata=body.mapping("metadata"),
-        strategy=body.text("strategy", ""),
-        allow_empty=body.flag("allow_empty") or body.flag("force"),
-        squash=body.flag("squash_merge"),
-    )
-    return answer({"reference": made.id})
-
-
 ROUTES = (
     Route("GET", "/healthcheck", health_check),
     Route("GET", "/setup_lakefs", setup_state),
@@ -250,12 +195,9 @@ ROUTES = (
     Route("GET", _BRANCHES + "/{branch}", get_branch),
     Route("PUT", _BRANCHES + "/{branch}", reset_branch),
     Route("DELETE", _BRANCHES + "/{branch}", delete_branch),
-    Route("POST", _BRANCHES + "/{branch}/commits", commit),
+    Route("PUT", _BRANCHES + "/{branch}/hard_reset", hard_reset_branch),
     Route("GET", _TAGS, list_tags),
     Route("POST", _TAGS, create_tag),
     Route("GET", _TAGS + "/{tag}", get_tag),
     Route("DELETE", _TAGS + "/{tag}", delete_tag),
-    Route("GET", "/repositories/{repository}/commits/{commit}", get_commit),
-    Route("GET", "/repositories/{repository}/refs/{ref}/commits", log_commits),
-    Route("POST", "/repositories/{repository}/refs/{source}/merge/{destination}", merge),
 )

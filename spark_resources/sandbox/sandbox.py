@@ -5,21 +5,25 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+
+from pydantic import SecretStr
 
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.sandbox.calls import Options
 from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES
 from spark_resources.sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
+from spark_resources.sandbox.objects import S3Place
 from spark_resources.sandbox.repository import SandboxRepository
 
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
 SECRET_ACCESS_KEY = "only-good-for-the-sandbox"
+_STORE_CREDENTIALS = frozenset({"s3_access_key_id", "s3_secret_access_key", "s3_session_token"})
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 30.0
 
@@ -29,7 +33,8 @@ class Sandbox:
 
     `port` 0 takes a free one. `oversights` are the things that a real server overlooks in what it prepares for
     collectors: all of them, unless told otherwise. `uncommitted_page` is the number of addresses on a page of the
-    uncommitted list, `range_entries` the number of entries that a range has on average.
+    uncommitted list, `range_entries` the number of entries that a range has on average. Objects are in the folder
+    too, unless `s3` says where else. `request_log` is called with one line a request.
 
     As a context manager it is started and stopped; `repository` and `create` work without the server, too, and on
     the same data.
@@ -41,11 +46,13 @@ class Sandbox:
     def __init__(
         self, root: Path, *, port: int = 0, oversights: Collection[Oversight] = ALL_OVERSIGHTS,
         uncommitted_page: int = DEFAULT_UNCOMMITTED_PAGE, range_entries: int = DEFAULT_RANGE_ENTRIES,
+        s3: S3Place | None = None, request_log: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.root = root.resolve()
         self._port = port
-        self._options = Options(ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page)
-        self._catalog = Catalog(self.root, range_entries=range_entries)
+        self._s3 = s3
+        self._options = Options(ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log)
+        self._catalog = Catalog(self.root, range_entries=range_entries, s3=s3, signing_key=SECRET_ACCESS_KEY)
         self._running: _Running | None = None
 
     # --- the server -------------------------------------------------------------------------------------------------
@@ -80,23 +87,35 @@ class Sandbox:
 
     @property
     def local_path(self) -> Path:
-        """The local block adapter's configured path: namespace `local://x` is its folder `x`."""
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Empty over S3."""
         return self._catalog.local_path
 
     @property
     def settings(self) -> dict[str, str]:
-        """What lakegc's settings need to work on this sandbox, by their names there."""
-        return {
+        """What lakegc's settings need to work on this sandbox, by their names there; the store's secrets among them."""
+        server = {
             "endpoint_url": self.endpoint_url,
             "access_key_id": self.access_key_id,
             "secret_access_key": self.secret_access_key,
-            "local_path": str(self.local_path),
         }
+        return server | ({"local_path": str(self.local_path)} if self._s3 is None else _store_settings(self._s3))
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables, for another process."""
-        return {f"LAKEGC_{name.upper()}": value for name, value in self.settings.items()}
+        """The same as variables, for another process; without the store's credentials, which it has from elsewhere."""
+        shown = {name: value for name, value in self.settings.items() if name not in _STORE_CREDENTIALS}
+        return {f"LAKEGC_{name.upper()}": value for name, value in shown.items()}
+
+    @property
+    def lakectl_configuration(self) -> str:
+        """What `~/.lakectl.yaml` would hold for this sandbox."""
+        return (
+            "credentials:\n"
+            f"  access_key_id: {self.access_key_id}\n"
+            f"  secret_access_key: {self.secret_access_key}\n"
+            "server:\n"
+            f"  endpoint_url: {self.endpoint_url}/api/v1\n"
+        )
 
     # --- the clock --------------------------------------------------------------------------------------------------
 
@@ -106,19 +125,34 @@ class Sandbox:
     def set_clock(self, moment: datetime | None) -> None:
         """Let it be `moment` for the server, the store and new files, and let time go on from there.
 
-        None gives the machine's time back. Raises `WrongUsage` for a time without a zone.
+        None gives the machine's time back. Raises `WrongUsage` for a time without a zone, and over S3, where the store
+        has a clock of its own.
         """
         self._catalog.clock.set(moment)
 
     # --- repositories without HTTP ----------------------------------------------------------------------------------
 
     def create(self, name: str, *, storage_namespace: str = "", default_branch: str = "main") -> SandboxRepository:
-        """A new repository, in `local://<name>` unless told otherwise. Raises `Problem`, as the server answers."""
+        """A new repository; unless told otherwise in `local://<name>`, over S3 in `<place>/<name>`.
+
+        Raises `Problem`, as the server answers.
+        """
         return self._catalog.create(name, storage_namespace, default_branch=default_branch)
 
     def repository(self, name: str) -> SandboxRepository:
         """A repository by name. Raises `Problem` 404 where it isn't there."""
         return self._catalog.repository(name)
+
+
+def _store_settings(s3: S3Place) -> dict[str, str]:
+    """The settings of a place in S3 that were given, as texts."""
+    texts: dict[str, str] = {}
+    for name in type(s3.settings).model_fields:
+        value = getattr(s3.settings, name)
+        if not name.startswith("s3_") or value is None:
+            continue
+        texts[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    return texts
 
 
 class _Running:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -11,13 +13,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 
-from spark_resources.sandbox import routes_gc, routes_objects, routes_repositories
+from spark_resources.sandbox import routes_commits, routes_gc, routes_objects, routes_repositories, routes_staging
 from spark_resources.sandbox.calls import Call, Handler, Options, authenticated, failure, http_date
 from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sandbox.problems import Problem
 
 API = "/api/v1"
-ROUTES = (*routes_repositories.ROUTES, *routes_objects.ROUTES, *routes_gc.ROUTES)
+ROUTES = (
+    *routes_repositories.ROUTES,
+    *routes_commits.ROUTES,
+    *routes_objects.ROUTES,
+    *routes_staging.ROUTES,
+    *routes_gc.ROUTES,
+)
 _OPEN_TO_ALL = frozenset({f"{API}/healthcheck", f"{API}/setup_lakefs"})
 
 _log = logging.getLogger(__name__)
@@ -29,10 +37,15 @@ def application(catalog: Catalog, options: Options) -> Starlette:
 
     def endpoint(handler: Handler) -> _Endpoint:
         async def answered(request: Request) -> Response:
+            began = time.perf_counter()
             body = await request.body()
             call = Call(catalog, options, request.path_params, request.query_params, request.headers, body)
             response = await run_in_threadpool(_guarded, handler, call, request.url.path)
-            response.headers["Date"] = http_date(catalog.clock.now())
+            now = catalog.clock.now()
+            response.headers["Date"] = http_date(now)
+            if options.request_log is not None:
+                milliseconds = (time.perf_counter() - began) * 1000
+                options.request_log(_log_line(now, request, response.status_code, milliseconds))
             return response
 
         return answered
@@ -56,6 +69,13 @@ def _guarded(handler: Handler, call: Call, path: str) -> Response:
     except Exception as error:  # as a server does: this call fails, the next one may not
         _log.exception("%s", path)
         return failure(Problem(500, str(error) or type(error).__name__))
+
+
+def _log_line(now: datetime, request: Request, status: int, milliseconds: float) -> str:
+    """Time, method, path as it was sent, status, milliseconds; the path is escaped, so it is one line."""
+    query = request.scope["query_string"].decode("latin-1")
+    path = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+    return f"{now:%Y-%m-%dT%H:%M:%S.%f}Z {request.method} {path} {status} {milliseconds:.1f}"
 
 
 def _no_route(call: Call) -> Response:

@@ -244,10 +244,8 @@ class State:
     def clear_staged(self, repository: str, branch: str) -> None:
         self._do("DELETE FROM staged WHERE repository = ? AND branch = ?", repository, branch)
 
-    def unstage(self, repository: str, branch: str, *, at_least: bytes, below: bytes | None) -> None:
-        """Forget what is staged in a range of paths; without `below`, to the end."""
-        sql = "DELETE FROM staged WHERE repository = ? AND branch = ? AND path >= ? AND (? IS NULL OR path < ?)"
-        self._do(sql, repository, branch, at_least, below, below)
+    def unstage(self, repository: str, branch: str, path: bytes) -> None:
+        self._do("DELETE FROM staged WHERE repository = ? AND branch = ? AND path = ?", repository, branch, path)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 #: 4000-01-01 in Unix seconds: what lakeFS counts back from, so that later slices sort first.
 _YEAR_4000 = 64_060_588_800
@@ -63,3 +63,10 @@ class AddressMaker:
                 self._slice, self._opened, self._given = self._xids.descending(moment), moment, 0
             self._given += 1
             return f"data/{self._slice}/{self._xids.ascending(moment)}"
+
+
+def moment_of(address: str) -> datetime:
+    """When an address was made, to the second: its last part is an xid. Raises `ValueError` where it isn't one."""
+    name = address.rsplit("/", 1)[-1].upper()
+    raw = base64.b32hexdecode(name + "=" * (-len(name) % 8))
+    return datetime.fromtimestamp(int.from_bytes(raw[:4], "big"), UTC)

@@ -151,7 +151,7 @@ def test_read_only_repository_is_written(sandbox: Sandbox, api: Any, tmp_path: P
     ("method", "path"),
     [
         ("GET", "/nowhere"),
-        ("POST", f"/repositories/{REPOSITORY}/branches/main/import"),
+        ("PUT", f"/repositories/{REPOSITORY}/refs/restore"),
         ("PATCH", "/repositories"),
     ],
 )
