@@ -1,73 +1,27 @@
-"""lakegc as a user meets it: a command line, a server between it and a sandbox, and a repository with some garbage."""
+"""A server between lakegc and a sandbox that can be made to say something else, and a repository with some garbage."""
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from lakegc_assets import cli, launch
 from lakegc_assets.marking.run import Target
 from spark_resources.marks import MarkRecord, marks
 from spark_resources.model import Commit, MarkState, Rules
 from spark_resources.sandbox import Sandbox, SandboxRepository
 from spark_resources.sandbox.gc_api import set_rules
+from tests.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
 from tests.fault.between import Between, between
-from tests.marking import environment, resources, target_of
+from tests.marking import target_of
+
+__all__ = ["NO_AGE", "Lake", "Lakegc", "Outcome", "dagster_home", "lake", "lakegc", "sandbox"]
 
 _serial = itertools.count(1)
-NO_AGE = ("--min-age", "0", "--allow-young")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left on the terminal."""
-
-    code: int
-    out: str
-    err: str
-
-    def stopped(self, code: int, *words: str) -> None:
-        """Check that it ended so, with one message that holds these words, and nothing that only programmers read."""
-        assert self.code == code, self.err
-        message = self.err.rpartition("lakegc: ")[2]
-        for word in words:
-            assert word in message
-        for strange in ("Traceback", "fault of lakegc", "py4j", "org.apache", 'File "'):
-            assert strange not in self.err
-        assert self.out == ""
-
-
-class Lakegc:
-    """Runs the command line in this process, with one Spark session for all tests and a Dagster home of theirs."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], home: Path) -> None:
-        self._capsys, self._home = capsys, home
-
-    def __call__(self, settings: Mapping[str, str], *arguments: str) -> Outcome:
-        self._capsys.readouterr()
-        with environment(settings):
-            os.environ["DAGSTER_HOME"] = str(self._home)
-            code = cli.run(list(arguments))
-        return Outcome(code, *self._capsys.readouterr())
-
-
-@pytest.fixture
-def lakegc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dagster_home: Path) -> Lakegc:
-    """The command line. Its jobs share one Spark session, for starting one takes longer than most tests."""
-    monkeypatch.setattr(launch, "run_mark", functools.partial(launch.run_mark, resources=resources()))
-    return Lakegc(capsys, dagster_home)
-
-
-@pytest.fixture(scope="session")
-def dagster_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("dagster")
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +46,9 @@ class Lake:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {**self.sandbox.settings, "endpoint_url": self.server.endpoint, "attempts": "1"}
+        # all lakes are on one server, and tests damage them
+        known = {**self.sandbox.settings, "trusted_repositories": "*"}
+        return {**known, "endpoint_url": self.server.endpoint, "attempts": "1"}
 
     @property
     def folder(self) -> Path:

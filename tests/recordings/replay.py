@@ -85,7 +85,7 @@ class Recording:
 
     def expired(self) -> set[str]:
         """The truth: what a mark of scope unified, minimum age 0 and no holds is to find."""
-        return set((self.path / "expected" / "expired.txt").read_text(encoding="utf-8").splitlines())
+        return set((self.path / "expected" / "expired.txt").read_bytes().decode().split("\n")) - {""}
 
     def objects(self) -> Iterator[tuple[str, bytes]]:
         """Every object of the namespace: recorded bytes, or filler of the recorded size, unlike any other object's."""

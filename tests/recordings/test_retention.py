@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -18,9 +17,9 @@ from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.model import Commit, Rules
 from spark_resources.sstable import read_branches, read_commits, read_entries, read_ranges
 from tests import oracle
+from tests.recordings.folders import AT_HAND, recording_folders
 
-_FOLDERS = os.environ.get("LAKEGC_RECORDINGS", str(Path(__file__).parent / "data")).split(":")
-RECORDINGS = sorted(meta.parent for folder in _FOLDERS for meta in Path(folder).glob("*/meta.json"))
+RECORDINGS = recording_folders()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -89,8 +88,8 @@ class History:
 
 
 def recorded(name: str) -> History:
-    (path,) = (path for path in RECORDINGS if path.name == name)
-    return History(path)
+    """One of the recordings that are always at hand, whichever others are looked at."""
+    return History(AT_HAND / name)
 
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
@@ -237,7 +236,7 @@ def test_the_oracle_of_marks_misses_the_truth(history: History) -> None:
     """The oracle's expired set of every recording is the recorded truth, address by address."""
     with (history.path / "listing.csv").open(newline="") as file:
         listing = {row["key"]: int(row["last_modified_ms"]) * 1000 for row in csv.DictReader(file)}
-    truth = (history.path / "expected" / "expired.txt").read_text().split("\n")
+    truth = (history.path / "expected" / "expired.txt").read_bytes().decode().split("\n")
 
     expired = oracle.expired_addresses(
         listing,
