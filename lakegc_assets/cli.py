@@ -148,16 +148,35 @@ app.add_typer(sandbox_app, name="sandbox")
 def up(
     folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
     port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
+    s3: Annotated[
+        str | None,
+        typer.Option("--s3", metavar="URI", help="keep objects under s3://bucket/prefix; keys as the settings say"),
+    ] = None,
+    s3_endpoint_url: Annotated[str | None, typer.Option(help="the S3 server, if it isn't AWS")] = None,
+    request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
 ) -> None:
     """Serve until Ctrl-C, and print the settings that other terminals need."""
     import threading
+    from contextlib import ExitStack
+    from functools import partial
 
-    from spark_resources.sandbox import Sandbox
+    from spark_resources.sandbox import S3Place, Sandbox
 
-    with Sandbox(folder, port=port) as sandbox:
-        typer.echo(f"lakeFS sandbox in {sandbox.root}, at {sandbox.endpoint_url}. In another terminal:\n")
+    place = S3Place(s3, Settings.load(os.environ, Path.home(), s3_endpoint_url=s3_endpoint_url).store()) if s3 else None
+    with ExitStack() as stack:
+        say = None
+        if request_log:
+            to_stderr = request_log == "-"
+            log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
+            say = partial(print, file=log, flush=True)
+        sandbox = stack.enter_context(Sandbox(folder, port=port, s3=place, request_log=say))
+        over = f", objects under {s3}" if s3 else ""
+        typer.echo(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
         for name, value in sandbox.environment.items():
             typer.echo(f"  export {name}={value}")
+        typer.echo("\nFor lakectl, in ~/.lakectl.yaml:\n")
+        for line in sandbox.lakectl_configuration.splitlines():
+            typer.echo(f"  {line}")
         typer.echo("\nCtrl-C ends it; the data stays.")
         try:
             threading.Event().wait()
