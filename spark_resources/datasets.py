@@ -275,7 +275,10 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
         raise DamagedData(
             f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12
         )
-    files = tuple(File(**entry) for entry in json.loads(data)["files"])
+    try:
+        files = tuple(File(**entry) for entry in json.loads(data)["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedData(f"{folder}{LIST_NAME} in {store.where} is not a list of files ({error}).") from error
     return Dataset(folder, files)
 
 
@@ -316,7 +319,14 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
         raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")
-    table = pq.read_table(io.BytesIO(data))
-    if table.num_rows != file.rows or table.schema.names != schema.names:
-        raise DamagedData(f"{folder}{file.name} in {store.where} holds other rows than its list says. Make a new mark.")
-    return table.cast(schema)
+    try:
+        table = pq.read_table(io.BytesIO(data))
+        if table.num_rows == file.rows and table.schema.names == schema.names:
+            return table.cast(schema)
+        found = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
+    except (pa.ArrowException, ValueError, OSError) as error:
+        found = str(error)
+    raise DamagedData(
+        f"{folder}{file.name} in {store.where} is not what its list says, {file.rows} rows of "
+        f"{', '.join(schema.names)}: {found}. Make a new mark."
+    )

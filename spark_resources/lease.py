@@ -1,9 +1,8 @@
 """One mark or sweep per repository at a time, across deployments: a lease in the namespace (invariant 11).
 
 The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged
-by the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic;
-such
-a store is refused unless the configuration says that there is one deployment.
+by the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic:
+such a store is refused unless the configuration says that there is one deployment.
 """
 
 from __future__ import annotations
@@ -41,8 +40,10 @@ class Holder:
         try:
             found = json.loads(data)
             until = datetime.fromisoformat(found["until"])
+            if until.tzinfo is None:
+                raise ValueError("a time without a zone")
             return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), until.astimezone(UTC))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise Refused(
                 f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "
                 "delete it.",

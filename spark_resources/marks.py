@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -123,6 +123,8 @@ class MarkRecord:
                 raise DamagedData(
                     f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it."
                 )
+            if missing := sorted({each.name for each in fields(cls)} - plain.keys()):
+                raise ValueError(f"{', '.join(missing)} missing")
             steps = {name: _step(step) for name, step in plain["steps"].items()}
             rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
             times = {name: _time(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
@@ -134,9 +136,10 @@ class MarkRecord:
                 "finished": _time(plain["finished"]) if plain["finished"] else None,
                 "rules": rules,
                 "steps": steps,
+                "counts": dict(plain["counts"]),
             }
             return cls(**{**plain, **times, **changed})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DamagedData(f"{where} can't be read as a mark's record ({error}).") from error
 
 
@@ -147,12 +150,24 @@ def _json_time(value: object) -> str:
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return found.astimezone(UTC)
 
 
 def _step(plain: Mapping[str, Any]) -> StepRecord:
     times = _time(plain["started"]), _time(plain["finished"])
-    return StepRecord(*times, int(plain["number"]), plain["datasets"], plain["facts"])
+    datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
+    return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
+
+
+def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
+    """The record of this mark. Raises `DamagedData` where it can't be read, or is that of another one."""
+    record = MarkRecord.from_json(data, where)
+    if record.mark_id != mark_id:
+        raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: its folder was copied or renamed.")
+    return record
 
 
 # --- one mark -------------------------------------------------------------------------------------------------------
@@ -196,6 +211,15 @@ class Mark:
         return mark
 
     @classmethod
+    def exists(cls, place: Place, mark_id: str) -> bool:
+        """Whether there is a record of this mark, readable or not."""
+        try:
+            place.store().stat(mark_folder(mark_id) + "mark.json")
+        except NotThere:
+            return False
+        return True
+
+    @classmethod
     def open(cls, place: Place, mark_id: str) -> Mark:
         """The mark with this id. Raises `NotThere` where no record of it exists."""
         store, key = place.store(), mark_folder(mark_id) + "mark.json"
@@ -205,7 +229,7 @@ class Mark:
             raise NotThere(
                 f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
             ) from error
-        return cls(place, MarkRecord.from_json(data, f"{store.where}/{key}"), tag)
+        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), tag)
 
     def check_unfinished(self) -> None:
         """Raise `Refused` where the mark is finished: it is never made again (invariant 12)."""
@@ -271,7 +295,7 @@ def marks(place: Place) -> Iterator[MarkRecord]:
     for folder in sorted(folders):
         key = folder + "mark.json"
         try:
-            yield MarkRecord.from_json(store.read(key), f"{store.where}/{key}")
+            yield _record_of(folder.removeprefix(MARKS_ROOT).rstrip("/"), store.read(key), f"{store.where}/{key}")
         except NotThere:
             continue
 

@@ -19,8 +19,10 @@ from spark_resources.errors import NotThere
 from spark_resources.marks import GC_ROOT, reference_folder
 from spark_resources.model import ADDRESSES
 
-# a line that rclone's --files-from would read as something else: blanks at the ends are trimmed, # and ; begin comments
-_UNSAFE_LINE = r"[\r\n]|^\s|\s$|^[#;]"
+# a line that rclone's --files-from would read as something else: blanks at the ends are trimmed (Unicode's, too), and
+# # and ; begin comments
+_BLANK = r"[\s\v\x{85}\p{Z}]"
+_UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 
 
 def reference_outputs(mark_id: str) -> list[Output]:
