@@ -140,6 +140,24 @@ def status(
     marks.show_status(repository, as_json=output is Format.JSON)
 
 
+@app.command()
+def fsck(
+    repository: RepositoryArgument,
+    write_missing: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write live addresses that the store lacks, for --accept-missing"),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Prove by content hash that all metadata is there and whole, and that the store holds what is live."""
+    from lakegc_assets.terminal import fsck as shown
+
+    check_java()
+    with progress():
+        report = shown.run(repository, missing=write_missing)
+    return shown.show(report, missing=write_missing, as_json=output is Format.JSON)
+
+
 sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
 

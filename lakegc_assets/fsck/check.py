@@ -1,0 +1,286 @@
+"""The check itself: graph, tables, live objects, and who needs what is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets.fsck import folder, live
+from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Problem, Report
+from lakegc_assets.fsck.graph import Graph, read_graph, report_commits
+from lakegc_assets.fsck.tables import (
+    METARANGES,
+    NO_TABLE,
+    RANGES,
+    UNREFERRED_TABLE,
+    finding_of,
+    holders_of,
+    proved_ranges,
+    ranges_of_metaranges,
+)
+from lakegc_assets.marking.missing import SURELY_A_FEW, not_listed_now
+from lakegc_assets.marking.run import Target
+from lakegc_assets.progress import Say
+from spark_resources.errors import LakegcError
+from spark_resources.executors import errors_from_executors
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import RANGE_REFS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
+METARANGES_LOOKED_UP = 1000  # for each damaged range; heads always
+
+Keep = Callable[[Iterator[str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check works on. `keep` gets every lost address, in order, once they are known."""
+
+    target: Target
+    lakefs: LakeFS
+    spark: Callable[[], SparkSession]
+    say: Say
+    keep: Keep | None = None
+
+
+def check(run: Checked) -> Report:
+    """Everything that can be proved of a repository, and everything that is wrong. Raises only where nothing can be."""
+    began = time.monotonic()
+    report = Report(run.target.repository.id, run.target.place.namespace.uri)
+    run.say("looking through _lakefs/")
+    there = folder.walk(run.target.place.store())
+    report.alien, report.alien_count = sorted(there.alien), there.alien_count
+    run.say("reading the commit graph")
+    now = run.lakefs.server_time()
+    graph = read_graph(run.target, run.lakefs, report)
+    run.say(f"proved {report.proved['commits']:,} commits; waiting for the server's list of retained ones")
+    metaranges = live.live_metaranges(run.target, run.lakefs, graph, report, now=now)
+    report_commits(graph, report)
+    with errors_from_executors():
+        check_tables(run, graph, metaranges, there, report)
+    report.seconds = time.monotonic() - began
+    return report
+
+
+def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: folder.Folder, report: Report) -> None:
+    spark, place = run.spark(), run.target.place
+    began = time.monotonic()
+    by_metarange = commits_by_metarange(graph)
+    every = sorted({*by_metarange, *live_ones})
+    heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
+    rows = [{"metarange_id": one, "live": one in live_ones, "head": one in heads} for one in every]
+    run.say(f"proving {len(every):,} metaranges")
+    found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
+    broken = metarange_findings(found, len(every), report)
+    ranges = distinct_ranges(found, report)
+    strays = sorted(there.tables - {*every, *graph.dump_tables, *(row["range_id"] for row in ranges)})
+    context = Context(run, graph, by_metarange, found, ranges, report)
+    for one in broken:
+        report.findings.append(replace(one, needs=graph.needs(by_metarange.get(one.id, []))))
+    check_ranges(context, strays)
+    found.unpersist()
+    report.proving_seconds = time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known once metaranges are read: `found` is RANGES_FOUND, `ranges` rows of RANGES."""
+
+    run: Checked
+    graph: Graph
+    by_metarange: dict[str, list[str]]
+    found: DataFrame
+    ranges: list[dict[str, Any]]
+    report: Report
+
+
+def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for commit in graph.commits.values():
+        if commit.metarange_id:
+            found.setdefault(commit.metarange_id, []).append(commit.id)
+    return found
+
+
+# --- metaranges -----------------------------------------------------------------------------------------------------
+
+
+def metarange_findings(found: DataFrame, metaranges: int, report: Report) -> list[Finding]:
+    rows = found.where("range_id is null").select("note", "bytes").collect()
+    notes = [json.loads(row["note"]) for row in rows if row["note"] is not None]
+    report.count({"metaranges": metaranges - len(notes), "bytes": sum(row["bytes"] or 0 for row in rows)})
+    return sorted(map(finding_of, notes), key=lambda one: one.id)
+
+
+def distinct_ranges(found: DataFrame, report: Report) -> list[dict[str, Any]]:
+    """Each range that a metarange refers to, once (rows of RANGES). Two that describe it differently are a finding."""
+    from pyspark.sql import functions as F
+
+    names = RANGE_REFS.names
+    rows = found.where("range_id is not null").groupBy(*names).agg(F.max("live").alias("live")).collect()
+    known: dict[str, dict[str, Any]] = {}
+    for row in sorted((row.asDict() for row in rows), key=lambda row: str(row["range_id"])):
+        one = known.setdefault(str(row["range_id"]), row)
+        if one is not row:
+            one["live"] = one["live"] or row["live"]
+            why = "metaranges describe it differently: with other counts or keys"
+            report.findings.append(Finding("range", str(row["range_id"]), Problem.DAMAGED, why))
+    return list(known.values())
+
+
+# --- ranges and objects ---------------------------------------------------------------------------------------------
+
+
+def check_ranges(context: Context, strays: list[str]) -> None:
+    """Prove all ranges and other tables, and compare the live addresses with what the store lists, in one job."""
+    from pyspark.sql import Observation
+
+    run, report = context.run, context.report
+    spark, target = run.spark(), run.target
+    entries = sum(row["entries"] for row in context.ranges)
+    rows = [*context.ranges, *({"range_id": one, "live": False} for one in strays)]
+    sightings = [
+        live.stored(spark, target.place),
+        *live.staged(spark, target, run.lakefs, context.graph, report),
+        proved_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
+    ]
+    run.say(
+        f"proving {len(context.ranges):,} ranges with {entries:,} entries, and listing {target.place.store().where}"
+    )
+    observation = Observation("fsck")
+    everything = live.census(reduce(lambda left, right: left.unionByName(right), sightings))
+    totals = [column.alias(name) for name, column in live.counted_live().items()]
+    kept = everything.observe(observation, *totals).where(live.note_or_lost()).persist()
+    notes = [json.loads(row["note"]) for row in kept.where("note is not null").select("note").collect()]
+    report.count({name: int(value or 0) for name, value in observation.get.items()})
+    for note in notes:
+        if "counts" in note:
+            report.count(note["counts"])
+    sort_findings(context, [finding_of(note) for note in notes if "counts" not in note])
+    find_lost(context, kept.where("note is null"))
+    kept.unpersist()
+
+
+def sort_findings(context: Context, findings: list[Finding]) -> None:
+    """Add who needs each range. Tables that nothing known refers to are a finding where they are damaged tables."""
+    broken = [one.id for one in findings if one.what == "range"]
+    broken += [one.id for one in context.report.findings if one.what == "range"]
+    needs = needs_of_ranges(context, broken)
+    context.report.findings = [
+        replace(one, needs=needs.get(one.id, one.needs)) if one.what == "range" else one
+        for one in context.report.findings
+    ]
+    for one in sorted(findings, key=lambda one: (one.what, one.id)):
+        if one.what == NO_TABLE and context.graph.whole:
+            context.report.strange_tables.append(one)
+        elif one.what in (NO_TABLE, UNREFERRED_TABLE):
+            who = "no commit refers to it" if context.graph.whole else "a commit that is not known may refer to it"
+            context.report.findings.append(replace(one, what=UNREFERRED_TABLE, why=f"{one.why} ({who})"))
+        else:
+            context.report.findings.append(replace(one, needs=needs.get(one.id, one.needs)))
+
+
+def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
+    """Who needs these ranges, by range."""
+    return {
+        range_id: context.graph.needs(commit for one in metaranges for commit in context.by_metarange.get(one, []))
+        for range_id, metaranges in metaranges_of_ranges(context, ids).items()
+    }
+
+
+def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[str]]:
+    """The metaranges that have these ranges: of heads all, of others up to a bound."""
+    from pyspark.sql import functions as F
+
+    wanted = sorted(set(ids))
+    if not wanted:
+        return {}
+    asked = context.run.spark().createDataFrame([(one,) for one in wanted], "range_id string")
+    rows = (
+        context.found.join(F.broadcast(asked), "range_id")
+        .groupBy("range_id")
+        .agg(
+            F.collect_set(F.when(F.col("head"), F.col("metarange_id"))).alias("heads"),
+            F.slice(F.array_sort(F.collect_set("metarange_id")), 1, METARANGES_LOOKED_UP).alias("some"),
+        )
+        .collect()
+    )
+    return {row["range_id"]: {*row["heads"], *row["some"]} for row in rows}
+
+
+# --- lost objects ---------------------------------------------------------------------------------------------------
+
+
+def find_lost(context: Context, absent: DataFrame) -> None:
+    """Live addresses that neither the listing nor a second look has: named, with paths and branches."""
+    run, report = context.run, context.report
+    count = absent.count()
+    lost = absent
+    if count > 0 and not (count > SURELY_A_FEW and count * 2 > report.proved["live"]):  # else the store is another one
+        run.say(f"looking again for {count:,} live objects that were not listed")
+        lost = absent.join(absent.select("address").transform(not_listed_now(run.target.place)), "address").persist()
+        count = lost.count()
+    report.lost_count = count
+    if run.keep:
+        rows = lost.select("address").orderBy("address").toLocalIterator() if count else ()
+        run.keep(row["address"] for row in rows)
+    if count:
+        report.lost = with_holders(context, lost.orderBy("address").limit(NAMED).collect())
+        report.lost_branches = tuple(sorted({branch for one in report.lost for branch in one.needs.branches}))
+        hint_at_listing(run, report)
+
+
+def hint_at_listing(run: Checked, report: Report) -> None:
+    if report.lost_count > 1 and report.lost_count == report.proved["live"]:
+        report.hints.append(
+            f"The store has none of the live objects: {run.target.place.store().where} may not be the store or path "
+            "that lakeFS writes to."
+        )
+
+
+def with_holders(context: Context, named: list[Any]) -> list[LostObject]:
+    """The lost objects with the paths, commits and branches that refer to them."""
+    run = context.run
+    run.say(f"looking up who needs {len(named):,} lost objects")
+    ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
+    committed = [row["address"] for row in named if row["committed"]]
+    held: dict[str, list[tuple[str, str]]] = {}
+    for row in holders_of(run.spark(), run.target.place, ranges, committed).collect() if committed else ():
+        held.setdefault(row["address"], []).append((row["range_id"], row["path"]))
+    metaranges = metaranges_of_ranges(context, {range_id for each in held.values() for range_id, _ in each})
+    branches = staged_on(context, {row["address"] for row in named if row["staged"]})
+    found = []
+    for row in named:
+        at = held.get(row["address"], [])
+        ids = {one for range_id, _ in at for one in metaranges.get(range_id, ())}
+        needs = context.graph.needs(commit for one in ids for commit in context.by_metarange.get(one, []))
+        paths = {path for _, path in at}
+        for branch, path in branches.get(row["address"], []):
+            needs = replace(needs, branches=tuple(sorted({*needs.branches, branch})))
+            paths.add(path)
+        found.append(LostObject(row["address"], min(paths, default=None), row["committed"], row["staged"], needs))
+    return found
+
+
+def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
+    """The branches and paths at which these addresses are staged, as far as the server tells."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    run = context.run
+    for branch in sorted(context.graph.heads) if addresses else ():
+        try:
+            changed = live.changed_paths(run.lakefs, run.target.repository.id, branch, run.target.place.namespace)
+            for path, key in changed:
+                if key in addresses:
+                    found.setdefault(key, []).append((branch, path))
+        except LakegcError as error:
+            context.report.not_proved.append(f"Which staged objects branch {branch} lost: {error}")
+    return found

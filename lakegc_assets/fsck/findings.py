@@ -1,0 +1,104 @@
+"""What a check finds, as values: each thing that is wrong, who needs it, and what could not be proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from spark_resources.errors import LakegcError, NotThere, Unavailable
+
+
+class Problem(StrEnum):
+    MISSING = "missing"
+    DAMAGED = "damaged"  # it is there, and it is not what its id promises
+    UNREADABLE = "unreadable"  # nobody could look
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Who needs a table, commit or object.
+
+    `commits` are named as far as there are few; `commit_count` and `retained` count all. `branches` are those whose
+    head needs it, so that their readers meet the damage now; `history_of` are branches that have it further back.
+    """
+
+    commits: tuple[str, ...] = ()
+    commit_count: int = 0
+    retained: int = 0
+    branches: tuple[str, ...] = ()
+    history_of: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `what` says what `id` is the id of: a commit, a metarange, a range, a dump, …"""
+
+    what: str
+    id: str
+    problem: Problem
+    why: str
+    needs: Needs = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class LostObject:
+    """A live address that the store lacks, a path that it stands at where one is known, and who needs it."""
+
+    address: str
+    path: str | None
+    committed: bool
+    staged: bool
+    needs: Needs = Needs()
+
+
+@dataclass(slots=True)
+class Report:
+    """All that a check found. `lost` are the first of `lost_count`; `alien` of `alien_count`; `proved` counts by what.
+
+    `not_proved` are sentences about what nobody could prove, with these rights or on this repository; `hints` say what
+    findings together may mean. `proving_seconds` are those of `seconds` in which tables were proved and objects listed.
+    """
+
+    repository: str
+    namespace: str
+    findings: list[Finding] = field(default_factory=list)
+    lost: list[LostObject] = field(default_factory=list)
+    lost_count: int = 0
+    lost_branches: tuple[str, ...] = ()
+    alien: list[str] = field(default_factory=list)
+    alien_count: int = 0
+    strange_tables: list[Finding] = field(default_factory=list)
+    not_proved: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    proved: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    proving_seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes of tables proved a second."""
+        return self.proved.get("bytes", 0) / self.proving_seconds if self.proving_seconds else 0.0
+
+    @property
+    def sound(self) -> bool:
+        return not self.findings and not self.lost_count
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        for name, number in counts.items():
+            self.proved[name] = self.proved.get(name, 0) + number
+
+    def found(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
+        """Write down that something can't be used, for the reason that this error gives."""
+        self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needs))
+
+
+def problem_of(error: LakegcError) -> Problem:
+    if isinstance(error, NotThere):
+        return Problem.MISSING
+    return Problem.UNREADABLE if isinstance(error, Unavailable) else Problem.DAMAGED
+
+
+def reason_of(error: LakegcError) -> str:
+    """What is wrong, without the advice of a mark. A table's error has it in its cause."""
+    return str(error.__cause__ or error)

@@ -1,0 +1,221 @@
+"""Metaranges and ranges, proved on the executors: each table read once, and a broken one is told of instead of raised.
+
+What is wrong travels in a column `note` (JSON) beside the rows, so that one job gives both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.fsck.findings import Finding, Problem, problem_of, reason_of
+from spark_resources import sstable
+from spark_resources.datasets import Batches, Counts, Place, arrow_to_spark, task_name
+from spark_resources.entries import (
+    ENTRY_BYTES,
+    check_range,
+    fetched_ahead,
+    inside_addresses,
+    row_tasks,
+    table_key,
+)
+from spark_resources.errors import DamagedData, LakegcError
+from spark_resources.executors import on_executor
+from spark_resources.model import RANGE_REFS, AddressType
+from spark_resources.model import Place as Where
+from spark_resources.sstable.blocks import MAGIC
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_DESCRIBED = [field.with_nullable(True) for field in RANGE_REFS]
+_FLAG = pa.bool_()
+
+#: `live`: a retained commit or a head has it; `head`: a head has it.
+METARANGES = pa.schema([("metarange_id", pa.string()), ("live", _FLAG), ("head", _FLAG)])
+#: A row for each range of a metarange, and one with a note for a metarange that is broken.
+RANGES_FOUND = pa.schema([*METARANGES, *_DESCRIBED, ("bytes", pa.int64()), ("note", pa.string())])
+#: A table to prove: a range as its metarange describes it, or one that is there and that nothing known refers to.
+RANGES = pa.schema([*_DESCRIBED, ("live", _FLAG)])
+#: A live or stored address, or a note.
+SIGHTINGS = pa.schema(
+    [("address", pa.string()), ("listed", _FLAG), ("committed", _FLAG), ("staged", _FLAG), ("note", pa.string())]
+)
+
+
+# --- one table ------------------------------------------------------------------------------------------------------
+
+
+def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
+    """Ids with the bytes of their tables, fetched ahead, or with the error that reading them gave."""
+    errors: dict[str, LakegcError] = {}
+
+    def read(table_id: str) -> bytes:
+        try:
+            return place.store().read(table_key(table_id))
+        except LakegcError as error:
+            errors[table_id] = error
+            return b""
+
+    for table_id, data in fetched_ahead(ids, read):
+        yield table_id, errors.pop(table_id, data)
+
+
+def proved(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
+    """The bytes of a table that is what its id promises. Raises the `LakegcError` that says why it isn't."""
+    if isinstance(found, LakegcError):
+        raise found
+    sstable.verify_table(found, name=table_id, decoder=decoder)
+    return found
+
+
+def note_of(what: str, thing: str, error: LakegcError) -> str:
+    """A finding as it travels from an executor."""
+    return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
+
+
+def finding_of(note: dict[str, Any]) -> Finding:
+    return Finding(note["what"], note["id"], Problem(note["problem"]), note["why"])
+
+
+def batch_of(schema: pa.Schema, **columns: Any) -> pa.RecordBatch:
+    """A batch of these columns, the others null; a single value stands for all rows."""
+    rows = next(len(values) for values in columns.values() if isinstance(values, list | pa.Array))
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if isinstance(values, pa.Array):
+            arrays.append(values)
+        else:
+            arrays.append(pa.array(values if isinstance(values, list) else [values] * rows, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# --- metaranges -----------------------------------------------------------------------------------------------------
+
+
+def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table) -> DataFrame:
+    """What each metarange (rows of METARANGES) refers to, content hash proved: RANGES_FOUND."""
+
+    def read(batches: Batches) -> Batches:
+        rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}
+        for metarange, data in tables(place, rows):
+            try:
+                refs = sstable.read_ranges(proved(metarange, data), name=metarange)
+            except LakegcError as error:
+                yield batch_of(RANGES_FOUND, **rows[metarange], note=[note_of("metarange", metarange, error)])
+                continue
+            size = len(data) if isinstance(data, bytes) else 0
+            yield batch_of(RANGES_FOUND, **rows[metarange], bytes=[size])  # of the metarange itself
+            if refs:
+                yield batch_of(
+                    RANGES_FOUND,
+                    **rows[metarange],
+                    range_id=[ref.id for ref in refs],
+                    entries=[ref.count for ref in refs],
+                    min_key=[ref.min_key for ref in refs],
+                    max_key=[ref.max_key for ref in refs],
+                )
+
+    return row_tasks(spark, metaranges, batch=16).mapInArrow(on_executor(read), arrow_to_spark(RANGES_FOUND))
+
+
+# --- ranges ---------------------------------------------------------------------------------------------------------
+
+
+def proved_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
+    """The inside addresses of the live ones of these tables (rows of RANGES), all of them proved: SIGHTINGS."""
+
+    def read(batches: Batches) -> Batches:
+        counts: Counts = {}
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
+        described = {str(row["range_id"]): row for row in rows if row["entries"] is not None}
+        for range_id, data in tables(place, described):
+            try:
+                yield from addresses_of_range(place, described[range_id], data, decoder, counts)
+            except LakegcError as error:
+                yield batch_of(SIGHTINGS, note=[note_of("range", range_id, error)])
+        for table_id, data in tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
+            try:
+                count(counts, other_tables=1, bytes=len(proved(table_id, data)))
+            except LakegcError as error:
+                yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
+        yield batch_of(SIGHTINGS, note=[json.dumps({"task": f"proving {task_name()}", "counts": counts})])
+
+    return row_tasks(spark, ranges, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+
+
+UNREFERRED_TABLE, NO_TABLE = "table", "file"
+
+
+def unreferred(data: bytes | LakegcError) -> str:
+    """What a broken table that nothing refers to is called: a file of somebody's own may have such a name, too."""
+    return UNREFERRED_TABLE if isinstance(data, LakegcError) or data.endswith(MAGIC) else NO_TABLE
+
+
+def addresses_of_range(
+    place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, counts: Counts
+) -> Batches:
+    """The inside addresses of one range where it is live; every entry is decoded in any case."""
+    range_id = str(ref["range_id"])
+    whole = proved(range_id, data, decoder)
+    check_range(whole, ref)
+    batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
+    keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
+    count(counts, ranges=1, bytes=len(whole), entries=batch.num_rows)
+    if ref["live"]:
+        count(counts, outside=outside)
+        yield batch_of(SIGHTINGS, address=keys, committed=True)
+
+
+def count(counts: Counts, **more: int) -> None:
+    for name, number in more.items():
+        counts[name] = counts.get(name, 0) + number
+
+
+# --- where an address stands ----------------------------------------------------------------------------------------
+
+HOLDERS = pa.schema([("address", pa.string()), ("range_id", pa.string()), ("path", pa.string())])
+
+
+def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: Sequence[str]) -> DataFrame:
+    """Which of these ranges (rows of RANGES) hold one of the addresses, and at which path: HOLDERS."""
+    wanted, known = frozenset(addresses), pa.array(addresses, pa.string())
+
+    def read(batches: Batches) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = sstable.default_decoder(sum(ref["entries"] for ref in refs.values()) * ENTRY_BYTES)
+        for range_id, data in tables(place, refs):
+            if isinstance(data, LakegcError):
+                continue  # is a finding already
+            try:
+                batch = sstable.read_entries(
+                    data, name=range_id, columns=("path", "address", "address_type"), decoder=decoder
+                )
+            except DamagedData:
+                continue  # likewise
+            found = [(path, key) for path, key in inside_paths(possible(batch, known), place) if key in wanted]
+            if found:
+                paths = [path.decode(errors="backslashreplace") for path, _ in found]
+                yield batch_of(HOLDERS, address=[key for _, key in found], range_id=range_id, path=paths)
+
+    return row_tasks(spark, ranges, batch=1).mapInArrow(on_executor(read), arrow_to_spark(HOLDERS))
+
+
+def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:
+    """The rows that can have one of the addresses: those that say so, and those in other forms."""
+    other_form = pc.not_equal(batch.column("address_type"), pa.scalar(int(AddressType.RELATIVE), pa.int8()))
+    return batch.filter(pc.or_(other_form, pc.is_in(batch.column("address"), value_set=addresses)))
+
+
+def inside_paths(batch: pa.RecordBatch, place: Place) -> Iterator[tuple[bytes, str]]:
+    """Paths with their addresses as keys of the namespace, without those outside."""
+    for path, address, kind in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        where, key = place.namespace.place(address, AddressType(kind))
+        if where is Where.INSIDE:
+            yield path, key

@@ -1,0 +1,310 @@
+"""`lakegc fsck`: every damage that a repository has a place for is found and named, and nothing on a sound one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.terminal import fsck
+from spark_resources.model import Commit, Namespace
+from spark_resources.sstable import read_commits, read_entries, read_ranges, write_commits
+from tests.fault.conftest import NO_AGE, Lake, Lakegc
+from tests.marking import SharedSpark
+from tests.recordings.folders import AT_HAND
+from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
+from tests.servers import SeaweedFS
+
+JUNK = "ab" * 32
+_serial = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session that all tests share, left running."""
+
+    @contextmanager
+    def session() -> Iterator[Callable[[], SparkSession]]:
+        shared = SharedSpark()
+        yield lambda: shared.spark_session
+
+    monkeypatch.setattr(fsck, "session", session)
+
+
+def document(lakegc: Lakegc, settings: dict[str, str], repository: str, *options: str) -> tuple[int, dict[str, Any]]:
+    outcome = lakegc(settings, "fsck", repository, "--format", "json", *options)
+    assert outcome.out, outcome.err
+    return outcome.code, json.loads(outcome.out)
+
+
+def problems(found: dict[str, Any]) -> dict[str, str]:
+    """What is wrong, by id."""
+    return {one["id"]: one["problem"] for one in found["findings"]}
+
+
+def flipped(data: bytes) -> bytes:
+    return data[: len(data) // 3] + bytes([data[len(data) // 3] ^ 0x10]) + data[len(data) // 3 + 1 :]
+
+
+# --- a recording of a real server, over S3 --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moved(Recording):
+    """A recording in a bucket of its own, so that what is damaged there harms no other test; answers can be changed."""
+
+    bucket: str = ""
+    forged: dict[str, dict[str, Any]] = field(default_factory=dict)  # fields of commits in logs, by commit
+    dump_allowed: bool = True
+
+    @cached_property
+    def namespace(self) -> Namespace:
+        return Namespace.parse(f"s3://{self.bucket}/lake")
+
+    def api(self, name: str) -> Any:
+        answer = super().api(name)
+        if name == "commits_reachable_from_branches":
+            answer["commits"] = [each | self.forged.get(each["id"], {}) for each in answer["commits"]]
+        if name == "refs_dump" and not self.dump_allowed:
+            answer["status"] = 403
+        old = str(self.meta["storage_namespace"]).rstrip("/")
+        return json.loads(json.dumps(answer).replace(old, self.namespace.uri))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A recording's objects in a bucket, and what its tables hold."""
+
+    recording: Moved
+    client: Any
+    server: SeaweedFS
+
+    def write(self, key: str, data: bytes) -> None:
+        self.client.put_object(Bucket=self.recording.bucket, Key=f"lake/{key}", Body=data)
+
+    def change(self, table_id: str, how: Callable[[bytes], bytes]) -> None:
+        self.write(f"_lakefs/{table_id}", how(self.table(table_id)))
+
+    def delete(self, key: str) -> None:
+        self.client.delete_object(Bucket=self.recording.bucket, Key=f"lake/{key}")
+
+    def table(self, table_id: str) -> bytes:
+        return self.recording.recorded_bytes(f"_lakefs/{table_id}")
+
+    def ranges(self, metarange: str) -> list[str]:
+        return [ref.id for ref in read_ranges(self.table(metarange), name=metarange)]
+
+    def addresses(self, range_id: str) -> list[str]:
+        return [str(one) for one in read_entries(self.table(range_id), name=range_id).column("address").to_pylist()]
+
+    @cached_property
+    def dangling(self) -> list[Commit]:
+        """The commits that no branch reaches."""
+        dump = self.recording.api("refs_dump")["body"]["commits_meta_range_id"]
+        parts = read_ranges(self.table(dump), name=dump, entity="commit")
+        every = [commit for part in parts for commit in read_commits(self.table(part.id), name=part.id)]
+        return [commit for commit in every if commit.id not in self.metaranges]
+
+    @property
+    def heads(self) -> dict[str, str]:
+        return {each["id"]: each["commit_id"] for each in self.recording.api("branches")["body"]["results"]}
+
+    @property
+    def metaranges(self) -> dict[str, str]:
+        """The metarange of every commit in logs, in the order in which they were made."""
+        commits = self.recording.api("commits_reachable_from_branches")["commits"]
+        return {each["id"]: each["meta_range_id"] for each in sorted(commits, key=lambda each: each["generation"])}
+
+    @contextmanager
+    def settings(self) -> Iterator[dict[str, str]]:
+        with replaying(self.recording) as endpoint:
+            yield {
+                "endpoint_url": endpoint,
+                "access_key_id": ACCESS_KEY_ID,
+                "secret_access_key": SECRET_ACCESS_KEY,
+                "s3_endpoint_url": self.server.endpoint_url,
+                "s3_access_key_id": self.server.access_key,
+                "s3_secret_access_key": self.server.secret_key,
+                "s3_region": "us-east-1",
+            }
+
+
+@pytest.fixture
+def stored(seaweedfs: SeaweedFS) -> Stored:
+    """The recording of a random walk: many branches, ranges and metaranges, dangling commits, staged objects."""
+    recording = Moved(AT_HAND / "random-1", bucket=f"fsck-{next(_serial)}")
+    client = seaweedfs.client()
+    client.create_bucket(Bucket=recording.bucket)
+    found = Stored(recording, client, seaweedfs)
+    for key, data in recording.objects():
+        found.write(key, data)
+    return found
+
+
+def test_a_recorded_repository_is_damaged_and_called_sound(lakegc: Lakegc, stored: Stored) -> None:
+    """Nothing is wrong with a recording; flipped, cut, swapped, lost and forged parts are all found in one check."""
+    with stored.settings() as settings:
+        code, sound = document(lakegc, settings, stored.recording.repository)
+    assert (code, sound["findings"], sound["missing"]["count"], sound["not_proved"]) == (0, [], 0, [])
+    assert (sound["alien"]["count"], sound["named_like_tables"]) == (0, [])
+    assert (sound["proved"]["commits"], sound["proved"]["metaranges"], sound["proved"]["ranges"]) == (43, 38, 38)
+
+    expected, branches, forged = damaged(stored)
+    changed = replace(stored, recording=replace(stored.recording, forged={forged: {"message": "another"}}))
+    with changed.settings() as settings:
+        code, found = document(lakegc, settings, stored.recording.repository)
+
+    assert code == 1
+    assert expected == problems(found)
+    for one in found["findings"]:
+        assert branches.get(one["id"], set()) <= {*one["needs"]["branches"]}
+    assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*found["alien"]["files"]}
+    assert [one["id"] for one in found["named_like_tables"]] == [JUNK]
+
+
+def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
+    """Do harm in each kind of place: what is to be found, the branches that break, and a commit to forge in logs."""
+    metaranges, heads = [*stored.metaranges.values()], stored.heads
+    by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
+    branch, metarange = sorted(by_head.items())[0]
+    distinct = [one for one in dict.fromkeys(metaranges) if one and one != metarange]
+    flip, cut, lost = distinct[:3]
+    ranges = list(dict.fromkeys(r for one in distinct[3:] for r in stored.ranges(one)))
+    ranges = [one for one in ranges if one not in stored.ranges(metarange)]
+    first, second, third, fourth, fifth = ranges[:5]
+    head_range = stored.ranges(metarange)[0]
+    stored.change(flip, flipped)
+    stored.change(cut, lambda data: data[:-10])
+    stored.delete(f"_lakefs/{lost}")
+    stored.change(first, lambda _: stored.table(second))
+    stored.change(second, lambda _: stored.table(first))
+    stored.change(third, flipped)
+    stored.change(fourth, lambda data: data[: len(data) // 2])
+    stored.change(fifth, lambda _: b"")
+    stored.delete(f"_lakefs/{head_range}")
+    dump = stored.recording.api("refs_dump")["body"]
+    branch_dump, tag_dump = dump["branches_meta_range_id"], dump["tags_meta_range_id"]
+    part = read_ranges(stored.table(branch_dump), name=branch_dump, entity="branch")[0].id
+    stored.change(tag_dump, flipped)
+    stored.change(part, lambda data: data[:-1])
+    for key in ("_lakefs/notes.txt", "_lakefs/retention/mine/x", f"_lakefs/{JUNK}"):
+        stored.write(key, b"somebody's own")
+    forged = next(one for one in stored.metaranges if one not in heads.values())
+    expected = dict.fromkeys([flip, cut, first, second, third, fourth, fifth, tag_dump, part, forged], "damaged")
+    return expected | dict.fromkeys([lost, head_range], "missing"), {head_range: {branch}}, forged
+
+
+def test_without_the_dump_less_is_checked_and_nobody_is_told(lakegc: Lakegc, stored: Stored) -> None:
+    """Without rights to a dump logs are walked, all tables are proved all the same, and what isn't known is said."""
+    recording = replace(stored.recording, dump_allowed=False)
+    stray = next(one for one in stored.ranges(stored.dangling[0].metarange_id) if one not in all_ranges(stored))
+    stored.change(stray, flipped)
+    stored.write(f"_lakefs/{JUNK}", b"somebody's own")
+    branch, lost = lost_object(stored)
+    stored.delete(lost)
+    forged = next(iter(stored.heads.values()))
+    recording = replace(recording, forged={forged: {"creation_date": 1}})
+    with replace(stored, recording=recording).settings() as settings:
+        code, found = document(lakegc, settings, recording.repository)
+
+    assert code == 1
+    assert problems(found) == {stray: "damaged", JUNK: "damaged", forged: "damaged"}
+    assert [one["address"] for one in found["missing"]["objects"]] == [lost]
+    assert branch in found["missing"]["branches"]
+    assert len(found["missing"]["objects"][0]["needs"]["commits"]) > 0
+    assert any("fs:ListCommits" in sentence for sentence in found["not_proved"])
+
+
+def all_ranges(stored: Stored) -> set[str]:
+    """The ranges of all commits that branches reach."""
+    return {one for metarange in stored.metaranges.values() if metarange for one in stored.ranges(metarange)}
+
+
+def lost_object(stored: Stored) -> tuple[str, str]:
+    """A branch, and an address that its head has."""
+    for branch, head in sorted(stored.heads.items()):
+        for range_id in stored.ranges(stored.metaranges[head]) if stored.metaranges[head] else ():
+            for address in stored.addresses(range_id):
+                if address.startswith("data/"):
+                    return branch, address
+    raise AssertionError("no head has an object of its own")
+
+
+# --- a sandbox ------------------------------------------------------------------------------------------------------
+
+
+def key_of(lake: Lake, path: str) -> str:
+    return lake.repository.stat("main", path).address
+
+
+def test_lost_objects_are_not_missed_or_their_list_is_not_what_a_mark_takes(
+    lakegc: Lakegc, lake: Lake, tmp_path: Path
+) -> None:
+    """Live objects that the store lacks are named with path and branch, and a mark takes the list that is written."""
+    committed, staged, listed = key_of(lake, "b"), key_of(lake, "staged"), tmp_path / "missing.txt"
+    for key in (committed, staged):
+        (lake.folder / key).unlink()
+
+    code, found = document(lakegc, lake.settings, lake.name, "--write-missing", str(listed))
+
+    assert (code, found["findings"], found["missing"]["count"]) == (1, [], 2)
+    assert listed.read_text() == "".join(f"{key}\n" for key in sorted([committed, staged]))
+    objects = {one["address"]: one for one in found["missing"]["objects"]}
+    assert {key: one["path"] for key, one in objects.items()} == {committed: "b", staged: "staged"}
+    assert {one["needs"]["branches"][0] for one in objects.values()} == {"main"}
+    assert (objects[staged]["staged"], objects[staged]["committed"]) == (True, False)
+    marked = lakegc(lake.settings, "mark", lake.name, "--accept-missing", str(listed), *NO_AGE)
+    assert marked.code == 0, marked.err
+
+
+def test_a_forged_commit_or_a_lost_list_is_not_named(lakegc: Lakegc, lake: Lake) -> None:
+    """A dump that is whole and tells of another commit, and a list that isn't there, are named for people."""
+    forged = lake.commits[0]
+
+    def forge(said: dict[str, Any]) -> None:
+        dump = said["commits_meta_range_id"]
+        parts = read_ranges((lake.folder / "_lakefs" / dump).read_bytes(), name=dump, entity="commit")
+        commits = [c for p in parts for c in read_commits((lake.folder / "_lakefs" / p.id).read_bytes(), name=p.id)]
+        other = write_commits(replace(one, message="x") if one.id == forged.id else one for one in commits)
+        for table_id, data in other.tables.items():
+            (lake.folder / "_lakefs" / table_id).write_bytes(data)
+        said["commits_meta_range_id"] = other.id
+
+    lake.server.after("/refs/dump", forge)
+    lake.server.after(
+        "/prepare_commits/status", lambda said: lake.file_at(said["result"]["gc_commits_location"]).unlink()
+    )
+    outcome = lakegc(lake.settings, "fsck", lake.name)
+
+    assert outcome.code == 1
+    assert f"commit {forged.id}: forged or damaged" in outcome.out
+    assert "in the history of main" in outcome.out
+    assert "MISSING: list retained commits" in outcome.out
+    assert "2 things wrong" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_read_only_repository_is_not_checked(lakegc: Lakegc, lake: Lake) -> None:
+    """Where lakeFS refuses to make lists, all that can be is proved, and the rest is said."""
+    lake.server.after(f"/repositories/{lake.name}", lambda said: said.update(read_only=True))
+
+    code, found = document(lakegc, lake.settings, lake.name)
+
+    assert (code, found["findings"], found["proved"]["live_staged"]) == (0, [], 1)
+    assert any("read-only" in sentence for sentence in found["not_proved"])
+
+
+def test_a_list_that_cannot_be_written_is_noticed_at_the_end(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """A folder that isn't there and a repository that isn't there stop the check before it reads anything."""
+    missing = str(tmp_path / "nowhere" / "missing.txt")
+
+    lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)
+    lakegc(lake.settings, "fsck", "not-there").stopped(1, "not-there")
