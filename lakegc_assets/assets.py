@@ -52,7 +52,19 @@ class MarkConfig(dg.Config):
 def namespace_slices(
     context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource
 ) -> dg.MaterializeResult[Any]:
-    """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them."""
+    """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them.
+
+    **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
+    stays in the bucket, because some commit may still refer to it, and lakeFS removes nothing by itself. lakegc finds
+    the objects that nothing refers to any more. One *mark* is one such look at one repository: group **mark** collects
+    what is stored and what is referred to, group **review** is what remains, for a person to look at. Nothing is
+    deleted. The partition `repository|mark_id` names the repository and the look.
+
+    This is the first step, and it has to be: an object that is written after it isn't on the list, so it can't be taken
+    for garbage, whatever the later steps see. Listed are the repository's folder `data/` and old objects beside it,
+    never what lakeFS keeps for itself. The step also holds the clocks of store, server and machine against each other,
+    and takes the repository's lease, so that two marks of one repository never run at once.
+    """
     with told():
         run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
@@ -61,7 +73,14 @@ def namespace_slices(
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[namespace_slices], kinds={"pyspark", "parquet"})
 def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage."""
+    """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
+
+    *Staged* is what somebody uploaded to a branch and hasn't committed yet. No commit refers to it, and still its
+    reader sees it. The server lists it branch by branch; while it does so, a file can move behind its back, so the list
+    is read twice in full and whatever either reading saw is live.
+
+    It comes before commits are read: what is committed in between is then on this list, on the next one, or on both.
+    """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         uncommitted.read_uncommitted(run)
@@ -70,7 +89,15 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"})
 def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """Every commit with its verdict: retained or expired, by which branch and rule, and until when."""
+    """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
+
+    A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
+    keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files may go, if nothing else
+    needs them. Without rules every commit is retained.
+
+    The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
+    retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
+    """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         retained.judge_commits(run)
@@ -79,7 +106,13 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[retained_commits], kinds={"pyspark", "parquet"})
 def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """Every address that a retained commit reaches, from its ranges, each of which is read once."""
+    """Every address that a retained commit reaches, from its ranges, each of which is read once.
+
+    A commit is a table of paths and the objects behind them, cut into files called *ranges*, which commits share where
+    they agree. All ranges of all retained commits are read on Spark's executors. Each is held against its checksums and
+    against what the commit says of it; one that is missing or damaged stops the mark, for an address that can't be
+    read would look like garbage.
+    """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         committed.read_ranges(run)
@@ -93,7 +126,16 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     kinds={"pyspark", "parquet"},
 )
 def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first."""
+    """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first.
+
+    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young`, each object with its
+    size, its age and the reason why nothing needs it. *Young* is what was stored less than the minimum age ago (24
+    hours unless configured otherwise): somebody may be about to commit it. Where a branch may serve an object though no
+    list says so, the server is asked, and without a clear answer the object stays.
+
+    **What to do with it:** look at the counts and the preview below, at the checks, and for the whole list run
+    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset or by any other.
+    """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         expired.compute(run)

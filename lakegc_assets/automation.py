@@ -121,11 +121,11 @@ def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mappin
 @dg.sensor(
     job=mark_job,
     minimum_interval_seconds=60,
-    description="""Looks every minute for repositories of the lakeFS server, and marks each one **once**, when it is
+    description="""Looks every minute for repositories of the lakeFS server, and marks each one once, when it is
 seen for the first time. When turned on, that is all there are, twenty at a time.
 
-Which ones is set by shell patterns: `LAKEGC_REPOSITORIES_INCLUDE` (default `*`) and `LAKEGC_REPOSITORIES_EXCLUDE`
-(default none), for example `lake-*,archive`. A repository that can't be marked has one failed run that says why.""",
+Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+(default none), for example lake-*,archive. A repository that can't be marked has one failed run that says why.""",
 )
 def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     now = datetime.now(UTC)
@@ -187,12 +187,12 @@ def scheduled(cron: str) -> dg.ScheduleDefinition:
         name=_SCHEDULE,
         job=mark_job,
         execution_timezone="UTC",
-        description="""Marks **all** repositories of the lakeFS server at the times of `LAKEGC_MARK_CRON` (UTC, default
-`0 3 * * *`: every night at three), each under the scheduled time as its mark id.
+        description="""Marks all repositories of the lakeFS server at the times of LAKEGC_MARK_CRON (UTC, by default
+every night at three), each under the scheduled time as its mark id.
 
-Which ones is set by shell patterns: `LAKEGC_REPOSITORIES_INCLUDE` (default `*`) and `LAKEGC_REPOSITORIES_EXCLUDE`
-(default none). A repository that can't be marked, because it is read-only or rights are lacking, has one failed run
-that says why, and is then left out until that has changed; the others don't wait for it.""",
+Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+(default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or rights are
+lacking, has one failed run that says why, and is then left out until that has changed. The others don't wait.""",
     )
     try:
         return make(requests_for_all)

@@ -23,13 +23,17 @@ Measured = tuple[bool, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One check: the asset it belongs to, its name and sentence, and what it measures in a mark's record."""
+    """One check: the asset it belongs to, its name and sentence, and what it measures in a mark's record.
+
+    `otherwise` is what a person is told where it fails.
+    """
 
     asset: dg.AssetsDefinition
     name: str
     number: int
     promise: str
     measure: Callable[[MarkRecord], Measured]
+    otherwise: str = "This mark can't be relied on. Make a new one."
 
 
 def clocks_agree(record: MarkRecord) -> Measured:
@@ -97,8 +101,25 @@ INVARIANTS = [
     Invariant(assets.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
     Invariant(assets.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
     Invariant(assets.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
-    Invariant(assets.expired_set, "live_is_listed", 3, "The store lists every live address.", live_is_listed),
-    Invariant(assets.expired_set, "same_bytes_asked", 2, "Every branch was asked about equal sizes.", same_bytes_asked),
+    Invariant(
+        assets.expired_set,
+        "live_is_listed",
+        3,
+        "The store lists every live address.",
+        live_is_listed,
+        otherwise="Live objects are lost that nobody has accepted as lost: somebody's data is gone, or the listing was "
+        "short. Find out which before anything is deleted.",
+    ),
+    Invariant(
+        assets.expired_set,
+        "same_bytes_asked",
+        2,
+        "Every branch was asked about equal sizes.",
+        same_bytes_asked,
+        otherwise="Some paths were not asked about (unasked), or got no clear answer (unanswered). Their objects were "
+        "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see in this run's "
+        "log what the server answered.",
+    ),
     Invariant(assets.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
 ]
 
@@ -116,7 +137,9 @@ def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
             passed, measured = invariant.measure(marks.record(context.partition_key))
         except LakegcError as error:
             return dg.AssetCheckResult(passed=False, description=str(error))
-        return dg.AssetCheckResult(passed=passed, metadata=dict(measured))
+        return dg.AssetCheckResult(
+            passed=passed, description=None if passed else invariant.otherwise, metadata=dict(measured)
+        )
 
     return check
 

@@ -158,6 +158,24 @@ def fsck(
     return shown.show(report, missing=write_missing, as_json=output is Format.JSON)
 
 
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="of the web server", min=1, max=65535)] = 3000,
+    host: Annotated[str, typer.Option(help="the address it listens on; anybody who reaches it can start marks")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """The same marks in Dagster's UI, and its daemon for schedules; until Ctrl-C."""
+    from lakegc_assets.launch import dagster_home, refuse_taken, serve_ui
+
+    check_java()
+    refuse_taken(host, port)
+    home = dagster_home(os.environ)
+    typer.echo(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
+    sys.stdout.flush()
+    serve_ui(home, host=host, port=port)
+
+
 sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import dagster as dg
 import platformdirs
 
 from lakegc_assets.assets import PARTITIONS
+from lakegc_assets.automation import REPOSITORY_TAG
 from lakegc_assets.definitions import defs, mark_job
-from spark_resources.errors import LakegcError
+from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.model import Partition
 
 
@@ -25,13 +28,53 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
     return home
 
 
-def open_instance(home: Path) -> dg.DagsterInstance:
-    """The Dagster instance of a home, without telemetry unless its own `dagster.yaml` says otherwise."""
+DAGSTER_SETTINGS = f"""\
+# Written by lakegc where there was none; it is never changed again, so change it as you like.
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  runs:
+    # each run starts a Spark of its own, which takes all cores unless LAKEGC_SPARK_MASTER says otherwise
+    max_concurrent_runs: 2
+    # runs of one repository wait for each other, instead of ending at its lease
+    tag_concurrency_limits:
+      - key: {REPOSITORY_TAG}
+        value:
+          applyLimitPerUniqueValue: true
+        limit: 1
+"""
+
+
+def prepare_home(home: Path) -> None:
+    """Make it this process's home of Dagster, with settings that suit lakegc unless it has its own `dagster.yaml`."""
     settings = home / "dagster.yaml"
     if not settings.exists():
-        settings.write_text("telemetry:\n  enabled: false\n", encoding="utf-8")
+        settings.write_text(DAGSTER_SETTINGS, encoding="utf-8")
     os.environ["DAGSTER_HOME"] = str(home)
+
+
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """The Dagster instance of a home."""
+    prepare_home(home)
     return dg.DagsterInstance.get()
+
+
+def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
+    """Become Dagster's web server and daemon on this project and home, in place of this process."""
+    prepare_home(home)
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", "lakegc_assets.definitions"]
+    os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Raise `Unavailable` where nothing can listen there: Dagster itself would say so pages later, or not at all."""
+    try:
+        socket.create_server((host, port)).close()
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise Unavailable(f"nothing can listen on {host}:{port}: {why}. Choose another --port, or --host.") from None
 
 
 def run_mark(
@@ -58,7 +101,7 @@ def run_mark(
                 "ops": {"namespace_slices": {"config": dict(options)}},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
             },
-            tags={"lakegc/repository": partition.repository},
+            tags={REPOSITORY_TAG: partition.repository},
         )
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None  # as Ctrl-C is called everywhere else
