@@ -1,28 +1,26 @@
 """What commits point to: metaranges and ranges, written once, shared between commits, named by content (formats §3).
 
-A range ends where a key's hash says so. The same content therefore always makes the same ranges, and a change rewrites
-only those that it falls into.
+A range ends where a key's hash says so, or where a range follows that is taken over whole. A change rewrites only the
+ranges that it falls into.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
 from spark_resources.sandbox.objects import Objects
-from spark_resources.sandbox.problems import conflict
 from spark_resources.sandbox.state import Staged
 from spark_resources.sstable import RangeRef, Record, range_ref, read_ranges, read_records, write_metarange, write_table
 from spark_resources.sstable.values import split_value
 
 PREFIX = "_lakefs/"
-DEFAULT_RANGE_ENTRIES = 1000
+DEFAULT_RANGE_ENTRIES = 50_000  # on average; the server's default, too
 _CACHED_RECORDS = 400_000
 _KEY = attrgetter("key")
 _MAX_KEY = attrgetter("max_key")
@@ -86,6 +84,12 @@ class Committed:
         place = bisect_left(records, path, key=_KEY)
         return records[place].value if place < len(records) and records[place].key == path else None
 
+    def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
+        """The first range that has a key between the ends of another one."""
+        ranges = self.ranges(metarange_id)
+        at = bisect_left(ranges, span.min_key, key=_MAX_KEY)
+        return ranges[at] if at < len(ranges) and ranges[at].min_key <= span.max_key else None
+
     def since(self, metarange_id: str, path: bytes) -> Iterator[Record]:
         """The records from a path on, in order; ranges are read as they are reached."""
         ranges = self.ranges(metarange_id)
@@ -126,45 +130,46 @@ class Committed:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def written(self, metarange_id: str, changes: Sequence[Staged]) -> str:
-        """The metarange that has these values, in the order of paths, and the rest as it was; writes its tables."""
-        result: list[RangeRef] = []
-        open_records: list[Record] = []
-        left = list(changes)
-        ranges = self.ranges(metarange_id)
-        for ref in ranges:
-            at = bisect_left(left, ref.max_key, key=attrgetter("path"))
-            inside = at + 1 if at < len(left) and left[at].path == ref.max_key else at
-            if ref is ranges[-1] and not self._ends_range(ref.max_key):  # what follows belongs to it
-                inside = len(left)
-            if inside == 0 and not open_records:
-                result.append(ref)
+        """The metarange that has these values, in the order of paths, and the rest as it was; writes its tables.
+
+        As on the server, ranges that lie before the next change or behind the last stay as they are, so what is added
+        behind a whole range begins a new one.
+        """
+        writer = self.writer()
+        left = deque(changes)
+        for ref in self.ranges(metarange_id):
+            if not left or ref.max_key < left[0].path:
+                writer.add_range(ref)
                 continue
-            open_records += _with_changes(self.records(ref.id), left[:inside])
-            left = left[inside:]
-            open_records = self._write_full(open_records, result)
-        open_records = self._write_full(open_records + _with_changes((), left), result)
-        if open_records:
-            result.append(self._write_range(open_records))
-        table = write_metarange(result)
+            for record in self.records(ref.id):
+                while left and left[0].path < record.key:
+                    writer.add_value(*left.popleft())
+                if left and left[0].path == record.key:
+                    writer.add_value(*left.popleft())
+                else:
+                    writer.add_record(record)
+        for change in left:
+            writer.add_value(*change)
+        return writer.closed()
+
+    def writer(self) -> MetarangeWriter:
+        return MetarangeWriter(self)
+
+    def ends_range(self, key: bytes) -> bool:
+        """Whether a range ends behind this key, by its 64-bit FNV-1a hash."""
+        digest = 0xCBF29CE484222325
+        for byte in key:
+            digest = (digest ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+        return digest % self._range_entries == 0
+
+    def write_metarange(self, ranges: Sequence[RangeRef]) -> str:
+        table = write_metarange(ranges)
         self._put(table.id, table.data)
         with self._lock:
-            self._ranges[table.id] = tuple(result)
+            self._ranges[table.id] = tuple(ranges)
         return table.id
 
-    def _ends_range(self, key: bytes) -> bool:
-        digest = hashlib.blake2b(key, digest_size=8).digest()
-        return int.from_bytes(digest, "big") % self._range_entries == 0
-
-    def _write_full(self, records: list[Record], result: list[RangeRef]) -> list[Record]:
-        """Writes what ends here, and gives back what goes on."""
-        begin = 0
-        for at, record in enumerate(records, start=1):
-            if self._ends_range(record.key):
-                result.append(self._write_range(records[begin:at]))
-                begin = at
-        return records[begin:]
-
-    def _write_range(self, records: list[Record]) -> RangeRef:
+    def write_range(self, records: list[Record]) -> RangeRef:
         table = write_table(records, {"type": "ranges"})
         self._put(table.id, table.data)
         self._keep(table.id, records)
@@ -175,57 +180,41 @@ class Committed:
             self._objects.write(PREFIX + table_id, data)
 
 
+class MetarangeWriter:
+    """Takes records and whole ranges in the order of their keys, and makes a metarange of them."""
+
+    def __init__(self, committed: Committed) -> None:
+        self._committed = committed
+        self._ranges: list[RangeRef] = []
+        self._open: list[Record] = []
+
+    def add_record(self, record: Record) -> None:
+        self._open.append(record)
+        if self._committed.ends_range(record.key):
+            self._close_range()
+
+    def add_value(self, path: bytes, value: bytes | None) -> None:
+        """Adds a record; without a value, none."""
+        if value is not None:
+            self.add_record(Record(path, value))
+
+    def add_range(self, ref: RangeRef) -> None:
+        self._close_range()
+        self._ranges.append(ref)
+
+    def closed(self) -> str:
+        self._close_range()
+        return self._committed.write_metarange(self._ranges)
+
+    def _close_range(self) -> None:
+        if self._open:
+            self._ranges.append(self._committed.write_range(self._open))
+            self._open = []
+
+
 def identity(value: bytes) -> bytes:
     """What an entry's value is compared by (formats §3)."""
     return split_value(value).identity
-
-
-def _with_changes(records: Sequence[Record], changes: Sequence[Staged]) -> list[Record]:
-    content = {record.key: record.value for record in records}
-    for path, value in changes:
-        if value is None:
-            content.pop(path, None)
-        else:
-            content[path] = value
-    return [Record(*item) for item in sorted(content.items())]
-
-
-class Strategy(NamedTuple):
-    """How a merge decides a path that both sides changed: by taking one side's value, or (None) not at all."""
-
-    name: str
-    takes: str | None
-
-
-STRATEGIES = {
-    "": Strategy("default", None),
-    "dest-wins": Strategy("dest-wins", "dest"),
-    "source-wins": Strategy("source-wins", "source"),
-}
-
-
-def merged(committed: Committed, *, source: str, dest: str, base: str, strategy: Strategy) -> str:
-    """The metarange of a three-way merge, path by path. Raises `Problem` 409 for a conflict that nothing decides."""
-    if dest == base:
-        return source
-    theirs, ours = committed.differences(base, source), committed.differences(base, dest)
-    changes = []
-    for path, (before, value) in theirs.items():
-        other = ours.get(path)
-        if other is None or _wins(before, value, other.after, strategy):
-            changes.append(Staged(path, value))
-    return committed.written(dest, changes)
-
-
-def _wins(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
-    """Whether the source's value stands at a path where both sides differ from the base. Raises `Problem` 409."""
-    if same_content(source, dest) or same_content(dest, base):
-        return True
-    if same_content(source, base):
-        return False
-    if strategy.takes is None:
-        raise conflict("conflict found")
-    return strategy.takes == "source"
 
 
 def same_content(one: bytes | None, other: bytes | None) -> bool:

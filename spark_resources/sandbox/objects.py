@@ -6,10 +6,11 @@ the configured path is opened: folders are entered one by one and no link is fol
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from spark_resources.stores.settings import StoreSettings
 
 LOCAL = "local://"
 S3 = "s3://"
+Write = Callable[[str, bytes], None]
 _NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT})
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -67,7 +69,7 @@ class Objects(Protocol):
 
     def write(self, key: str, data: bytes) -> None: ...
 
-    def writer(self) -> Callable[[str, bytes], None]:
+    def writing(self) -> AbstractContextManager[Write]:
         """Writes like `write`, for many objects in a row."""
         ...
 
@@ -143,17 +145,27 @@ class LocalObjects:
                 yield Outside(address + key[len(prefix) :], key[len(prefix) :], status.st_size, modified, checksum)
 
     def write(self, key: str, data: bytes) -> None:
-        self.writer()(key, data)
+        with self.writing() as write:
+            write(key, data)
 
-    def writer(self) -> Callable[[str, bytes], None]:
-        """Writes like `write`, for many objects in a row: the clock's file is read once."""
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """Writes like `write`, for many objects in a row: what they have in common is looked at once."""
         shifted = self._clock.offset() != timedelta(0)
         now = self._clock.now
+        with self._root() as root, _OpenFolder(root) as folder:
 
-        def write(key: str, data: bytes) -> None:
-            self._write(f"{self._inside}/{key}", data, now() if shifted else None)
+            def write(key: str, data: bytes) -> None:
+                whole = f"{self._inside}/{key}"
+                _check(whole)
+                try:
+                    folder.write(whole, data, now() if shifted else None)
+                except (NotADirectoryError, IsADirectoryError):
+                    raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
+                except Refused as error:
+                    raise bad_request(str(error)) from None
 
-        return write
+            yield write
 
     def _below(self, address: str) -> str:
         """A full address as a key below the configured path. Raises `Problem` 400 for one that leads elsewhere."""
@@ -182,23 +194,6 @@ class LocalObjects:
         except Refused as error:
             raise bad_request(str(error)) from None
 
-    def _write(self, key: str, data: bytes, stamp: datetime | None) -> None:
-        _check(key)
-        folders, name = parts(key)
-        try:
-            with self._root() as root, opened_chain(root, folders, make=True) as chain:
-                refuse_link(name, chain[-1])
-                with os.fdopen(os.open(name, _WRITE, 0o666, dir_fd=chain[-1]), "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    if stamp is not None:
-                        nanoseconds = int(stamp.timestamp() * 1_000_000_000)
-                        os.utime(file.fileno(), ns=(nanoseconds, nanoseconds))
-        except (NotADirectoryError, IsADirectoryError):
-            raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
-        except Refused as error:
-            raise bad_request(str(error)) from None
-
     @contextmanager
     def _root(self) -> Iterator[int]:
         root = os.open(self._configured, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -206,6 +201,55 @@ class LocalObjects:
             yield root
         finally:
             os.close(root)
+
+
+class _OpenFolder:
+    """Writes files below a root; the folder of the last one stays open for the next."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._folders: list[bytes] = []
+        self._descriptor = os.dup(root)
+
+    def __enter__(self) -> _OpenFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def write(self, key: str, data: bytes, stamp: datetime | None) -> None:
+        folders, name = parts(key)
+        if folders != self._folders:
+            self._enter(folders)
+        try:
+            descriptor = os.open(name, _WRITE, 0o666, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                refuse_link(name, self._descriptor)
+            raise
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if stamp is not None:
+                nanoseconds = int(stamp.timestamp() * 1_000_000_000)
+                os.utime(descriptor, ns=(nanoseconds, nanoseconds))
+        finally:
+            os.close(descriptor)
+
+    def _enter(self, folders: list[bytes]) -> None:
+        """The usual folder is there; only one that isn't is made."""
+        for make in (False, True):
+            try:
+                with opened_chain(self._root, folders, make=make) as chain:
+                    entered = os.dup(chain[-1])
+            except FileNotFoundError:
+                if make:
+                    raise
+            else:
+                os.close(self._descriptor)
+                self._descriptor, self._folders = entered, folders
+                return
 
 
 def _check(key: str) -> None:
@@ -279,8 +323,8 @@ class S3Objects:
     def write(self, key: str, data: bytes) -> None:
         self._store.write(key, data)
 
-    def writer(self) -> Callable[[str, bytes], None]:
-        return self.write
+    def writing(self) -> AbstractContextManager[Write]:
+        return nullcontext(self.write)
 
     def _elsewhere(self, address: str) -> tuple[Store, str]:
         """The whole bucket of a full address, and the key in it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spark_resources.model import AddressType, Commit
-from spark_resources.sandbox.committed import STRATEGIES, merged
+from spark_resources.sandbox.merging import STRATEGIES, merged
 from spark_resources.sandbox.objects import Outside
 from spark_resources.sandbox.problems import bad_request, conflict, no_changes
 from spark_resources.sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea

@@ -59,13 +59,13 @@ class StagingArea(Views):
         self.check_writable()
         self.branch(branch)
         now = self.clock.now()
-        write = self.objects.writer()
         entries = []
-        for path, data in objects:
-            check_path(path)
-            entry = _entry(path, data, self._addresses.address(now), now, content_type=content_type, metadata={})
-            write(entry.address, data)
-            entries.append(entry)
+        with self.objects.writing() as write:
+            for path, data in objects:
+                check_path(path)
+                entry = _entry(path, data, self._addresses.address(now), now, content_type=content_type, metadata={})
+                write(entry.address, data)
+                entries.append(entry)
         self.stage(branch, entries)
         return len(entries)
 
@@ -147,8 +147,12 @@ class StagingArea(Views):
 
     def stage(self, branch: str, entries: Iterable[Entry]) -> None:
         """Stages entries whose objects are somewhere already (or nowhere)."""
+        staged = (Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries)
+        self.stage_values(branch, staged)
+
+    def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
+        """Stages values as tables hold them, to the last bit; None hides what is committed."""
         self.check_writable()
-        staged = [Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries]
         with self._state.writing():
             self.branch(branch)
             self._state.stage(self.id, branch, staged)
