@@ -64,6 +64,21 @@ def ranges_whole(record: MarkRecord) -> Measured:
     return True, {name: facts[name] for name in ("ranges", "entries", "outside", "bytes_read")}
 
 
+def others_read(record: MarkRecord) -> Measured:
+    read = record.step("committed_addresses").facts["elsewhere"]
+    staged = record.step("uncommitted_addresses").facts
+    both = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
+    fine = not read["unread"] and (not read["repositories"] or all("branches" in counts for counts in both))
+    return fine, {
+        "repositories": len(read["repositories"]),
+        "trusted": ", ".join(read["trusted"]),
+        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(read["unread"].items())),
+        "branches": both[0].get("branches", 0),
+        "tables": read["tables"],
+        "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in both),
+    }
+
+
 def in_order(record: MarkRecord) -> Measured:
     check_order(record, before="expired_set")
     steps = [(name, record.step(name)) for name in CHAIN]
@@ -100,6 +115,7 @@ INVARIANTS = [
     Invariant(assets.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
     Invariant(assets.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
     Invariant(assets.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
+    Invariant(assets.committed_addresses, "others_read", 5, "What other repositories hold here was read.", others_read),
     Invariant(assets.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
     Invariant(
         assets.expired_set,

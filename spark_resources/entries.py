@@ -27,7 +27,11 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # of a range, on average
 TABLES_AHEAD = 4  # tables in flight in each task while the last one is decoded
+KNOWN_TABLES = ("ranges", "metaranges")
+OBJECTS = ""  # dumps of references name another entity
+KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
 _ID = re.compile(r"^[0-9a-f]{64}$")
+_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
 _FULL = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 
 
@@ -140,6 +144,40 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
     for address in rest.filter(doubtful).to_pylist():
         namespace.check_elsewhere(address)
     return pa.chunked_array(kept).combine_chunks(), len(rest)
+
+
+def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
+    """The keys of the full addresses among these that lie in the namespace, where relative ones lie in another.
+
+    Raises `Refused` (invariant 5) as `inside_addresses` does.
+    """
+    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
+    if pc.all(relative, min_count=0).as_py():
+        return addresses.slice(0, 0)
+    full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL))
+    return inside_addresses(addresses.filter(full), kinds.filter(full), namespace)[0]
+
+
+def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
+    """What a range of objects says of itself; None for a metarange and for what dumps of references consist of.
+
+    Raises `DamagedData` for a table of another kind: what an unknown one holds may be live.
+    """
+    found = sstable.read_properties(data, name=name)
+    if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
+        raise DamagedData(
+            f"table {name} in {where}/_lakefs/ holds {found.type} of {found.entity or 'objects'}, which this lakegc "
+            "doesn't know. Update it."
+        )
+    return found if (found.type, found.entity) == ("ranges", OBJECTS) else None
+
+
+def table_ids(place: Place) -> Iterator[str]:
+    """The id of every table under `_lakefs/`, whoever refers to it."""
+    for page in place.store().pages("_lakefs/", delimiter="/"):
+        for one in page.objects:
+            if match := _TABLE_KEY.match(one.key):
+                yield match.group(1)
 
 
 def address_batches(

@@ -133,8 +133,10 @@ class Settings(BaseSettings):
     max_questions: Count = 1_000_000
     single_deployment: bool = False
 
-    # Other repositories that hold no addresses of this one's namespace, and need not be looked into (invariant 5).
+    # Other repositories that hold no addresses of this one's namespace, and need not be looked into (invariant 5);
+    # and whether a mark stops where one of the rest can't be.
     trusted_repositories: Patterns = ()
+    require_other_repositories: bool = False
 
     # What is marked by itself: repositories by shell patterns of their ids, at the times of a cron schedule in UTC.
     repositories_include: Patterns = ("*",)

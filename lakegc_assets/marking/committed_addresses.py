@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.marking import other_repositories
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from spark_resources import sstable
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset
 from spark_resources.entries import (
     fetched_ahead,
     id_tasks,
+    range_properties,
     ranges_of,
     read_table,
     row_tasks,
+    table_ids,
     write_addresses,
 )
 from spark_resources.errors import DamagedData
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 ASSET = "committed_addresses"
 ADDRESSES_PART, RANGES_PART = "addresses", "ranges"
-
-KNOWN_TABLES = ("ranges", "metaranges")
-OBJECTS = ""  # dumps of references name another entity
-KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
-
-_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
 
 
 def read_ranges(run: MarkRun) -> None:
@@ -67,6 +62,7 @@ def read_ranges(run: MarkRun) -> None:
             )
         notes.facts |= {"ranges": manifest.rows, "entries": entries, "inside": dataset.rows}
         notes.facts |= {"outside": counts.get("outside", 0), "bytes_read": counts.get("bytes", 0)}
+        other_repositories.read_committed(run, notes)
 
 
 def committed_ranges(run: MarkRun, notes: StepNotes) -> DataFrame:
@@ -85,22 +81,16 @@ def distinct_ranges(ranges: DataFrame) -> DataFrame:
 
 def every_range(run: MarkRun) -> DataFrame:
     """Every range of objects under `_lakefs/`, whoever refers to it; without metaranges and dumps of references."""
-    found = (_TABLE_KEY.match(one.key) for page in run.store.pages("_lakefs/", delimiter="/") for one in page.objects)
     place = run.place
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
         for table_id, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="this namespace")):
-            properties = sstable.read_properties(data, name=table_id)
-            if properties.type not in KNOWN_TABLES or properties.entity not in KNOWN_ENTITIES:
-                raise DamagedData(
-                    f"table {table_id} in {place.store().where}/_lakefs/ holds {properties.type} of "
-                    f"{properties.entity or 'objects'}, which this lakegc doesn't know. Update it."
-                )
-            if (properties.type, properties.entity) == ("ranges", OBJECTS):
+            properties = range_properties(data, name=table_id, where=place.store().where)
+            if properties is not None:
                 row = [table_id, properties.count, properties.min_key, properties.max_key]
                 arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)
 
-    tasks = id_tasks(run.spark(), "table_id", [match.group(1) for match in found if match], batch=16)
+    tasks = id_tasks(run.spark(), "table_id", list(table_ids(place)), batch=16)
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(RANGE_REFS))

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.marking import came_back, missing, reasons, same_bytes, uncommitted_addresses
+from lakegc_assets.marking import (
+    came_back,
+    missing,
+    other_repositories,
+    reasons,
+    same_bytes,
+    uncommitted_addresses,
+)
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
@@ -52,6 +59,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(gone))
+    unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
     datasets = same_bytes.ask(run, notes, unreferenced)
     answers = reduce(union, (run.read_dataset(one, SERVED) for one in datasets))
     unserved = unreferenced.transform(mark.not_served(answers))
@@ -78,7 +86,9 @@ def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
         "expired": dataset.rows,
         "expired_bytes": counts.get("bytes", 0),
         "not_in_text": dataset.rows - text.rows,
-        "kept_as_served_or_unclear": notes.facts["unreferenced"] - dataset.rows,
+        "kept_as_served_or_unclear": notes.facts["unreferenced"]
+        - notes.facts["kept_for_other_repositories"]
+        - dataset.rows,
     }
 
 

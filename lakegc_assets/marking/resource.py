@@ -122,7 +122,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _run(
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, settings: Settings, say: Say
     ) -> MarkRun:
-        limits = Limits(settings.max_clock_skew, settings.max_missing, settings.max_questions)
+        limits = Limits(
+            settings.max_clock_skew,
+            settings.max_missing,
+            settings.max_questions,
+            settings.trusted_repositories,
+            settings.require_other_repositories,
+        )
         return MarkRun(partition, target, mark, lakefs, self._session, limits, said_to(say))
 
     def _session(self) -> Any:

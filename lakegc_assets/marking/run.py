@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that no listing has;
-    `questions` to the server about equal sizes, beyond which objects are kept."""
+    `questions` to the server about equal sizes, beyond which objects are kept; `trusted` are patterns of other
+    repositories' names, which are held not to refer to this namespace, and not looked into; with `others_required`
+    a mark stops where one of the others can't be."""
 
     clock_skew: timedelta = timedelta(minutes=5)
     missing: int = 0
     questions: int = 1_000_000
+    trusted: tuple[str, ...] = ()
+    others_required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,17 @@ def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSetting
     """The repository and where its objects are. Raises `NotThere` for an unknown one."""
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
+    return Target(repository, blockstore, place_of(repository, blockstore, store_settings))
+
+
+def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
+    """Where a repository's objects are, in every spelling that its block store has for it."""
     also: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
         # the local adapter writes and announces the same place with its configured path (formats §4)
         name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
         also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
-    return Target(repository, blockstore, Place(repository.namespace(also=also), store_settings))
+    return Place(repository.namespace(also=also), store_settings)
 
 
 @dataclass(slots=True)

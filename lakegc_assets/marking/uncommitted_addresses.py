@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from lakegc_assets.marking import other_repositories
 from lakegc_assets.marking.run import MarkRun, step
 from spark_resources.datasets import Batches, Counts, Dataset, write_produced, write_rows
 from spark_resources.entries import id_tasks, inside_addresses
@@ -42,6 +43,7 @@ def read_uncommitted(run: MarkRun) -> None:
             dataset, counts = changed_paths(run, asset_folder(run.mark.record.mark_id, ASSET, part))
             notes.wrote(dataset, part)
             notes.facts[part] = {"addresses": dataset.rows, **counts}
+        other_repositories.read_staged(run, notes)
 
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, Counts]:

@@ -298,6 +298,7 @@ def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
     steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1}
     steps["retained_commits"]["facts"]["retained"] = 0
     del steps["uncommitted_addresses"]["facts"]["second"]
+    steps["committed_addresses"]["facts"]["elsewhere"]["repositories"] = ["other"]
     steps["namespace_slices"]["number"], steps["retained_commits"]["number"] = 3, 1
     clocks = {"store": record["clocks"]["store"]}
     late = "9999-01-01T00:00:00+00:00"

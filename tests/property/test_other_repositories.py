@@ -1,0 +1,144 @@
+"""Addresses of this namespace that other repositories of the server hold: live here, or the mark stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from lakegc_assets.checks import others_read
+from spark_resources.errors import Forbidden, Refused
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import AddressType, Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.sstable import Entry
+from tests.marking import marked
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path) as running:
+        yield running
+
+
+def garbage(lake: SandboxRepository, name: str) -> Entry:
+    """An object that nothing of its own repository refers to any more."""
+    entry = lake.put("main", name, name.encode())
+    lake.delete("main", [name])
+    return entry
+
+
+def refer(other: SandboxRepository, path: str, entry: Entry, root: str, kind: AddressType = AddressType.FULL) -> None:
+    """Stage an entry whose address is a full one, in another repository."""
+    there = replace(entry, path=path.encode(), address=f"{root}/{entry.address}", address_type=kind)
+    other.stage("main", [there])
+
+
+def test_objects_that_another_repository_imported_go(sandbox: Sandbox) -> None:
+    """What another repository has staged or committed of this namespace stays, in either spelling, whatever branch or
+    retention there says; what it once imported and is gone stops nothing. A table is read for this once."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    names, paths = "local://lake", f"local://{sandbox.local_path}/lake"
+    set_rules(other, Rules(0))
+    lake.put("main", "kept", b"kept")
+    committed, by_prefix, dangling, staged, gone, nobodys = (garbage(lake, f"g{number}") for number in range(6))
+    other.create_branch("old", "main")
+    refer(other, "dangling", dangling, paths)
+    other.commit("main", "soon dangling")
+    other.commit("main", "an older head", allow_empty=True)
+    refer(other, "committed", committed, names)
+    refer(other, "by prefix", by_prefix, names, AddressType.BY_PREFIX)
+    refer(other, "gone", gone, names)
+    other.put("main", "its own", b"its own, under the very key of one of the lake's")
+    own = other.stat("main", "its own")
+    lake.objects.write(own.address, b"the lake's, which nobody refers to")
+    other.commit("main", "imports")
+    refer(other, "staged", staged, paths)
+    lake.objects.file(gone.address).unlink()
+
+    first = marked(sandbox.settings, "lake", "m1")
+
+    assert first.expired == {nobodys.address, own.address}
+    assert first.facts("expired_set")["kept_for_other_repositories"] == 4
+    read = first.facts("committed_addresses")["elsewhere"]
+    assert (read["repositories"], read["trusted"], read["unread"]) == (["other"], [], {})
+    assert read["tables_read"] == read["tables"] > 3
+
+    other.put("main", "something new", b"...")
+    other.commit("main", "something new")
+    second = marked(sandbox.settings, "lake", "m2")
+
+    assert second.expired == first.expired
+    again = second.facts("committed_addresses")["elsewhere"]
+    assert 0 < again["tables_read"] < again["tables"] - 1
+
+
+def test_a_repository_that_breaks_gives_up_what_it_imported(sandbox: Sandbox) -> None:
+    """A repository that can't be read any more doesn't stop the mark: it is named, and what was known of it stays.
+
+    Where all are required it does stop it; where it is trusted not to refer here, nobody looks.
+    """
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    lake.put("main", "kept", b"kept")
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    refer(other, "imported", imported, "local://lake")
+    [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
+    marked(sandbox.settings, "lake", "m1")
+    table = other.objects.file(f"_lakefs/{found.id}")
+    table.write_bytes(table.read_bytes()[:-1])
+
+    broken = marked(sandbox.settings, "lake", "m2")
+
+    assert broken.expired == {nobodys.address}
+    assert found.id in broken.facts("committed_addresses")["elsewhere"]["unread"]["other"]
+
+    trusted = marked({**sandbox.settings, "trusted_repositories": "oth*"}, "lake", "m3")
+
+    assert trusted.expired == {imported.address, nobodys.address}
+    assert trusted.facts("committed_addresses")["elsewhere"]["trusted"] == ["other"]
+
+    with pytest.raises(Refused, match=f"repository other .*{found.id}.*LAKEGC_TRUSTED_REPOSITORIES"):
+        marked({**sandbox.settings, "require_other_repositories": "true"}, "lake", "m4")
+
+
+def test_repositories_that_may_not_be_read_are_passed_in_silence(sandbox: Sandbox) -> None:
+    """Where other repositories may not be listed, or one of them not be read, the mark and its check say which."""
+    lake = sandbox.create("lake")
+    lake.put("main", "kept", b"kept")
+    sandbox.create("other")
+    no, branches = Forbidden("not with these rights."), LakeFS.branches
+    required = {**sandbox.settings, "require_other_repositories": "true"}
+
+    def only_ours(client: LakeFS, repository: str) -> dict[str, str]:
+        if repository == "other":
+            raise no
+        return branches(client, repository)
+
+    with mock.patch.object(LakeFS, "repositories", side_effect=no):
+        with pytest.raises(Refused, match="may not be listed"):
+            marked(required, "lake", "m1")
+        unlisted = marked(sandbox.settings, "lake", "m2").record
+    with mock.patch.object(LakeFS, "branches", autospec=True, side_effect=only_ours):
+        unread = marked(sandbox.settings, "lake", "m3").record
+        with pytest.raises(Refused, match=r"repository other .*rights"):
+            marked(required, "lake", "m4")
+
+    assert others_read(unlisted)[0] is False
+    assert "may not be listed" in others_read(unlisted)[1]["unread"]
+    assert (others_read(unread)[0], others_read(unread)[1]["unread"]) == (False, "other: not with these rights.")
+
+
+def test_another_spelling_in_another_repository_is_outside(sandbox: Sandbox) -> None:
+    """An address there that is this namespace's but for scheme stops the mark here; it and the repository are shown."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    lake.put("main", "kept", b"kept")
+    refer(other, "imported", garbage(lake, "imported"), "s3://lake")
+    other.commit("main", "imports")
+
+    with pytest.raises(Refused, match=r"repository other .*s3://lake/data/"):
+        marked(sandbox.settings, "lake")
