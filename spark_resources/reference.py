@@ -62,6 +62,7 @@ _LAYOUTS = {
     "committed": re.compile(rf"^{GC_ROOT}addresses/mark_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
     "committed before 0.4": re.compile(rf"^{GC_ROOT}addresses/run_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
 }
+WITH_SUMMARY = frozenset({"unified", "uncommitted"})
 _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
