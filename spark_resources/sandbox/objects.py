@@ -21,7 +21,16 @@ from spark_resources.model import Namespace
 from spark_resources.sandbox.clock import Clock
 from spark_resources.sandbox.problems import bad_request, no_data
 from spark_resources.stores import Store, open_store
-from spark_resources.stores.keys import DOT_SEGMENT, EMPTY_SEGMENT, LEADING_SLASH, LONG_SEGMENT, NUL, check_key
+from spark_resources.stores.keys import (
+    DOT_SEGMENT,
+    EMPTY_SEGMENT,
+    LEADING_SLASH,
+    LONG_KEY,
+    LONG_SEGMENT,
+    NUL,
+    TRAILING_SLASH,
+    check_key,
+)
 from spark_resources.stores.local_files import file_of, parts
 from spark_resources.stores.local_tree import opened_chain, refuse_link, walk
 from spark_resources.stores.settings import StoreSettings
@@ -29,7 +38,7 @@ from spark_resources.stores.settings import StoreSettings
 LOCAL = "local://"
 S3 = "s3://"
 Write = Callable[[str, bytes], None]
-_NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT})
+_NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, TRAILING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT, LONG_KEY})
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -136,7 +145,7 @@ class LocalObjects:
 
     def listed_elsewhere(self, address: str) -> Iterator[Outside]:
         prefix = self._below(address)
-        with self._root() as root:
+        with self._root() as root, _refusals_told():
             for key, status in walk(root, prefix.encode()):
                 if key is None or status is None or not key.startswith(prefix):
                     continue
@@ -159,11 +168,10 @@ class LocalObjects:
                 whole = f"{self._inside}/{key}"
                 _check(whole)
                 try:
-                    folder.write(whole, data, now() if shifted else None)
+                    with _refusals_told():
+                        folder.write(whole, data, now() if shifted else None)
                 except (NotADirectoryError, IsADirectoryError):
                     raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
-                except Refused as error:
-                    raise bad_request(str(error)) from None
 
             yield write
 
@@ -187,12 +195,10 @@ class LocalObjects:
         """The descriptor of a file. Raises `FileNotFoundError` where there is none."""
         _check(key)
         try:
-            with self._root() as root, file_of(root, key) as descriptor:
+            with _refusals_told(), self._root() as root, file_of(root, key) as descriptor:
                 yield descriptor
         except (NotADirectoryError, IsADirectoryError):
             raise FileNotFoundError(key) from None
-        except Refused as error:
-            raise bad_request(str(error)) from None
 
     @contextmanager
     def _root(self) -> Iterator[int]:
@@ -250,6 +256,15 @@ class _OpenFolder:
                 os.close(self._descriptor)
                 self._descriptor, self._folders = entered, folders
                 return
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """A link in the way is the request's fault: `Problem` 400."""
+    try:
+        yield
+    except Refused as error:
+        raise bad_request(str(error)) from None
 
 
 def _check(key: str) -> None:
