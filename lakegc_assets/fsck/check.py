@@ -33,7 +33,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.model import RANGE_REFS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
 METARANGES_LOOKED_UP = 1000  # for each damaged range; heads always
@@ -83,23 +83,28 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: folder.
     broken = metarange_findings(found, len(every), report)
     ranges = distinct_ranges(found, report)
     strays = sorted(there.tables - {*every, *graph.dump_tables, *(row["range_id"] for row in ranges)})
-    context = Context(run, graph, by_metarange, found, ranges, report)
+    context = Context(run, graph, by_metarange, found, ranges, graph.whole and not broken, report)
     for one in broken:
         report.findings.append(replace(one, needs=graph.needs(by_metarange.get(one.id, []))))
     check_ranges(context, strays)
+    say_what_is_hidden(context, {one.id for one in broken} & live_ones)
     found.unpersist()
     report.proving_seconds = time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known once metaranges are read: `found` is RANGES_FOUND, `ranges` rows of RANGES."""
+    """What is known once metaranges are read: `found` is RANGES_FOUND, `ranges` rows of RANGES.
+
+    `complete` says that no commit or metarange is hidden, so that nobody needs what these don't refer to.
+    """
 
     run: Checked
     graph: Graph
     by_metarange: dict[str, list[str]]
     found: DataFrame
     ranges: list[dict[str, Any]]
+    complete: bool
     report: Report
 
 
@@ -109,6 +114,17 @@ def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
         if commit.metarange_id:
             found.setdefault(commit.metarange_id, []).append(commit.id)
     return found
+
+
+def say_what_is_hidden(context: Context, metaranges: set[str]) -> None:
+    """Objects behind a table that can't be read were not looked up, and are on no list."""
+    live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
+    ranges = live_ranges & {one.id for one in context.report.findings}
+    if metaranges or ranges:
+        context.report.not_proved.append(
+            f"Whether the store has the objects of {len(metaranges):,} metaranges and {len(ranges):,} ranges that "
+            "are live: what they refer to can't be read."
+        )
 
 
 # --- metaranges -----------------------------------------------------------------------------------------------------
@@ -180,10 +196,10 @@ def sort_findings(context: Context, findings: list[Finding]) -> None:
         for one in context.report.findings
     ]
     for one in sorted(findings, key=lambda one: (one.what, one.id)):
-        if one.what == NO_TABLE and context.graph.whole:
+        if one.what == NO_TABLE and context.complete:
             context.report.strange_tables.append(one)
         elif one.what in (NO_TABLE, UNREFERRED_TABLE):
-            who = "no commit refers to it" if context.graph.whole else "a commit that is not known may refer to it"
+            who = "nothing refers to it" if context.complete else "a commit or metarange that can't be read may need it"
             context.report.findings.append(replace(one, what=UNREFERRED_TABLE, why=f"{one.why} ({who})"))
         else:
             context.report.findings.append(replace(one, needs=needs.get(one.id, one.needs)))
@@ -223,18 +239,20 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 def find_lost(context: Context, absent: DataFrame) -> None:
     """Live addresses that neither the listing nor a second look has: named, with paths and branches."""
     run, report = context.run, context.report
-    count = absent.count()
-    lost = absent
-    if count > 0 and not (count > SURELY_A_FEW and count * 2 > report.proved["live"]):  # else the store is another one
-        run.say(f"looking again for {count:,} live objects that were not listed")
-        lost = absent.join(absent.select("address").transform(not_listed_now(run.target.place)), "address").persist()
-        count = lost.count()
-    report.lost_count = count
-    if run.keep:
-        rows = lost.select("address").orderBy("address").toLocalIterator() if count else ()
-        run.keep(row["address"] for row in rows)
+    count, lost = report.proved.pop("not_listed"), absent
+    named: list[Row] = []
     if count:
-        report.lost = with_holders(context, lost.orderBy("address").limit(NAMED).collect())
+        if count <= SURELY_A_FEW or count * 2 <= report.proved["live"]:  # else it is another store, or another path
+            run.say(f"looking again for {count:,} live objects that were not listed")
+            there_not = absent.select("address").transform(not_listed_now(run.target.place))
+            lost = absent.join(there_not, "address").persist()
+        named = lost.orderBy("address").limit(NAMED).collect()
+    report.lost_count = lost.count() if len(named) == NAMED else len(named)
+    if run.keep:
+        rows = lost.select("address").orderBy("address").toLocalIterator() if len(named) == NAMED else named
+        run.keep(row["address"] for row in rows)
+    if named:
+        report.lost = with_holders(context, named)
         report.lost_branches = tuple(sorted({branch for one in report.lost for branch in one.needs.branches}))
         hint_at_listing(run, report)
 
@@ -247,7 +265,7 @@ def hint_at_listing(run: Checked, report: Report) -> None:
         )
 
 
-def with_holders(context: Context, named: list[Any]) -> list[LostObject]:
+def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
     """The lost objects with the paths, commits and branches that refer to them."""
     run = context.run
     run.say(f"looking up who needs {len(named):,} lost objects")

@@ -200,6 +200,7 @@ def counted_live() -> dict[str, Column]:
         "live_committed": F.count_if(known & F.col("committed")),
         "live_staged": F.count_if(known & F.col("staged")),
         "live": F.count_if(known & (F.col("committed") | F.col("staged"))),
+        "not_listed": F.count_if(known & note_or_lost()),
     }
 
 

@@ -115,10 +115,10 @@ def show_proved(report: Report) -> None:
         "commits": f"{n('commits')} proved by their ids",
         "metaranges": f"{n('metaranges')} proved by content hash",
         "ranges": f"{n('ranges')} proved by content hash, {n('entries')} entries decoded",
-        "other tables": f"{n('dump_tables')} of the dump of references, {n('other_tables')} that no commit refers to",
+        "other tables": f"{n('dump_tables')} of the dump of references, {n('other_tables')} that nothing refers to",
         "live objects": live,
         "outside the namespace": f"{n('outside')} addresses, not looked up",
-        "read": f"{read} ({size(int(report.rate))}/s), {report.seconds:.1f} s in all",
+        "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in all",
     }
     for name, value in rows.items():
         table.add_row(name, value)
@@ -150,15 +150,14 @@ def lost_words(one: LostObject) -> str:
 def needs_words(needs: Needs) -> str:
     parts = []
     if needs.branches:
-        parts.append(f"broken now: {', '.join(needs.branches)}")
+        parts.append(f"breaks {', '.join(needs.branches)}")
     if needs.commits:
-        more = (
-            f" and {needs.commit_count - len(needs.commits):,} more" if needs.commit_count > len(needs.commits) else ""
-        )
-        parts.append(f"commits {', '.join(needs.commits)}{more} ({needs.retained:,} retained)")
+        rest = needs.commit_count - len(needs.commits)
+        more = f" and {rest:,} more" if rest else ""
+        parts.append(f"needed by commits {', '.join(needs.commits)}{more} ({needs.retained:,} retained)")
     if needs.history_of:
         parts.append(f"in the history of {', '.join(needs.history_of)}")
-    return f". Needed by: {'; '.join(parts)}" if parts else ""
+    return f"; {'; '.join(parts)}" if parts else ""
 
 
 def show_notes(report: Report, missing: Path | None) -> None:
