@@ -1,0 +1,135 @@
+"""The sandbox over an S3 server: the same repository, its objects in a bucket, and a mark of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakefs_sdk import ApiException, Configuration, models
+from lakefs_sdk.client import LakeFSClient
+
+from spark_resources.errors import WrongUsage
+from spark_resources.model import AddressType, Rules
+from spark_resources.sandbox import ImportSource, Problem, S3Place, Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from spark_resources.settings import Settings
+from tests.marking import marked
+from tests.servers import SeaweedFS
+
+
+@pytest.fixture
+def bucket(seaweedfs: SeaweedFS) -> str:
+    name = f"sandbox-{uuid.uuid4().hex[:12]}"
+    seaweedfs.make_bucket(name)
+    return name
+
+
+@pytest.fixture
+def sandbox(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox", s3=S3Place(f"s3://{bucket}/under", seaweedfs.settings())) as running:
+        yield running
+
+
+def client(sandbox: Sandbox) -> Any:
+    login = {"username": sandbox.access_key_id, "password": sandbox.secret_access_key}
+    return LakeFSClient(Configuration(host=f"{sandbox.endpoint_url}/api/v1", **login))
+
+
+def refused(status: int, message: str = "") -> Any:
+    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
+
+
+def stored(seaweedfs: SeaweedFS, bucket: str) -> set[str]:
+    return {each["Key"] for each in seaweedfs.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
+
+
+def test_objects_stay_on_this_machine(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
+    """Objects, tables and prepared lists are in the bucket under the repository's name, and only the state is here."""
+    api, lake = client(sandbox), sandbox.create("lake")
+    assert api.config_api.get_config().storage_config.blockstore_type == "s3"
+    assert api.repositories_api.get_repository("lake").storage_namespace == f"s3://{bucket}/under/lake"
+    entry = lake.put("main", "a b", b"1")
+    made = lake.commit("main", "m")
+    lake.put("main", "staged", b"2")
+    page = api.internal_api.prepare_garbage_collection_uncommitted("lake")
+    keys = stored(seaweedfs, bucket)
+    assert {f"under/lake/{key}" for key in ("_lakefs/dummy", entry.address, f"_lakefs/{made.metarange_id}")} <= keys
+    assert any(f"s3://{bucket}/{key}".startswith(page.gc_uncommitted_location) for key in keys)
+    assert not any(sandbox.local_path.iterdir())
+    stats = api.objects_api.stat_object("lake", "main", "a b")
+    assert stats.physical_address == f"s3://{bucket}/under/lake/{entry.address}"
+    assert bytes(api.objects_api.get_object("lake", "main", "a b")) == b"1"
+    seaweedfs.client().delete_object(Bucket=bucket, Key=f"under/lake/{entry.address}")
+    with refused(410, "No data"):
+        api.objects_api.get_object("lake", "main", "a b")
+    assert api.objects_api.head_object_with_http_info("lake", "main", "a b").status_code == 200
+
+
+def test_linked_object_is_full_or_unlisted(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
+    """In S3 the announced address is the namespace's own: relative once linked, and in the list of staged addresses."""
+    api, lake = client(sandbox), sandbox.create("lake")
+    location = api.staging_api.get_physical_address("lake", "main", "a").physical_address
+    key = location.removeprefix(f"s3://{bucket}/")
+    seaweedfs.client().put_object(Bucket=bucket, Key=key, Body=b"1")
+    staging = models.StagingMetadata(
+        staging=models.StagingLocation(physical_address=location), checksum="abc", size_bytes=1
+    )
+    with refused(400, "address"):
+        api.staging_api.link_physical_address("lake", "main", "b", staging)
+    api.staging_api.link_physical_address("lake", "main", "a", staging)
+    entry = lake.stat("main", "a")
+    assert (entry.address_type, f"under/lake/{entry.address}") == (AddressType.RELATIVE, key)
+    assert lake.read("main", "a")[1] == b"1"
+    assert api.internal_api.prepare_garbage_collection_uncommitted("lake").gc_uncommitted_location
+
+
+def test_clock_is_set_over_s3(sandbox: Sandbox) -> None:
+    """The store dates objects by its own clock, so the sandbox's can't be set there; machine time is fine."""
+    with pytest.raises(WrongUsage, match="over S3"):
+        sandbox.set_clock(datetime(2022, 3, 31, tzinfo=UTC))
+    sandbox.set_clock(None)
+    assert abs((sandbox.now() - datetime.now(UTC)).total_seconds()) < 60
+
+
+def test_repository_is_made_where_nothing_can_be_written(sandbox: Sandbox) -> None:
+    """A bucket that isn't there and a namespace of a folder are 400 with a reason; a place that is none is refused."""
+    api = client(sandbox)
+    for namespace, reason in (("s3://no-such-bucket/x", "bucket"), ("local://lake", "must match")):
+        with refused(400, reason):
+            api.repositories_api.create_repository(models.RepositoryCreation(name="lake", storage_namespace=namespace))
+    with pytest.raises(Problem):
+        sandbox.repository("lake")
+    with pytest.raises(WrongUsage, match="s3://bucket/prefix"):
+        S3Place("bucket", Settings().store())
+
+
+def test_secrets_are_printed(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
+    """The settings open the store; what is printed for other terminals names it without its credentials."""
+    found = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
+    assert (found.s3_endpoint_url, found.s3_access_key_id) == (seaweedfs.endpoint_url, seaweedfs.access_key)
+    assert sandbox.environment["LAKEGC_S3_ENDPOINT_URL"] == seaweedfs.endpoint_url
+    assert not any(seaweedfs.secret_key in value for value in sandbox.environment.values())
+
+
+def test_mark_of_a_sandbox_in_s3_is_wrong(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
+    """What was overwritten long ago or reset expires; imports are outside, and a shallow copy keeps its object."""
+    seaweedfs.client().put_object(Bucket=bucket, Key="outside/x", Body=b"x")
+    lake = sandbox.create("lake")
+    old, day = lake.put("main", "a", b"old"), datetime(2020, 1, 1, tzinfo=UTC)
+    lake.commit("main", "old", date=day)
+    lake.put("main", "a", b"new")
+    lake.commit("main", "new", date=day)
+    lake.import_objects("main", [ImportSource(f"s3://{bucket}/outside/", "in/")])
+    copied = lake.put("main", "c", b"copied")
+    lake.copy("main", "c2", "c", shallow=True)
+    lake.delete("main", ["c"])
+    dropped = lake.put("main", "d", b"dropped")
+    lake.reset_path("main", "d")
+    set_rules(lake, Rules(7))
+    mark = marked(sandbox.settings, "lake")
+    assert mark.expired == {old.address, dropped.address}
+    assert lake.stat("main", "c2").address == copied.address
