@@ -19,9 +19,10 @@ from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable
 from spark_resources.stores import keys
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deletion, Page, Quirks, StoredObject
 from spark_resources.stores.local_files import Changes, NotAnObject, file_of
-from spark_resources.stores.local_tree import HIDDEN, walk
+from spark_resources.stores.local_tree import HIDDEN, descended, walk
 
 CLOCK_FILE = ".clock"
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
 
 _QUIRKS = Quirks(
     tells_missing_deletes=True,
@@ -45,7 +46,8 @@ class LocalStore:
 
     def __init__(self, local_path: str, inside: str) -> None:
         self._base = Path(local_path)
-        self._root_path = self._base / keys.check_key(inside, f"the folder {local_path}", _QUIRKS.unholdable)
+        self._inside = keys.check_key(inside, f"the folder {local_path}", _QUIRKS.unholdable).encode().split(b"/")
+        self._root_path = self._base / inside
         self.where = f"the folder {self._root_path}"
 
     @property
@@ -170,8 +172,13 @@ class LocalStore:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
+        """The namespace's folder. The configured path may be a link; what a namespace names below it may not."""
         try:
-            root = os.open(self._root_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            base = os.open(self._base, _PASSED | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                root = descended(base, self._inside)
+            finally:
+                os.close(base)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotThere(
                 f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the local block adapter's path as this "

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from spark_resources.stores.local_tree import HIDDEN, open_folder, opened_chain, refuse_link
+from spark_resources.stores.local_tree import HIDDEN, descended, open_folder, opened_chain, refuse_link
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,9 +38,12 @@ def parts(key: str) -> tuple[list[bytes], bytes]:
 def file_of(root: int, key: str) -> Iterator[int]:
     """The descriptor of an object. A folder or a pipe of that name is no object: `IsADirectoryError`."""
     folders, name = parts(key)
-    with opened_chain(root, folders, make=False) as chain:
-        refuse_link(name, chain[-1])
-        descriptor = os.open(name, _READ, dir_fd=chain[-1])
+    folder = descended(root, folders)
+    try:
+        refuse_link(name, folder)
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    finally:
+        os.close(folder)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IsADirectoryError(key)
@@ -69,6 +72,7 @@ class Changes:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
+        refuse_link(b"lock", self.hidden)
         descriptor = os.open(b"lock", _LOCK, 0o666, dir_fd=self.hidden)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -138,10 +142,13 @@ class Changes:
     def _parent(self, key: str) -> Iterator[tuple[int, bytes]]:
         folders, name = parts(key)
         try:
-            with opened_chain(self.root, folders, make=True) as chain:
-                yield chain[-1], name
+            folder = descended(self.root, folders, make=True)
         except NotADirectoryError:
             raise NotAnObject("a part of it is an object, and so no folder") from None
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
 
     @staticmethod
     def _refuse_occupied(folder: int, name: bytes) -> None:

@@ -60,20 +60,39 @@ def refuse_link(name: bytes, parent: int) -> None:
         )
 
 
+def descended(root: int, names: Sequence[bytes], *, make: bool = False) -> int:
+    """The descriptor of the folder below the root along `names`, each made where missing, if asked.
+
+    Two are open at a time, however deep it is. Raises as `open_folder` does.
+    """
+    folder = os.dup(root)
+    for name in names:
+        try:
+            child = _child_folder(name, folder, make=make)
+        finally:
+            os.close(folder)
+        folder = child
+    return folder
+
+
+def _child_folder(name: bytes, parent: int, *, make: bool) -> int:
+    if make:
+        try:
+            os.mkdir(name, dir_fd=parent)
+        except FileExistsError:
+            pass  # made before, or something else is there, which opening it will tell
+        else:
+            os.fsync(parent)
+    return open_folder(name, parent)
+
+
 @contextmanager
 def opened_chain(root: int, names: Sequence[bytes], *, make: bool) -> Iterator[list[int]]:
     """Descriptors of the root (first) and of every folder below it along `names`; made where missing, if asked."""
     chain = [os.dup(root)]
     try:
         for name in names:
-            if make:
-                try:
-                    os.mkdir(name, dir_fd=chain[-1])
-                except FileExistsError:
-                    pass  # made before, or something else is there, which opening it will tell
-                else:
-                    os.fsync(chain[-1])
-            chain.append(open_folder(name, chain[-1]))
+            chain.append(_child_folder(name, chain[-1], make=make))
         yield chain
     finally:
         for descriptor in chain:
@@ -125,8 +144,7 @@ def _descended(root: int, base: bytes) -> int | None:
     if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None
     try:
-        with opened_chain(root, names, make=False) as chain:
-            return os.dup(chain[-1])
+        return descended(root, names)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

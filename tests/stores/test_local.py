@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import resource
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.base import Changed, Deletion
@@ -83,6 +87,132 @@ def test_a_link_leads_out_of_the_root(store: Store, root: Path) -> None:
         assert store.delete_many([key])[0].deletion is Deletion.FAILED
     assert (outside / "x").read_bytes() == b"secret"
     assert [path.name for path in outside.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["linked", "outside-by/inner"])
+def test_the_namespace_itself_is_a_link(root: Path, name: str) -> None:
+    """A namespace whose folder, or one above it below the configured path, is a link is refused by every method."""
+    outside = root.parent.parent / "outside"
+    (outside / "inner").mkdir(parents=True)
+    (outside / "inner" / "x").write_bytes(b"secret")
+    (root.parent / "linked").symlink_to(outside / "inner")
+    (root.parent / "outside-by").symlink_to(outside)
+    store = open_store(Namespace.parse(f"local://{name}"), StoreSettings(local_path=str(root.parent)))
+
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("x"),
+        lambda: store.stat("x"),
+        lambda: store.write("y", b"mine"),
+        lambda: store.write_if_absent("y", b"mine"),
+        lambda: store.copy("x", "y"),
+    ):
+        with pytest.raises(Refused, match="symbolic link"):
+            act()
+    assert store.delete_many(["x"])[0].deletion is Deletion.FAILED
+    assert [path.name for path in (outside / "inner").iterdir()] == ["x"]
+
+
+def test_the_configured_path_is_a_link(root: Path) -> None:
+    """The configured path itself is the operator's, and may be a link to another disk."""
+    (root.parent.parent / "by-link").symlink_to(root.parent)
+    store = open_store(Namespace.parse("local://ns"), StoreSettings(local_path=str(root.parent.parent / "by-link")))
+
+    store.write("data/x", b"")
+
+    assert all_keys(opened(root)) == ["data/x"]
+
+
+@pytest.mark.parametrize("name", ["lock", ""])
+def test_the_working_folder_leads_out_of_the_root(store: Store, root: Path, name: str) -> None:
+    """A link in the place of the hidden folder, or of the lock in it, is refused, and nothing is made behind it."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    hidden = root / ".lakegc-tmp"
+    if name:
+        hidden.mkdir()
+    (hidden / name).symlink_to(outside / name)
+
+    with pytest.raises(Refused, match="symbolic link"):
+        store.write("data/x", b"")
+    assert list(outside.iterdir()) == []
+
+
+_SEGMENTS = ["..", ".", "", "a", "A", "folder", "link", "loop", "x" * 255, "x" * 256, "é" * 127, "é" * 128, "nul\0"]
+_NAMES = ["...", "outside", "secret", ".lakegc-tmp", "lock", "\n", "~", "%2e%2e", "..\\..", "\u2025", "C:"]
+_keys = st.lists(st.sampled_from([*_SEGMENTS, *_NAMES]), min_size=1, max_size=5).map("/".join)
+
+
+def test_some_path_that_nobody_thought_of_leads_out(store: Store, root: Path) -> None:
+    """Whatever a key is put together of, nothing outside the root is read, listed, changed, made or deleted."""
+    outside = root.parent / "outside"
+    outside.mkdir()
+    for name in ("secret", "a", "lock"):
+        (outside / name).write_bytes(b"secret")
+    (root / "link").symlink_to(outside)
+    (root / "folder").mkdir()
+    (root / "folder" / "link").symlink_to("../../outside/secret")
+    (root / "loop").symlink_to(root)
+
+    def world() -> tuple[dict[Path, bytes], set[Path]]:
+        return {path: path.read_bytes() for path in outside.rglob("*")}, set(root.parent.iterdir())
+
+    before = world()
+
+    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(_keys)
+    @example("link/secret")
+    @example("loop/../../outside/a")
+    def run(key: str) -> None:
+        for act in (
+            lambda: store.write(key, b"mine"),
+            lambda: store.write_if_absent(key, b"mine"),
+            lambda: store.copy(key, "copy"),
+            lambda: store.copy("copy", key),
+            lambda: store.read(key),
+        ):
+            with contextlib.suppress(LakegcError):
+                assert act() != b"secret"
+        with contextlib.suppress(LakegcError):
+            for prefix in (key, key + "/"):
+                assert all(found.startswith(prefix) for found in all_keys(store, prefix))
+        [result] = store.delete_many([key])
+        assert result.key == key
+
+        assert world() == before
+        assert b"secret" not in {store.read(found) for found in all_keys(store)}
+
+    run()
+
+
+def test_a_path_is_longer_than_the_system_takes_at_once(store: Store, root: Path) -> None:
+    """A key beyond PATH_MAX is held as any other, with few descriptors, or refused; none is cut."""
+    deep = "/".join(["data", *["d" * 200] * 25, "x"])
+    many = "/".join(["data", *["d"] * 300, "x"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for key in (deep, many):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 60, hard))
+        try:
+            store.write(key, b"far down")
+            assert store.read(key) == b"far down"
+            assert store.stat(key).size == 8
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert set(all_keys(store)) == {deep, many}
+    assert {result.deletion for result in store.delete_many([deep, many])} == {Deletion.DELETED}
+    assert all_keys(store) == []
+    assert not (root / "data").exists()
+
+
+def test_two_keys_that_differ_in_case_are_one(store: Store) -> None:
+    """Keys are bytes: another case, or another normal form of the same letters, is another object or none."""
+    store.write("data/X", b"upper")
+    for other in ("data/x", "DATA/X", "Data/X"):
+        with pytest.raises(NotThere):
+            store.read(other)
+        assert store.delete_many([other])[0].deletion is Deletion.ALREADY_GONE
+    assert all_keys(store) == ["data/X"]
 
 
 def test_what_is_no_object_is_listed_or_lost_silently(store: Store, root: Path) -> None:
