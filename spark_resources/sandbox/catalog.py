@@ -9,9 +9,11 @@ from pathlib import Path
 from spark_resources.errors import LakegcError
 from spark_resources.sandbox.clock import Clock, MachineClock, SandboxClock
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES, Committed
-from spark_resources.sandbox.objects import Objects, S3Place, block_store
+from spark_resources.sandbox.local_objects import LocalBlockStore
+from spark_resources.sandbox.objects import BlockStore, Objects
 from spark_resources.sandbox.problems import Problem, bad_request, conflict, not_found, read_only
 from spark_resources.sandbox.repository import SandboxRepository, first_commit
+from spark_resources.sandbox.s3_objects import S3BlockStore, S3Place
 from spark_resources.sandbox.state import BranchRecord, RepositoryRecord, State
 from spark_resources.sandbox.xids import AddressMaker, Xids
 
@@ -37,7 +39,7 @@ class Catalog:
         self.local_path = root / "objects"
         self.local_path.mkdir(parents=True, exist_ok=True)
         self.clock: Clock = SandboxClock(self.local_path) if s3 is None else MachineClock()
-        self.block_store = block_store(self.local_path, self.clock, s3)
+        self.block_store: BlockStore = LocalBlockStore(self.local_path, self.clock) if s3 is None else S3BlockStore(s3)
         self._signing_key = signing_key
         self.state = State(root / "server.sqlite")
         self.xids = Xids(self.state.next_number("starts"), self.clock.now)

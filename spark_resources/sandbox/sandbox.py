@@ -17,8 +17,8 @@ from spark_resources.sandbox.calls import Options
 from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES
 from spark_resources.sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
-from spark_resources.sandbox.objects import S3Place
 from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.sandbox.s3_objects import S3Place
 
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
