@@ -52,6 +52,13 @@ class LostObject:
     needs: Needs = Needs()
 
 
+COUNTED = (
+    *("commits", "logged_commits", "dump_tables", "metaranges", "ranges", "entries", "other_tables", "bytes"),
+    *("live", "live_committed", "live_staged", "outside", "listed", "bytes_listed"),
+)
+"""What `Report.proved` counts: `bytes` are those of tables, `listed` are stored objects."""
+
+
 @dataclass(slots=True)
 class Report:
     """All that a check found. `lost` are the first of `lost_count`; `alien` of `alien_count`; `proved` counts by what.
@@ -71,14 +78,14 @@ class Report:
     strange_tables: list[Finding] = field(default_factory=list)
     not_proved: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
-    proved: dict[str, int] = field(default_factory=dict)
+    proved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     seconds: float = 0.0
     proving_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
         """Bytes of tables proved a second."""
-        return self.proved.get("bytes", 0) / self.proving_seconds if self.proving_seconds else 0.0
+        return self.proved["bytes"] / self.proving_seconds if self.proving_seconds else 0.0
 
     @property
     def sound(self) -> bool:

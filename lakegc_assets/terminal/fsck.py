@@ -107,10 +107,10 @@ def show_proved(report: Report) -> None:
     table = Table(title=f"Check of {report.repository}", show_header=False, title_justify="left")
 
     def n(name: str) -> str:
-        return f"{report.proved.get(name, 0):,}"
+        return f"{report.proved[name]:,}"
 
     live = f"{n('live')} ({n('live_committed')} committed, {n('live_staged')} staged) against {n('listed')} stored"
-    read = f"{size(report.proved.get('bytes', 0))} of tables in {report.proving_seconds:.1f} s"
+    read = f"{size(report.proved['bytes'])} of tables in {report.proving_seconds:.1f} s"
     rows = {
         "commits": f"{n('commits')} proved by their ids",
         "metaranges": f"{n('metaranges')} proved by content hash",

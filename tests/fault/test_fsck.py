@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.terminal import fsck
 from spark_resources.model import Commit, Namespace
-from spark_resources.sstable import read_commits, read_entries, read_ranges, write_commits
+from spark_resources.sstable import read_commits, read_entries, read_properties, read_ranges, write_commits
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.marking import SharedSpark
 from tests.recordings.folders import AT_HAND
@@ -176,16 +176,17 @@ def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]
     distinct = [one for one in dict.fromkeys(metaranges) if one and one != metarange]
-    flip, cut, lost = distinct[:3]
-    ranges = list(dict.fromkeys(r for one in distinct[3:] for r in stored.ranges(one)))
+    flip, cut, lost, left, right = distinct[:5]
+    ranges = list(dict.fromkeys(r for one in distinct[5:] for r in stored.ranges(one)))
     ranges = [one for one in ranges if one not in stored.ranges(metarange)]
-    first, second, third, fourth, fifth = ranges[:5]
+    first, second = look_alike(stored, ranges)
+    third, fourth, fifth = [one for one in ranges if one not in (first, second)][:3]
     head_range = stored.ranges(metarange)[0]
     stored.change(flip, flipped)
     stored.change(cut, lambda data: data[:-10])
     stored.delete(f"_lakefs/{lost}")
-    stored.change(first, lambda _: stored.table(second))
-    stored.change(second, lambda _: stored.table(first))
+    for here, there in ((first, second), (second, first), (left, right), (right, left)):
+        stored.change(here, lambda _, there=there: stored.table(there))  # type: ignore[misc]
     stored.change(third, flipped)
     stored.change(fourth, lambda data: data[: len(data) // 2])
     stored.change(fifth, lambda _: b"")
@@ -198,8 +199,21 @@ def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
     for key in ("_lakefs/notes.txt", "_lakefs/retention/mine/x"):
         stored.write(key, b"somebody's own")
     forged = next(one for one in stored.metaranges if one not in heads.values())
-    expected = dict.fromkeys([flip, cut, first, second, third, fourth, fifth, tag_dump, part, forged], "damaged")
+    expected = dict.fromkeys(
+        [flip, cut, left, right, first, second, third, fourth, fifth, tag_dump, part, forged], "damaged"
+    )
     return expected | dict.fromkeys([lost, head_range], "missing"), {head_range: {branch}}, forged
+
+
+def look_alike(stored: Stored, ranges: list[str]) -> tuple[str, str]:
+    """Two ranges of which metaranges say the same: only what they hold tells one from the other."""
+    seen: dict[tuple[int, bytes, bytes], str] = {}
+    for one in ranges:
+        said = read_properties(stored.table(one), name=one)
+        other = seen.setdefault((said.count, said.min_key, said.max_key), one)
+        if other != one:
+            return other, one
+    raise AssertionError("no two ranges look alike")
 
 
 def test_without_the_dump_less_is_checked_and_nobody_is_told(lakegc: Lakegc, stored: Stored) -> None:
