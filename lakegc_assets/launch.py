@@ -28,6 +28,10 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
     return home
 
 
+LOCATION = "lakegc_assets.definitions"
+IN_THE_UI = {".dagster/repository": f"__repository__@{LOCATION}"}
+"""By this tag the UI finds a job's runs; Dagster itself sets it on runs that a server launched, and on no others."""
+
 DAGSTER_SETTINGS = f"""\
 # Written by lakegc where there was none; it is never changed again, so change it as you like.
 telemetry:
@@ -64,7 +68,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
     """Become Dagster's web server and daemon on this project and home, in place of this process."""
     prepare_home(home)
-    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", "lakegc_assets.definitions"]
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 
 
@@ -101,7 +105,7 @@ def run_mark(
                 "ops": {"namespace_slices": {"config": dict(options)}},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
             },
-            tags={REPOSITORY_TAG: partition.repository},
+            tags={REPOSITORY_TAG: partition.repository, **IN_THE_UI},
         )
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None  # as Ctrl-C is called everywhere else

@@ -52,7 +52,7 @@ class Night:
 
     def ended(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
         """Note a run of that request, which ended so."""
-        self.instance.create_run_for_job(LOCATION.get_job(mark_job.name), tags=dict(request.tags), status=status)
+        self.instance.add_run(dg.DagsterRun(job_name=mark_job.name, tags=dict(request.tags), status=status))
 
 
 def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorEvaluationContext:

@@ -1,0 +1,37 @@
+"""`lakegc status`: the marks of all repositories in one table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.terminal.marks import show_status
+from spark_resources.marks import Mark, MarkRecord
+from spark_resources.model import MarkState, Scope
+from spark_resources.sandbox import Sandbox
+from tests.marking import environment, target_of
+
+
+def test_a_broken_repository_hides_the_marks_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three repositories, one of which can't be read, the marks of two are shown, and what is wrong is said once."""
+    with Sandbox(tmp_path) as sandbox, environment(sandbox.settings):
+        now = sandbox.now()
+        for name in ("lake-a", "lake-b", "lake-c"):
+            sandbox.create(name)
+            target = target_of(sandbox.settings, name)
+            record = MarkRecord(
+                f"of-{name}", MarkState.MARKING, name, now, target.place.namespace.uri,
+                Scope.UNIFIED, timedelta(0), now, now, now, None, "somebody", {},
+            )  # fmt: skip
+            Mark.begin(target.place, record)
+        [broken] = (sandbox.local_path / "lake-b").rglob("mark.json")
+        broken.write_text('{"cut off')
+        show_status(None, as_json=False)
+
+    shown = capsys.readouterr().out
+    assert "of-lake-a" in shown
+    assert "of-lake-c" in shown
+    assert [line for line in shown.splitlines() if line.startswith("lake-b: ")]
+    assert shown.count("lake-b: ") == 1
