@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,17 @@ from unittest import mock
 
 import dagster as dg
 
+from lakegc_assets.assets import MARK_ASSETS
 from lakegc_assets.launch import run_mark
-from lakegc_assets.marking.resource import MarksResource
-from lakegc_assets.marking.run import Target, find_target
+from lakegc_assets.marking import (
+    committed_addresses,
+    expired_set,
+    namespace_slices,
+    retained_commits,
+    uncommitted_addresses,
+)
+from lakegc_assets.marking.resource import MarkOptions, MarksResource
+from lakegc_assets.marking.run import MarkRun, Target, find_target
 from spark_resources.datasets import all_rows
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.resource import LakeFSResource
@@ -90,3 +99,57 @@ def marked(
 def resources() -> dict[str, Any]:
     lakefs, spark = LakeFSResource(), SharedSpark()
     return {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+
+
+# --- many small marks -----------------------------------------------------------------------------------------------
+
+_STEPS: Mapping[str, Callable[[MarkRun], None]] = {
+    namespace_slices.ASSET: namespace_slices.list_namespace,
+    uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
+    retained_commits.ASSET: retained_commits.judge_commits,
+    committed_addresses.ASSET: committed_addresses.read_ranges,
+    expired_set.ASSET: expired_set.compute,
+}
+_ONE_TASK = {"spark.sql.leafNodeDefaultParallelism": "1", "spark.sql.shuffle.partitions": "1"}
+
+
+@functools.cache
+def _shared_spark() -> SharedSpark:
+    return SharedSpark()
+
+
+class Marker:
+    """Makes marks one after the other: the graph's steps in the graph's order, without a Dagster run around them.
+
+    All markers of a process share its Spark session, and use one task where a mark would use a few.
+    """
+
+    def __init__(self) -> None:
+        self._spark = _shared_spark()
+
+    def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
+        """One mark, from the lease to the finished record; raises the error that stopped it."""
+        with environment(settings), self._few_tasks():
+            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
+            try:
+                run = marks.begin(str(Partition(repository, mark_id)), options, lambda _: None)
+                for asset in MARK_ASSETS:
+                    _STEPS[asset.key.path[-1]](run)
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+            return Marked(run.target, Mark.open(run.place, mark_id).record)
+
+    @contextmanager
+    def _few_tasks(self) -> Iterator[None]:
+        settings = self._spark.spark_session.conf
+        before = {name: settings.get(name, None) for name in _ONE_TASK}
+        for name, value in _ONE_TASK.items():
+            settings.set(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    settings.unset(name)
+                else:
+                    settings.set(name, value)

@@ -1,0 +1,154 @@
+"""Does the model find what it is there for? Plants one fault at a time in a copy of the code, and runs the model on it.
+
+    uv run python -m tests.property.planted            # all of them, a line each
+    uv run python -m tests.property.planted "same bytes"
+
+A fault that has to get past a second safeguard is planted in both, and its comment says so. The run is that of
+`tests/property/test_model.py` with 2,000 steps, the same ones every time, unless LAKEGC_MODEL_STEPS says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("lakegc_assets", "spark_resources", "tests", "pyproject.toml", "README.md")
+
+
+class Edit(NamedTuple):
+    file: str
+    before: str
+    after: str
+
+
+NO_CLOSING_READ = Edit(
+    "lakegc_assets/marking/expired_set.py", '    if notes.facts["unreferenced"]:\n', "    if False:\n"
+)
+FAULTS: Mapping[str, tuple[Edit, ...]] = {
+    # commits before what is staged; the recorded order is not looked at, nor are lists read once more at the end
+    "order of reads": (
+        Edit(
+            "lakegc_assets/assets.py",
+            "MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, ",
+            "MARK_ASSETS = [namespace_slices, retained_commits, committed_addresses, uncommitted_addresses, ",
+        ),
+        Edit("lakegc_assets/marking/run.py", "    check_order(run.mark.record, before=asset)\n", ""),
+        NO_CLOSING_READ,
+    ),
+    # the graph holds what branches reach
+    "dangling commits": (
+        Edit(
+            "lakegc_assets/marking/retained_commits.py",
+            "            graph[commit.id] = checked(commit)\n    return graph\n",
+            "            graph[commit.id] = checked(commit)\n"
+            "    reached, waiting = {}, [*run.lakefs.branches(run.partition.repository).values()]\n"
+            "    while waiting:\n"
+            "        if (one := graph.get(waiting.pop())) is not None and one.id not in reached:\n"
+            "            reached[one.id] = one\n"
+            "            waiting += one.parents\n"
+            "    return reached\n",
+        ),
+    ),
+    # the namespace as it is configured only, and what looks like another spelling of it is taken to be elsewhere
+    "path forms": (
+        Edit(
+            "spark_resources/entries.py",
+            "for root in (namespace.uri, *namespace.also):",
+            "for root in (namespace.uri,):",
+        ),
+        Edit(
+            "spark_resources/entries.py",
+            "for address in rest.filter(doubtful).to_pylist():",
+            "for address in ():",
+        ),
+    ),
+    # one reading of what is staged: not a second, no look at changed paths, none at the end
+    "double reading": (
+        Edit(
+            "lakegc_assets/marking/uncommitted_addresses.py",
+            'READINGS = ("first", "second")',
+            'READINGS = ("first",)',
+        ),
+        Edit(
+            "lakegc_assets/marking/uncommitted_addresses.py",
+            'SPELLINGS = ("first_spellings", "second_spellings")',
+            "SPELLINGS = ()",
+        ),
+        NO_CLOSING_READ,
+    ),
+    # the server's answers about equal sizes are not heard
+    "same bytes": (
+        Edit(
+            "lakegc_assets/mark.py",
+            '    return lambda df: df.transform(without(addresses)).join(doubtful, "size", "left_anti")\n',
+            "    return lambda df: df\n",
+        ),
+    ),
+    # what the server lists is retained, and nothing that only the rule retains
+    "union rule": (
+        Edit(
+            "lakegc_assets/retention.py",
+            "    return sorted(known.values(), key=lambda verdict: verdict.commit_id)\n\n\n# --- the rule",
+            "    found = [replace(one, retained=one.server_listed) if listed else one for one in known.values()]\n"
+            "    return sorted(found, key=lambda verdict: verdict.commit_id)\n\n\n# --- the rule",
+        ),
+    ),
+    # what moves at the end of a mark
+    "closing read": (NO_CLOSING_READ,),
+}
+
+
+def main(chosen: list[str]) -> int:
+    missed = 0
+    for name in chosen or list(FAULTS):
+        began = time.monotonic()
+        said = run(FAULTS[name])
+        steps, marks = (found_after(said, what) for what in ("steps", "marks"))
+        missed += steps is None
+        word = f"found after {steps} steps, at mark {marks}" if steps is not None else "NOT FOUND"
+        print(f"{name}: {word}, {time.monotonic() - began:.0f} s", flush=True)
+        if steps is None:
+            print(said[-3000:])
+    return missed
+
+
+def run(edits: tuple[Edit, ...]) -> str:
+    """What the model says about the code with these edits."""
+    with tempfile.TemporaryDirectory() as copy:
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, Path(copy, name), ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, copy)
+        for edit in edits:
+            plant(Path(copy, edit.file), edit)
+        command = [sys.executable, "-m", "pytest", "-x", "--timeout=0", "tests/property/test_model.py"]
+        variables = {"LAKEGC_MODEL_STEPS": "2000", **os.environ, "PYTHONPATH": copy}
+        done = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+
+def plant(file: Path, edit: Edit) -> None:
+    text = file.read_text(encoding="utf-8")
+    if text.count(edit.before) != 1:
+        raise SystemExit(f"{edit.file} has changed: {edit.before!r} is there {text.count(edit.before)} times")
+    file.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
+
+
+def found_after(said: str, what: str) -> str | None:
+    found = re.search(rf"([\d,]+) {what} to the first find", said)
+    return found.group(1) if found else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
