@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -36,24 +39,28 @@ class Outcome:
 
 
 class Lakegc:
-    """Runs the command line in this process, with one Spark session for all tests and a Dagster home of theirs."""
+    """Runs the command line in this process, with a Dagster home of the tests.
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], home: Path) -> None:
-        self._capsys, self._home = capsys, home
+    Its jobs share one Spark session, for starting one takes longer than most tests.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
 
     def __call__(self, settings: Mapping[str, str], *arguments: str) -> Outcome:
-        self._capsys.readouterr()
-        with environment(settings):
-            os.environ["DAGSTER_HOME"] = str(self._home)
-            code = cli.run(list(arguments))
-        return Outcome(code, *self._capsys.readouterr())
+        out, err = io.StringIO(), io.StringIO()
+        shared = functools.partial(launch.run_mark, resources=resources())
+        with environment(settings), redirect_stdout(out), redirect_stderr(err):
+            os.environ["DAGSTER_HOME"] = str(self.home)
+            with mock.patch.object(launch, "run_mark", shared):
+                code = cli.run(list(arguments))
+        return Outcome(code, out.getvalue(), err.getvalue())
 
 
-@pytest.fixture
-def lakegc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, dagster_home: Path) -> Lakegc:
-    """The command line. Its jobs share one Spark session, for starting one takes longer than most tests."""
-    monkeypatch.setattr(launch, "run_mark", functools.partial(launch.run_mark, resources=resources()))
-    return Lakegc(capsys, dagster_home)
+@pytest.fixture(scope="session")
+def lakegc(dagster_home: Path) -> Lakegc:
+    """The command line."""
+    return Lakegc(dagster_home)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lakegc_assets.marking.run import Target, find_target
-from lakegc_assets.terminal.words import console, harmless, size
+from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
@@ -44,9 +45,8 @@ class Server:
 def refuse_used_id(partition: Partition) -> None:
     """Raise `WrongUsage` where a mark of this id exists already, ours or the reference's."""
     target = Server.configured().target(partition.repository)
-    ids = {record.mark_id for record in marks(target.place)}
-    ids |= {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
-    if partition.mark_id in ids:
+    theirs = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
+    if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
             f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
             "the time. An unfinished mark can be gone on with in the Dagster UI."
@@ -62,6 +62,7 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
     return Mark.open(Server.configured().target(partition.repository).place, partition.mark_id).record
 
 
+@printing()
 def show_made(record: MarkRecord, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary(record), indent=1))
@@ -82,12 +83,12 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
             "kept, served or unclear",
             f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)",
         ),
-        ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}"),
+        ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing"),
         ("digest", record.digest or ""),
         ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
     )
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, cell(value))
     out = console()
     out.print(table)
     out.print(f"Nothing was deleted. Next: lakegc review {record.repository} {record.mark_id}", markup=False)
@@ -117,6 +118,7 @@ class Row:
     by: str
 
 
+@printing()
 def show_status(repository: str | None, *, as_json: bool) -> None:
     server = Server.configured()
     names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
@@ -139,11 +141,11 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
         held = "" if row.expired_bytes is None else size(row.expired_bytes)
-        table.add_row(row.repository, harmless(row.mark_id), row.state, row.made, count, held, harmless(row.by))
+        table.add_row(row.repository, cell(row.mark_id), row.state, row.made, count, held, cell(row.by))
     out = console()
     out.print(table if rows else "No marks yet. 'lakegc mark REPO' makes one.")
     for name, message in trouble:
-        out.print(f"{name}: {message}", markup=False)
+        out.print(Text(f"{name}: {harmless(message)}"), soft_wrap=True)
 
 
 def rows_of(target: Target, repository: str) -> Iterator[Row]:

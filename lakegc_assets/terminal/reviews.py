@@ -17,13 +17,14 @@ from rich.table import Table
 
 from lakegc_assets.marking.run import Target
 from lakegc_assets.terminal.marks import open_mark
-from lakegc_assets.terminal.words import age, console, harmless, size
+from lakegc_assets.terminal.words import age, cell, console, harmless, printing, size
 from spark_resources.datasets import open_dataset, read_file
 from spark_resources.marks import MarkRecord, asset_folder
 from spark_resources.model import EXPIRED_OBJECTS
 
 AGES = (("under a day", 1), ("under a week", 7), ("under a month", 30), ("under a year", 365), ("older", 10**6))
 PREFIXES_SHOWN = 10
+KINDS = {"reason": "Why", "age": "Age", "prefix": "Under"}
 
 
 @dataclass(slots=True)
@@ -32,8 +33,8 @@ class Totals:
 
     objects: int = 0
     bytes: int = 0
-    by: dict[str, Counter[str]] = field(default_factory=dict)
-    bytes_by: dict[str, Counter[str]] = field(default_factory=dict)
+    by: dict[str, Counter[str]] = field(default_factory=lambda: {what: Counter() for what in KINDS})
+    bytes_by: dict[str, Counter[str]] = field(default_factory=lambda: {what: Counter() for what in KINDS})
 
     def add(self, table: pa.Table, now: datetime) -> None:
         self.objects += table.num_rows
@@ -47,11 +48,11 @@ class Totals:
         self._count("age", table, labels)
 
     def _count(self, what: str, table: pa.Table, labels: Any) -> None:
-        grouped = pa.table({"label": labels, "size": table.column("size")}).group_by("label")
+        grouped = pa.table({"label": labels, "size": table.column("size")}).group_by("label", use_threads=False)
         counted = grouped.aggregate([("size", "count"), ("size", "sum")])
         for row in counted.to_pylist():
-            self.by.setdefault(what, Counter())[row["label"]] += row["size_count"]
-            self.bytes_by.setdefault(what, Counter())[row["label"]] += row["size_sum"]
+            self.by[what][row["label"]] += row["size_count"]
+            self.bytes_by[what][row["label"]] += row["size_sum"]
 
 
 def expired_tables(target: Target, record: MarkRecord) -> Iterator[pa.Table]:
@@ -62,6 +63,7 @@ def expired_tables(target: Target, record: MarkRecord) -> Iterator[pa.Table]:
         yield read_file(target.place, folder, file, EXPIRED_OBJECTS)
 
 
+@printing()
 def show(repository: str, mark_id: str, *, every: bool, form: str) -> None:
     target, record = open_mark(repository, mark_id)
     if every:
@@ -77,32 +79,35 @@ def show(repository: str, mark_id: str, *, every: bool, form: str) -> None:
 
 
 def show_totals(record: MarkRecord, totals: Totals) -> None:
-    out = console()
-    share = 100 * totals.objects / record.counts["candidates"] if record.counts.get("candidates") else 0.0
+    out, candidates = console(), record.counts.get("candidates", 0)
+    mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
+    if not totals.objects:
+        out.print(f"{mark}: nothing may go, of {candidates:,} objects.", markup=False)
+        return
+    share = 100 * totals.objects / candidates if candidates else 0.0
     out.print(
-        f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}: {totals.objects:,} of "
-        f"{record.counts['candidates']:,} objects ({share:.1f} %), {size(totals.bytes)} may go.",
+        f"{mark}: {totals.objects:,} of {candidates:,} objects ({share:.1f} %), {size(totals.bytes)} may go.",
         markup=False,
     )
-    for what, heading in (("reason", "Why"), ("age", "Age"), ("prefix", "Under")):
+    for what, heading in KINDS.items():
         table = Table(title=f"By {what}", title_justify="left")
         table.add_column(heading)
         table.add_column("objects", justify="right")
         table.add_column("bytes", justify="right")
-        counted = totals.by.get(what, Counter())
+        counted = totals.by[what]
         for label, count in counted.most_common(PREFIXES_SHOWN):
-            table.add_row(readable(label), f"{count:,}", size(totals.bytes_by[what][label]))
+            table.add_row(cell(readable(what, label)), f"{count:,}", size(totals.bytes_by[what][label]))
         if len(counted) > PREFIXES_SHOWN:
             table.add_row(f"… and {len(counted) - PREFIXES_SHOWN:,} more", "", "")
         out.print(table)
     out.print(f"Every object: lakegc review {record.repository} {record.mark_id} --list", markup=False)
 
 
-def readable(label: str) -> str:
-    reason, tab, branch = label.partition("\t")
-    return harmless(
-        f"{reason}, by the rule of {branch or 'dangling commits'}" if tab and "commits" in reason else reason or "/"
-    )
+def readable(what: str, label: str) -> str:
+    if what != "reason":
+        return label or "/"
+    reason, _, branch = label.partition("\t")
+    return f"{reason}, by the rule of {branch or 'dangling commits'}" if "commits" in reason else reason
 
 
 def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
@@ -116,12 +121,20 @@ def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
         "bytes": totals.bytes,
         **{
             f"by_{what}": [
-                {what: label.replace("\t", " / "), "objects": count, "bytes": totals.bytes_by[what][label]}
+                {**named(what, label), "objects": count, "bytes": totals.bytes_by[what][label]}
                 for label, count in counted.most_common()
             ]
             for what, counted in totals.by.items()
         },
     }
+
+
+def named(what: str, label: str) -> dict[str, str | None]:
+    """What a label stands for; a reason has the branch whose rule decided beside it."""
+    if what != "reason":
+        return {what: label}
+    reason, _, branch = label.partition("\t")
+    return {"reason": reason, "branch": branch or None}
 
 
 def list_objects(target: Target, record: MarkRecord, form: str) -> None:
@@ -131,7 +144,8 @@ def list_objects(target: Target, record: MarkRecord, form: str) -> None:
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
-        writer.writerows([as_cell(row[name]) for name in names] for row in rows)
+        shown = harmless if sys.stdout.isatty() else str  # a file gets every key as it is, a screen can't take them all
+        writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
     elif form == "json":
         separator = "["
         for row in rows:
@@ -139,18 +153,21 @@ def list_objects(target: Target, record: MarkRecord, form: str) -> None:
             separator = ","
         print("\n]" if separator == "," else "[]")
     else:
+        row = None
         for row in rows:
             print(
                 f"{size(row['size']):>10}  {age(record.start - row['modified']):>10}  "
                 f"{harmless(row['address'])}  ({row['reason']})"
             )
+        if row is None:
+            print("Nothing may go.")
 
 
 def as_json(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def as_cell(value: object) -> object:
+def as_cell(value: object) -> str:
     """A CSV cell that no spreadsheet takes for a formula."""
-    value = as_json(value)
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    text = "" if value is None else str(as_json(value))
+    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
+from rich.text import Text
 
 NOT_A_TERMINAL = 130
 
@@ -14,6 +18,17 @@ NOT_A_TERMINAL = 130
 def console() -> Console:
     """Standard output; wide enough for tables where it isn't a terminal."""
     return Console() if sys.stdout.isatty() else Console(width=NOT_A_TERMINAL)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Around what prints: where the reader went away, as `head` does, it stops, and Python has nothing left to say."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def size(count: int) -> str:
@@ -34,6 +49,11 @@ def age(span: timedelta) -> str:
             count = seconds // length
             return f"{count} {unit}{'s' if count != 1 else ''}"
     return f"{seconds} second{'s' if seconds != 1 else ''}"
+
+
+def cell(name: str) -> Text:
+    """A name from outside as a table's cell: shown harmlessly, and brackets in it are brackets, not colours."""
+    return Text(harmless(name))
 
 
 def harmless(name: str) -> str:

@@ -1,0 +1,98 @@
+"""Two marks that all these tests look at: one of a repository full of hostile keys, one that finds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.model import Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from tests.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
+from tests.marking import target_of
+
+__all__ = ["dagster_home", "lakegc"]
+
+# Keys that no list of files, no terminal, no markup and no spreadsheet takes as they are; those that a line can hold,
+# and those that it can't.
+ON_A_LINE = {
+    "data/s/\x1b[31mred\x1b[0m",
+    "data/s/bell\x07 and back\x08",
+    "data/s/\x9b31m",
+    "data/s/\u202egnp.evil",
+    "data/[/red]/closed",
+    "data/[bold red]/opened",
+    "data/s/:smile:",
+    'data/s/"quoted", and more',
+    "data/tab\there/a",
+    "=1+1",
+    "-rf",
+}
+NOT_ON_A_LINE = {"data/s/two\nlines", "data/s/\r", "data/s/blank ", "data/s/\u2028", "#comment"}
+HOSTILE = ON_A_LINE | NOT_ON_A_LINE
+SECRETS = {"s3_secret_access_key": "a-key-for-nobodys-eyes", "s3_session_token": "a-token-for-nobodys-eyes"}
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A repository and what making its mark `m1` showed."""
+
+    sandbox: Sandbox
+    repository: str
+    settings: dict[str, str]
+    made: Outcome
+
+    @property
+    def folder(self) -> Path:
+        """The namespace's folder."""
+        return self.sandbox.local_path / self.repository
+
+    @property
+    def place(self) -> Any:
+        return target_of(self.sandbox.settings, self.repository).place
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hostile(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
+    """An object that only an expired commit of main has, and one under each hostile key that nothing refers to."""
+    lake, now = sandbox.create("hostile"), sandbox.now()
+    lake.put("main", "a", b"first version")
+    lake.commit("main", "first", date=now - timedelta(days=60))
+    lake.put("main", "a", b"second")
+    lake.commit("main", "second", date=now - timedelta(days=50))
+    lake.put("main", "staged", b"staged")
+    set_rules(lake, Rules(30))
+    for key in HOSTILE:
+        file = sandbox.local_path / "hostile" / key
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"garbage")
+    settings = {**sandbox.settings, "s3_access_key_id": "AKIA", **SECRETS}
+    made = lakegc(settings, "mark", "hostile", "--mark-id", "m1", "--format", "json", *NO_AGE)
+    return Marked(sandbox, "hostile", settings, made)
+
+
+@pytest.fixture(scope="session")
+def still(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
+    """A repository in which nothing may go."""
+    lake = sandbox.create("still")
+    lake.put("main", "a", b"a")
+    lake.commit("main", "first")
+    made = lakegc(sandbox.settings, "mark", "still", "--mark-id", "m1", *NO_AGE)
+    return Marked(sandbox, "still", sandbox.settings, made)
+
+
+@pytest.fixture(scope="session")
+def pond(sandbox: Sandbox) -> str:
+    """A repository without marks."""
+    return sandbox.create("pond").id

@@ -1,0 +1,149 @@
+"""`lakegc demo` as somebody runs it who has nothing yet, and what it tells them to type next."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from spark_resources.session import QUICK_START
+from tests.command_line import Lakegc
+
+LAKEGC = str(Path(sys.executable).with_name("lakegc"))
+SECRET = "a-spark-key-for-nobodys-eyes"
+LIMIT_S = 240
+
+
+def fresh(home: Path) -> dict[str, str]:
+    """The environment of somebody without settings, but with the caches that this machine has already."""
+    ours = ("LAKEGC_", "LAKECTL_", "AWS_", "DAGSTER_", "XDG_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return {
+        **kept,
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),
+        "TMPDIR": str(home.parent),
+    }
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo printed, and the folder of its sandbox."""
+
+    home: Path
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def folder(self) -> Path:
+        (found,) = re.findall(r"lakegc sandbox up --folder (.+)", self.done.stdout)
+        return Path(found)
+
+    def table(self, title: str) -> list[list[str]]:
+        """The rows of one of its tables, cell by cell."""
+        rows = self.done.stdout.split(title)[1].split("└")[0].splitlines()
+        return [[cell.strip() for cell in row.strip("│").split("│")] for row in rows if row.startswith("│")]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo, run with an empty home folder."""
+    home = tmp_path_factory.mktemp("nobody") / "home"
+    home.mkdir()
+    conf = json.dumps({**QUICK_START, "spark.hadoop.fs.s3a.secret.key": SECRET})
+    env = {**fresh(home), "LAKEGC_SPARK_CONF": conf}
+    done = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return Demo(home, done)
+
+
+def test_the_documented_example_ends_in_another_set(demo: Demo) -> None:
+    """Six objects expire: five versions of the file that was always overwritten, and one that dev deleted again."""
+    assert demo.done.returncode == 0, demo.done.stderr
+    paths = sorted(row[0] for row in demo.table("Expired objects"))
+    addresses = [row[3] for row in demo.table("Expired objects")]
+
+    assert paths == ["dev/added-03-14.txt", *["overwritten-every-time.txt"] * 5]
+    assert all((demo.folder / "objects/worked-example" / address).is_file() for address in addresses)
+    assert "\n6 of 20 objects may go (" in demo.done.stdout
+
+
+def test_a_commit_gets_another_verdict(demo: Demo) -> None:
+    """Of the documented commits main's 03-09, 03-12, 03-18, merge and 03-26 are retained, and dev's 03-23."""
+    verdicts = {row[1]: (row[0], row[2]) for row in demo.table("Commits")}
+
+    assert {name for name, (_, verdict) in verdicts.items() if verdict == "retained"} == {
+        "main: 2022-03-09",
+        "main: 2022-03-12",
+        "main: 2022-03-18",
+        "merge of dev",
+        "main: 2022-03-26",
+        "dev: 2022-03-23",
+    }
+    assert {name for name, (_, verdict) in verdicts.items() if verdict == "expired"} == {
+        "Repository created",
+        "main: 2022-02-27",
+        "main: 2022-03-01",
+        "dev: 2022-03-14",
+        "dev: 2022-03-16",
+        "dev: 2022-03-20",
+    }
+    assert all(name.endswith(day) for name, (day, _) in verdicts.items() if ": " in name)
+
+
+def test_the_demo_leaves_traces(demo: Demo) -> None:
+    """All that the demo writes is in its sandbox's folder, no secret of the environment is among it or was printed."""
+    files = [path for path in demo.folder.rglob("*") if path.is_file()]
+
+    assert list(demo.home.iterdir()) == []
+    assert SECRET not in demo.done.stdout + demo.done.stderr
+    assert [str(path) for path in files if SECRET.encode() in path.read_bytes()] == []
+    assert all(line.startswith("lakegc: [") for line in demo.done.stderr.splitlines())
+
+
+def printed_until(process: subprocess.Popen[bytes], words: str) -> str:
+    """What a process prints, up to these words. Fails where it ends, or takes too long."""
+    assert process.stdout is not None
+    text, limit = "", time.monotonic() + LIMIT_S
+    while words not in text:
+        assert select.select([process.stdout], [], [], max(0, limit - time.monotonic()))[0], text
+        piece = os.read(process.stdout.fileno(), 65536).decode()
+        assert piece, text
+        text += piece
+    return text
+
+
+def settings_in(text: str) -> Mapping[str, str]:
+    """The settings that are printed for other terminals, by their names."""
+    return {name.lower(): value for name, value in re.findall(r"^  export LAKEGC_(\w+)=(\S+)$", text, re.MULTILINE)}
+
+
+def test_what_to_type_next_does_not_work(demo: Demo, lakegc: Lakegc) -> None:
+    """The sandbox serves where it says, its settings lead to the mark, and Ctrl-C ends it."""
+    command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
+    with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            settings = settings_in(printed_until(process, "Ctrl-C ends it"))
+            with urllib.request.urlopen(f"{settings['endpoint_url']}/api/v1/healthcheck", timeout=60) as answer:
+                assert answer.status < 300
+            listed = lakegc(settings, "review", "worked-example", "demo", "--list")
+            totals = json.loads(lakegc(settings, "review", "worked-example", "--format", "json").out)
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+
+    assert set(settings) == {"endpoint_url", "access_key_id", "secret_access_key", "local_path"}
+    assert len(listed.out.splitlines()) == totals["objects"] == 6
+    assert (process.returncode, errors) == (0, b"")
+    assert rest.decode().strip().endswith("stopped")

@@ -1,0 +1,301 @@
+"""What `lakegc mark` and `lakegc review` show of a mark: to people, to scripts, and to nobody."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unicodedata
+from contextlib import redirect_stdout
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakegc_assets.terminal import reviews
+from lakegc_assets.terminal.words import harmless
+from spark_resources.marks import Mark, MarkRecord, mark_folder
+from spark_resources.model import MarkState
+from tests.command_line import Lakegc
+from tests.commands.conftest import HOSTILE, NOT_ON_A_LINE, SECRETS, Marked
+from tests.marking import environment, quick_environment
+
+GC = "_lakefs/retention/gc"
+
+
+def check_harmless(shown: str) -> None:
+    """Check that nothing in it moves a cursor, changes a colour, or turns a line around."""
+    strange = {char for char in shown if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+
+    assert strange <= {"\n"}
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+def test_a_script_gets_more_than_the_document(hostile: Marked) -> None:
+    """With --format json there is exactly one JSON document on stdout, and progress on stderr."""
+    found = json.loads(hostile.made.out)
+
+    assert hostile.made.code == 0
+    assert (found["mark_id"], found["repository"], found["state"]) == ("m1", "hostile", "marked")
+    assert (found["counts"]["expired"], found["counts"]["candidates"]) == (len(HOSTILE) + 1, len(HOSTILE) + 3)
+    assert all(line.startswith("lakegc: [") for line in hostile.made.err.splitlines())
+    check_harmless(hostile.made.out)
+    check_harmless(hostile.made.err)
+
+
+def test_a_person_is_not_told_that_nothing_goes(still: Marked) -> None:
+    """A person sees what was listed, what is live, that nothing may go or was deleted, and what to do next."""
+    shown = still.made.out
+
+    assert still.made.code == 0
+    for words in ("Mark m1 of still", "1 objects, 1 B", "1 in 1 ranges of 2 retained commits"):
+        assert words in shown
+    assert ["may go", "nothing"] in [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in shown.split("\n")
+    ]
+    assert shown.endswith("Nothing was deleted. Next: lakegc review still m1\n")
+
+
+def test_a_secret_is_written_down(hostile: Marked, lakegc: Lakegc) -> None:
+    """No secret is shown, written to the namespace, or recorded in Dagster: metadata, events and logs included."""
+    secrets = [*SECRETS.values(), hostile.settings["secret_access_key"]]
+    files = [path for root in (hostile.folder, lakegc.home) for path in root.rglob("*") if path.is_file()]
+    reviewed = [lakegc(hostile.settings, *command) for command in (("review", "hostile"), ("status",))]
+    refused = lakegc({**hostile.settings, "secret_access_key": "a-wrong-secret"}, "status")
+
+    refused.stopped(1)
+    assert {path.name for path in files} >= {"mark.json", "history.db"} or any(path.suffix == ".db" for path in files)
+    for secret in (*secrets, "a-wrong-secret"):
+        assert [str(path) for path in files if secret.encode() in path.read_bytes()] == []
+        for outcome in (hostile.made, refused, *reviewed):
+            assert secret not in outcome.out + outcome.err
+
+
+def test_the_reference_could_sweep_the_mark(hostile: Marked) -> None:
+    """Its layouts hold the expired set; what no line can hold is counted and not in the text; no summary is there."""
+    folder = hostile.folder / GC / "unified/m1"
+    text = "".join(path.read_bytes().decode() for path in (folder / "deleted.text").glob("*.txt")).split("\n")
+    deleted = {
+        row for path in (folder / "deleted").glob("*.parquet") for row in pq.read_table(path)["address"].to_pylist()
+    }
+    expired = {row["address"] for row in json.loads(lakegc_list(hostile, "json"))}
+    found = json.loads(hostile.made.out)["steps"]["expired_set"]["facts"]
+
+    assert deleted == expired
+    assert set(text) - {""} == expired - NOT_ON_A_LINE
+    assert found["not_in_text"] == len(NOT_ON_A_LINE)
+    assert {path.name for path in folder.iterdir()} == {"deleted", "deleted.text"}
+
+
+def test_a_used_id_is_used_again(hostile: Marked, lakegc: Lakegc) -> None:
+    """An id that is in use, by a record that can be read or not, is refused before anything is done."""
+    damaged = hostile.folder / GC / "lakegc/damaged/mark.json"
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"{")
+    try:
+        for mark_id in ("m1", "damaged"):
+            lakegc(hostile.settings, "mark", "hostile", "--mark-id", mark_id).stopped(
+                2, f"mark id {mark_id} is in use in hostile. Choose another"
+            )
+    finally:
+        shutil.rmtree(damaged.parent)
+
+
+# --- looking at one -------------------------------------------------------------------------------------------------
+
+
+def lakegc_list(marked: Marked, form: str) -> str:
+    """What `review --list` prints in a form."""
+    out = io.StringIO()
+    with environment(marked.settings), redirect_stdout(out):
+        reviews.show(marked.repository, "m1", every=True, form=form)
+    return out.getvalue()
+
+
+def test_totals_hide_an_object(hostile: Marked, lakegc: Lakegc) -> None:
+    """Totals say how much may go, why, how old, under what, and how to see every object; no name is a style."""
+    shown = lakegc(hostile.settings, "review", "hostile", "m1").out
+
+    count = len(HOSTILE) + 1
+    assert shown.startswith(f"Mark m1 of hostile, marked, scope unified: {count} of {count + 2} objects (")
+    for words in (
+        "By reason",
+        "only expired commits refer to it, by the rule of main",
+        "no commit and no staged change refers to it",
+        "By age",
+        "under a day",
+        "By prefix",
+        "data/[/",
+        "data/[bold red]/",
+        "data/tab\\there/",
+        "Every object: lakegc review hostile m1 --list",
+    ):
+        assert words in shown
+    check_harmless(shown)
+
+
+def test_totals_of_scripts_do_not_add_up(hostile: Marked, lakegc: Lakegc) -> None:
+    """As JSON, totals are one document, in which each way of counting adds up to the whole, by exact names."""
+    found = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
+
+    whole = (len(HOSTILE) + 1, len(b"garbage") * len(HOSTILE) + len(b"first version"))
+    assert (found["objects"], found["bytes"], found["candidates"]) == (*whole, whole[0] + 2)
+    for by in ("by_reason", "by_age", "by_prefix"):
+        assert (sum(row["objects"] for row in found[by]), sum(row["bytes"] for row in found[by])) == whole
+    assert {(row["reason"], row["branch"], row["objects"]) for row in found["by_reason"]} == {
+        ("only expired commits refer to it", "main", 1),
+        ("no commit and no staged change refers to it", None, len(HOSTILE)),
+    }
+    assert {"data/[/", "data/tab\there/", "data/s/", ""} <= {row["prefix"] for row in found["by_prefix"]}
+    assert found["digest"] == json.loads(hostile.made.out)["digest"]
+
+
+def test_a_key_takes_over_the_screen(hostile: Marked) -> None:
+    """In the list for people each object is one line, and what could move the cursor is escaped."""
+    lines = lakegc_list(hostile, "table").splitlines()
+
+    check_harmless("".join(lines))
+    assert len(lines) == len(HOSTILE) + 1
+    for key in HOSTILE:
+        assert [line for line in lines if f"  {harmless(key)}  (no commit and no staged change" in line]
+
+
+def test_a_script_gets_another_key(hostile: Marked) -> None:
+    """In the lists for scripts every key is itself; only what a spreadsheet would run has a quote before it."""
+    as_json = json.loads(text := lakegc_list(hostile, "json"))
+    as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
+
+    check_harmless(text)
+    keys = {row["address"] for row in as_json if row["branch"] is None}
+    assert keys == HOSTILE
+    assert {row["address"] for row in as_csv if not row["branch"]} == {
+        *(HOSTILE - {"=1+1", "-rf"}), "'=1+1", "'-rf"
+    }  # fmt: skip
+    (expired,) = (row for row in as_json if row["branch"])
+    assert (expired["size"], expired["branch"]) == (len(b"first version"), "main")
+    assert [{name: str(value) for name, value in expired.items()}] == [row for row in as_csv if row["branch"]]
+
+
+def test_csv_takes_over_the_screen(hostile: Marked) -> None:
+    """On a screen, CSV is as harmless as the list for people."""
+
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    with environment(hostile.settings), redirect_stdout(Screen()) as screen:
+        reviews.show("hostile", "m1", every=True, form="csv")
+
+    check_harmless(screen.getvalue().replace("\r\n", "\n"))
+    assert harmless("data/s/two\nlines") in screen.getvalue()
+
+
+def test_an_empty_result_is_silence(still: Marked, lakegc: Lakegc) -> None:
+    """That nothing may go is said, in every form."""
+
+    def shown(*options: str) -> str:
+        return lakegc(still.settings, "review", "still", *options).out
+
+    totals = json.loads(shown("--format", "json"))
+    assert shown() == "Mark m1 of still, marked, scope unified: nothing may go, of 1 objects.\n"
+    assert shown("--list") == "Nothing may go.\n"
+    assert shown("--list", "--format", "csv") == "address,size,modified,reason,branch,until\r\n"
+    assert json.loads(shown("--list", "--format", "json")) == []
+    assert (totals["objects"], totals["bytes"], totals["candidates"]) == (0, 0, 1)
+    assert [totals[by] for by in ("by_reason", "by_age", "by_prefix")] == [[], [], []]
+
+
+def test_csv_of_totals_is_something_else(still: Marked, lakegc: Lakegc) -> None:
+    """CSV is a form of lists; for totals it is refused, with what to add."""
+    lakegc(still.settings, "review", "still", "--format", "csv").stopped(2, "add --list, or take json")
+
+
+# --- which one ------------------------------------------------------------------------------------------------------
+
+
+def copied(marked: Marked, mark_id: str, record: MarkRecord) -> Path:
+    """Another mark with the same files and this record."""
+    folder = marked.folder / mark_folder(mark_id)
+    shutil.copytree(marked.folder / mark_folder("m1"), folder)
+    (folder / "mark.json").write_bytes(replace(record, mark_id=mark_id).to_json())
+    return folder
+
+
+def test_latest_is_the_last_id(hostile: Marked, lakegc: Lakegc) -> None:
+    """The latest mark is the finished one that began last, whatever ids say; it is also what no id means."""
+    record = Mark.open(hostile.place, "m1").record
+    folders = [
+        copied(hostile, "z-older", replace(record, start=record.start - timedelta(days=1))),
+        copied(hostile, "a-newer", replace(record, start=record.start + timedelta(days=1))),
+        copied(hostile, "b-unfinished", replace(record, start=record.start + timedelta(days=2), finished=None)),
+    ]
+    try:
+        for which in ((), ("latest",)):
+            found = json.loads(lakegc(hostile.settings, "review", "hostile", *which, "--format", "json").out)
+
+            assert found["mark_id"] == "a-newer"
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder)
+
+
+def test_a_mark_that_is_not_there_is_an_empty_one(hostile: Marked, pond: str, lakegc: Lakegc) -> None:
+    """An unknown repository or mark, and a latest one where there is none, are said to be so, with what to do next."""
+    settings = hostile.settings
+
+    lakegc(settings, "review", "nowhere", "m1").stopped(1, "nowhere")
+    lakegc(settings, "review", "hostile", "m7").stopped(1, "there is no mark m7 in", "'lakegc status' lists the marks")
+    lakegc(settings, "review", "hostile", "../m1").stopped(2, "'../m1' can't be a mark id")
+    lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. 'lakegc mark pond' makes one.")
+
+
+@pytest.mark.parametrize(("state", "why"), [(MarkState.FAILED, "the store was away"), (MarkState.MARKING, None)])
+def test_an_unfinished_mark_is_reviewed(hostile: Marked, lakegc: Lakegc, state: MarkState, why: str | None) -> None:
+    """A mark that isn't finished shows no objects, but why it stopped."""
+    record = Mark.open(hostile.place, "m1").record
+    folder = copied(hostile, "stopped", replace(record, state=state, failure=why, finished=None, digest=None))
+    try:
+        outcome = lakegc(hostile.settings, "review", "hostile", "stopped", "--list")
+    finally:
+        shutil.rmtree(folder)
+
+    outcome.stopped(2, f"mark stopped of hostile is not finished ({state}){': ' + why if why else ''}")
+
+
+def test_a_changed_mark_is_reviewed(hostile: Marked, lakegc: Lakegc) -> None:
+    """An expired set whose files were changed after it was written isn't shown."""
+    folder = copied(hostile, "changed", Mark.open(hostile.place, "m1").record)
+    (file,) = (folder / "expired_set").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    try:
+        outcome = lakegc(hostile.settings, "review", "hostile", "changed")
+    finally:
+        shutil.rmtree(folder)
+
+    outcome.stopped(3, file.name, "isn't the file that was written")
+
+
+# --- readers that go away -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [("--list",), ()], ids=" ".join)
+def test_a_reader_that_goes_away_is_a_fault(hostile: Marked, options: tuple[str, ...]) -> None:
+    """Where `head` has seen enough, lakegc ends without a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "lakegc_assets.cli", "review", "hostile", "m1", *options]
+    env = {**os.environ, **quick_environment(hostile.settings)}
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=env, timeout=120, check=False)
+    finally:
+        os.close(writing)
+
+    assert (done.stderr, done.returncode) == (b"", 1)

@@ -1,0 +1,156 @@
+"""What `lakegc status` shows: every mark with its true state, and what couldn't be looked at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.lease import LEASE_KEY, LEASE_TIME, Holder
+from spark_resources.marks import Mark, mark_folder
+from spark_resources.model import MarkState
+from tests.command_line import Lakegc
+from tests.commands.conftest import Marked
+from tests.commands.test_marks import check_harmless
+
+UNIFIED = "_lakefs/retention/gc/unified"
+
+
+def states(lakegc: Lakegc, settings: dict[str, str], *repository: str) -> dict[str, dict[str, Any]]:
+    """The marks that the JSON form tells of, by repository and id."""
+    found = json.loads(lakegc(settings, "status", *repository, "--format", "json").out)
+    return {f"{row['repository']} {row['mark_id']}": row for row in found["marks"]}
+
+
+@pytest.fixture
+def written(still: Marked) -> Iterator[list[Path]]:
+    """Folders that a test made in the namespace, gone afterwards."""
+    made: list[Path] = []
+    yield made
+    for folder in made:
+        shutil.rmtree(folder)
+
+
+def another(still: Marked, written: list[Path], mark_id: str, **changes: Any) -> None:
+    """A record like that of the finished mark, but for these changes."""
+    folder = still.folder / mark_folder(mark_id)
+    folder.mkdir()
+    written.append(folder)
+    record = replace(Mark.open(still.place, "m1").record, mark_id=mark_id, **changes)
+    (folder / "mark.json").write_bytes(record.to_json())
+
+
+def reference(still: Marked, written: list[Path], mark_id: str) -> Path:
+    """A mark as the reference collector leaves it, without its summary."""
+    folder = still.folder / UNIFIED / mark_id
+    (folder / "deleted").mkdir(parents=True)
+    written.append(folder)
+    (folder / "deleted" / "part-0.parquet").touch()
+    return folder
+
+
+def test_a_mark_of_another_repository_is_left_out(hostile: Marked, still: Marked, pond: str, lakegc: Lakegc) -> None:
+    """Without a repository, the marks of all are listed; with one, those of it alone, for people and for scripts."""
+    every = states(lakegc, still.settings)
+    shown, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
+
+    assert set(every) == {"hostile m1", "still m1"}
+    assert set(states(lakegc, still.settings, "still")) == {"still m1"}
+    assert (every["still m1"]["state"], every["still m1"]["expired"], every["still m1"]["expired_bytes"]) == (
+        "marked", 0, 0
+    )  # fmt: skip
+    assert all(name in shown for name in ("Marks", "hostile", "still", "m1", "marked"))
+    assert "hostile" not in of_one
+
+
+def test_no_marks_are_silence(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
+    """That there are no marks is said, with what makes one."""
+    assert lakegc(hostile.settings, "status", pond).out == "No marks yet. 'lakegc mark REPO' makes one.\n"
+    assert states(lakegc, hostile.settings, pond) == {}
+
+
+def test_a_mark_that_stopped_looks_finished(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """A mark that stopped is failed, one that nobody works on any more, too; one that is worked on is marking."""
+    unfinished: dict[str, Any] = {"finished": None, "digest": None, "counts": {}}
+    another(still, written, "broke", state=MarkState.FAILED, failure="the store was away", **unfinished)
+    another(still, written, "killed", state=MarkState.MARKING, **unfinished)
+    another(still, written, "at-work", state=MarkState.MARKING, **unfinished)
+    store = still.place.store()
+    before = store.read(LEASE_KEY)
+    store.write(LEASE_KEY, Holder("someone", "at-work", "t", store.now() + LEASE_TIME).to_json())
+    try:
+        found = states(lakegc, still.settings, "still")
+    finally:
+        store.write(LEASE_KEY, before)
+
+    assert {name: row["state"] for name, row in found.items()} == {
+        "still m1": "marked",
+        "still broke": "failed",
+        "still killed": "failed (interrupted)",
+        "still at-work": "marking",
+    }
+    assert [found[f"still {name}"]["expired"] for name in ("broke", "killed", "at-work")] == [None] * 3
+
+
+def test_a_mark_of_the_reference_is_overlooked(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """Marks of the reference collector are listed beside ours; ours aren't listed again as its."""
+    finished = reference(still, written, "theirs")
+    (finished / "summary.json").write_text('{"success":true,"num_deleted_objects":7}')
+    reference(still, written, "stopped")
+
+    found = states(lakegc, still.settings, "still")
+
+    assert set(found) == {"still m1", "still theirs", "still stopped"}
+    assert (found["still theirs"]["state"], found["still theirs"]["expired"]) == ("marked", 7)
+    assert "marked" not in found["still stopped"]["state"]
+    assert all("reference" in found[f"still {name}"]["by"] for name in ("theirs", "stopped"))
+
+
+def test_a_name_takes_over_the_screen(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """What others could choose, an id of a folder or who made a mark, is shown harmlessly and in brackets as it is."""
+    reference(still, written, "\x1b[31m[bold]x")
+    another(still, written, "odd", by="[/nobody]\x1b]0;title\x07")
+
+    shown = lakegc(still.settings, "status", "still").out
+
+    check_harmless(shown)
+    assert "\\x1b[31m[bold]x" in shown
+    assert "[/nobody]\\x1b]0;title\\x07" in shown
+
+
+def test_one_broken_repository_hides_the_others(hostile: Marked, still: Marked, lakegc: Lakegc) -> None:
+    """A repository whose marks can't be read is named with the reason, and the others are listed; alone, it fails."""
+    folder = still.folder / mark_folder("damaged")
+    folder.mkdir()
+    (folder / "mark.json").write_bytes(b"\x1b[2J")
+    try:
+        shown = lakegc(still.settings, "status")
+        found = json.loads(lakegc(still.settings, "status", "--format", "json").out)
+        alone = lakegc(still.settings, "status", "still")
+    finally:
+        shutil.rmtree(folder)
+
+    check_harmless(shown.out)
+    assert (shown.code, [row["repository"] for row in found["marks"]]) == (0, ["hostile"])
+    assert "still: " in shown.out
+    assert "damaged/mark.json can't be read as a mark's record" in found["unreadable"]["still"]
+    alone.stopped(3, "damaged/mark.json can't be read as a mark's record")
+
+
+def test_an_unknown_repository_has_no_marks(still: Marked, lakegc: Lakegc) -> None:
+    """Asking for a repository that isn't there is an error, not an empty list."""
+    lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
+
+
+def test_a_time_is_told_in_another_zone(still: Marked, lakegc: Lakegc) -> None:
+    """When a mark was made is told in UTC, by the store's clock."""
+    record = Mark.open(still.place, "m1").record
+
+    assert states(lakegc, still.settings, "still")["still m1"]["made"] == f"{record.start:%Y-%m-%d %H:%M:%S}"
+    assert record.start.utcoffset() == timedelta(0)
