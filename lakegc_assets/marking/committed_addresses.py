@@ -21,7 +21,7 @@ from spark_resources.entries import (
     write_addresses,
 )
 from spark_resources.errors import DamagedData
-from spark_resources.executors import on_executor
+from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.marks import asset_folder
 from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
 
@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "committed_addresses"
-ADDRESSES_PART, RANGES_PART = "addresses", "ranges"
+ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
 
 
 def read_ranges(run: MarkRun) -> None:
     """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
 
     For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
-    is committed, it is every range table under `_lakefs/` (formats §6).
+    is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
+    counts where it is stored, and may be gone, since an earlier sweep took what had expired.
     """
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
@@ -48,30 +49,52 @@ def read_ranges(run: MarkRun) -> None:
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
         notes.wrote(manifest, RANGES_PART)
         refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
-        entries = pc.sum(refs.column("entries")).as_py() or 0
-        run.say(f"reading {manifest.rows:,} ranges with {entries:,} entries")
-        folder = asset_folder(run.mark.record.mark_id, ASSET, ADDRESSES_PART)
-        tasks = row_tasks(run.spark(), refs, batch=1)
-        dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
-        notes.wrote(dataset, ADDRESSES_PART)
-        if counts.get("ranges", 0) != manifest.rows or counts.get("entries", 0) != entries:
-            raise DamagedData(
-                f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where "
-                f"{manifest.rows} with {entries} are needed. Nothing was marked; run it again.",
-                invariant=3,
-            )
-        notes.facts |= {"ranges": manifest.rows, "entries": entries, "inside": dataset.rows}
-        notes.facts |= {"outside": counts.get("outside", 0), "bytes_read": counts.get("bytes", 0)}
+        notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
+        notes.facts |= {"outside": 0, "bytes_read": 0}
+        run.say(f"reading {len(refs):,} ranges with {notes.facts['entries']:,} entries")
+        if everything or run.mark.record.scope is Scope.UNCOMMITTED:
+            needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
+            read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
+            refs = refs.filter(needed)
+        read_addresses(run, notes, refs, ADDRESSES_PART)
         other_repositories.read_committed(run, notes)
+
+
+def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) -> None:
+    """Write the addresses inside the namespace that these ranges hold, every entry of which must be read."""
+    entries = pc.sum(refs.column("entries")).as_py() or 0
+    folder = asset_folder(run.mark.record.mark_id, ASSET, part)
+    tasks = row_tasks(run.spark(), refs, batch=1)
+    dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
+    notes.wrote(dataset, part)
+    if counts.get("ranges", 0) != len(refs) or counts.get("entries", 0) != entries:
+        raise DamagedData(
+            f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where "
+            f"{len(refs)} with {entries} are needed. Nothing was marked; run it again.",
+            invariant=3,
+        )
+    notes.facts["inside"] += dataset.rows
+    notes.facts["outside"] += counts.get("outside", 0)
+    notes.facts["bytes_read"] += counts.get("bytes", 0)
 
 
 def committed_ranges(run: MarkRun, notes: StepNotes) -> DataFrame:
     """The distinct ranges of the commits that count, as RANGE_REFS."""
-    everything = run.mark.record.scope is Scope.UNCOMMITTED
-    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    counted = {row["metarange_id"] for row in verdicts if everything or row["retained"]} - {""}
+    counted = metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
     notes.facts["metaranges"] = len(counted)
-    return distinct_ranges(ranges_of(run.spark(), run.place, sorted(counted)))
+    return distinct_ranges(ranges_of(run.spark(), run.place, counted))
+
+
+def needed_ranges(run: MarkRun) -> pa.Array:
+    """The ids of the ranges of retained commits."""
+    ranges = ranges_of(run.spark(), run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
+    with errors_from_executors():
+        return pa.array([row["range_id"] for row in ranges.collect()], pa.string())
+
+
+def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    return sorted({row["metarange_id"] for row in verdicts if expired_too or row["retained"]} - {""})
 
 
 def distinct_ranges(ranges: DataFrame) -> DataFrame:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets import mark
 from lakegc_assets.marking import (
     came_back,
+    committed_addresses,
     missing,
     other_repositories,
     reasons,
@@ -45,11 +46,8 @@ def compute(run: MarkRun) -> None:
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
-    census = mark.census(
-        run.read("namespace_slices", STORED_OBJECTS),
-        committed=run.read("committed_addresses", ADDRESSES, "addresses"),
-        uncommitted=staged(run),
-    )
+    slices = run.read("namespace_slices", STORED_OBJECTS)
+    census = mark.census(slices, committed=committed(run, slices), uncommitted=staged(run))
     run.say("comparing what is stored with what is live")
     found = Found.of(run, census, record.cutoff, grain)
     notes.facts |= found.facts
@@ -127,6 +125,16 @@ class Found:
 
     def release(self) -> None:
         self.kept.unpersist()
+
+
+def committed(run: MarkRun, slices: DataFrame) -> DataFrame:
+    """All addresses that count as committed; those that an earlier sweep may have taken, as far as they are stored."""
+    asset = committed_addresses.ASSET
+    needed = run.read(asset, ADDRESSES, committed_addresses.ADDRESSES_PART)
+    if committed_addresses.MAYBE_GONE_PART not in run.mark.record.step(asset).datasets:
+        return needed
+    maybe_gone = run.read(asset, ADDRESSES, committed_addresses.MAYBE_GONE_PART)
+    return union(needed, maybe_gone.transform(mark.only(slices)))
 
 
 def staged(run: MarkRun) -> DataFrame:

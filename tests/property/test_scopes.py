@@ -1,0 +1,114 @@
+"""What each scope takes for a candidate, and what no scope ever does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spark_resources.errors import Refused
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import AddressType, Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from tests.marking import NO_MINIMUM_AGE, marked
+
+NEVER = ["dummy", "0a1b2c-00001", "folder/x", "data-x/y", "_lakefs/retention/gc/x"]
+
+
+@dataclass(frozen=True)
+class World:
+    """A repository in which every object is expired, never committed, or live, each in several ways."""
+
+    settings: dict[str, str]
+    expired: set[str]
+    never_committed: set[str]
+    live: set[str]
+
+    def mark(self, scope: str) -> set[str]:
+        return marked(self.settings, "lake", f"m-{scope.lower()}", {**NO_MINIMUM_AGE, "scope": scope}).expired
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Sandbox(tmp_path_factory.mktemp("scopes")) as sandbox:
+        lake, now = sandbox.create("lake"), sandbox.now()
+        set_rules(lake, Rules(7))
+
+        def put(path: str) -> str:
+            return lake.put("main", path, path.encode()).address
+
+        def commit(branch: str, days: int) -> None:
+            lake.commit(branch, f"{days} days ago", date=now - timedelta(days=days), allow_empty=True)
+
+        only_expired, lost, copied, kept = (put(name) for name in ("only", "lost", "copied", "kept"))
+        commit("main", 60)
+        lake.create_branch("gone", "main")
+        dangling = lake.put("gone", "dangling", b"dangling").address
+        commit("gone", 50)
+        lake.delete_branch("gone")
+        again = lake.stat("main", "copied")
+        lake.delete("main", ["only", "lost", "copied"])
+        commit("main", 40)
+        lake.stage("main", [replace(again, path=b"copy")])
+        staged, dropped = put("staged"), put("dropped")
+        lake.delete("main", ["dropped"])
+        lake.objects.file(lost).unlink()
+        for key in ("data/direct", "legacy", "data/!ab/slice/id", "data/sibling", *NEVER):
+            lake.objects.write(key, key.encode())
+        sibling = replace(again, path=b"sibling", address="local://lake-other/data/sibling")
+        lake.stage("main", [replace(sibling, address_type=AddressType.FULL)])
+        yield World(
+            sandbox.settings,
+            {only_expired, dangling},
+            {dropped, "data/direct", "legacy", "data/!ab/slice/id", "data/sibling"},
+            {copied, kept, staged},
+        )
+
+
+def test_the_scope_committed_takes_what_no_commit_held(world: World) -> None:
+    """It takes exactly what expired commits hold, the store has, and nothing live refers to; dangling commits' too."""
+    assert world.mark("COMMITTED") == world.expired
+
+
+def test_the_scope_uncommitted_takes_what_a_commit_held(world: World) -> None:
+    """It takes exactly the stored objects that no commit, expired or not, refers to, and that aren't staged."""
+    assert world.mark("UNCOMMITTED") == world.never_committed
+
+
+def test_the_scope_unified_takes_less_or_more_than_both(world: World) -> None:
+    """It takes what either scope does; not parts of unfinished uploads, the server's files, or another folder's.
+
+    The same key under a prefix that only begins alike, `lake-other`, is another repository's: it keeps nothing here.
+    """
+    assert world.mark("UNIFIED") == world.expired | world.never_committed
+
+
+def test_the_scope_committed_guesses_without_the_graph(world: World) -> None:
+    """Where the commit graph may not be read, nobody knows which commits expired, and that scope is refused."""
+    with mock.patch.object(LakeFS, "dump_refs", return_value=None), pytest.raises(Refused, match="needs the commit"):
+        marked(world.settings, "lake", "no-graph", {**NO_MINIMUM_AGE, "scope": "COMMITTED"})
+
+
+def test_a_repository_of_imports_alone_stops(tmp_path: Path) -> None:
+    """With no live address inside the namespace there is nothing to miss: the mark ends, and what lies there may go."""
+    with Sandbox(tmp_path) as sandbox:
+        lake, where = sandbox.create("lake"), sandbox.create("where-it-lies")
+        entry = where.put("main", "a", b"a")
+        for number, root in enumerate(("local://where-it-lies", "s3://elsewhere/bucket")):
+            there = replace(
+                entry, path=b"%d" % number, address=f"{root}/{entry.address}", address_type=AddressType.FULL
+            )
+            lake.stage("main", [there])
+        lake.commit("main", "imports")
+        lake.objects.write("data/s/left", b"nobody's")
+
+        mark = marked(sandbox.settings, "lake")
+
+        assert mark.expired == {"data/s/left"}
+        facts = mark.facts("committed_addresses")
+        assert (facts["entries"], facts["inside"], facts["outside"]) == (2, 0, 2)
