@@ -186,7 +186,7 @@ def address_batches(
     """The inside addresses of ranges (rows of RANGE_REFS), a batch a range; counts ranges, bytes, entries, outside."""
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in fetched_ahead(known, lambda one: read_table(place, one, needed_by="a metarange")):
-        check_range(data, known[range_id])
+        prove_range(data, known[range_id], decoder)
         batch = sstable.read_entries(data, name=range_id, columns=("address", "address_type"), decoder=decoder)
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
         for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
@@ -197,6 +197,15 @@ def address_batches(
 def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
     """The decoder for this many entries: the fast one costs its start-up."""
     return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
+
+
+def prove_range(data: bytes, ref: Ref, decoder: sstable.Decoder) -> None:
+    """Raise `DamagedData` where a range is not the one that was committed under its id, or not as its metarange says.
+
+    The hash over its content costs about what decoding does.
+    """
+    sstable.verify_table(data, name=str(ref["range_id"]), decoder=decoder)
+    check_range(data, ref)
 
 
 def check_range(data: bytes, ref: Ref) -> None:
@@ -244,7 +253,7 @@ def entries_of_size(ranges: DataFrame, place: Place, sizes: frozenset[int] | Non
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
         for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a branch head")):
-            check_range(data, refs[range_id])
+            prove_range(data, refs[range_id], decoder)
             batch = sstable.read_entries(data, name=range_id, columns=("path", "size"), decoder=decoder)
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
