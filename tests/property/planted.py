@@ -39,7 +39,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         Edit(
             "lakegc_assets/assets.py",
             "MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, ",
-            "MARK_ASSETS = [namespace_slices, retained_commits, committed_addresses, uncommitted_addresses, ",
+            "MARK_ASSETS = [namespace_slices, retained_commits, uncommitted_addresses, committed_addresses, ",
         ),
         Edit("lakegc_assets/marking/run.py", "    check_order(run.mark.record, before=asset)\n", ""),
         NO_CLOSING_READ,
