@@ -19,7 +19,7 @@ from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
 from spark_resources.marks import Mark, MarkRecord, asset_folder, marks
 from spark_resources.model import MarkState, Partition
-from spark_resources.reference import ReferenceMark, reference_marks
+from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
 
 
@@ -166,18 +166,22 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
 
 
 def reference_row(found: ReferenceMark, repository: str) -> Row:
-    fine = found.summary is not None and found.summary.get("success") is True
     count = (found.summary or {}).get("num_deleted_objects")
-    state = "marked" if fine else "without a summary"
-    return Row(
-        repository,
-        found.mark_id,
-        state,
-        f"{found.written:%Y-%m-%d %H:%M:%S}",
-        count if isinstance(count, int) else None,
-        None,
-        f"the reference collector ({found.layout})",
-    )
+    made = f"{found.written:%Y-%m-%d %H:%M:%S}"
+    known = count if type(count) is int else None
+    return Row(repository, found.mark_id, state_of(found), made, known, None, made_by(found))
+
+
+def state_of(found: ReferenceMark) -> str:
+    """A mark of the reference collector is finished by its summary; the oldest layouts have none."""
+    if found.summary is None:
+        return "unfinished (no summary)" if found.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
+    said = found.summary.get("success")
+    return "marked" if said is True else "failed" if said is False else "unknown (summary unreadable)"
+
+
+def made_by(found: ReferenceMark) -> str:
+    return f"the reference collector ({found.layout})"
 
 
 def open_mark(repository: str, mark_id: str) -> tuple[Target, MarkRecord]:

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -65,9 +65,14 @@ def expired_tables(target: Target, record: MarkRecord) -> Iterator[pa.Table]:
 
 @printing()
 def show(repository: str, mark_id: str, *, every: bool, form: str) -> None:
+    from lakegc_assets.terminal import reference_reviews  # which is built on this module
+
+    if (theirs := reference_reviews.opened(repository, mark_id)) is not None:
+        reference_reviews.show(theirs, every=every, form=form)
+        return
     target, record = open_mark(repository, mark_id)
     if every:
-        list_objects(target, record, form)
+        list_rows(expired_tables(target, record), record.start, form)
         return
     totals = Totals()
     for table in expired_tables(target, record):
@@ -137,10 +142,10 @@ def named(what: str, label: str) -> dict[str, str | None]:
     return {"reason": reason, "branch": branch or None}
 
 
-def list_objects(target: Target, record: MarkRecord, form: str) -> None:
-    """Every expired object: a line each of a table or of CSV, or one JSON array, written as it is read."""
+def list_rows(tables: Iterable[pa.Table], now: datetime, form: str) -> None:
+    """Every object of these tables: a line each of a table or of CSV, or one JSON array, written as it is read."""
     names = ("address", "size", "modified", "reason", "branch", "until")
-    rows = (row for table in expired_tables(target, record) for row in table.select(list(names)).to_pylist())
+    rows = (row for table in tables for row in table.select(list(names)).to_pylist())
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
@@ -155,10 +160,9 @@ def list_objects(target: Target, record: MarkRecord, form: str) -> None:
     else:
         row = None
         for row in rows:
-            print(
-                f"{size(row['size']):>10}  {age(record.start - row['modified']):>10}  "
-                f"{harmless(row['address'])}  ({row['reason']})"
-            )
+            known = row["size"] is not None  # what others would delete may be gone by now
+            large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
+            print(f"{large:>10}  {old:>10}  {harmless(row['address'])}  ({row['reason']})")
         if row is None:
             print("Nothing may go.")
 

@@ -1,0 +1,116 @@
+"""Reviews of marks that lakegc didn't make. Addresses are all that their collectors recorded: sizes and times are the
+store's of today, and why an object would go is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from lakegc_assets.marking.run import Target
+from lakegc_assets.terminal import reviews
+from lakegc_assets.terminal.marks import Server, made_by, state_of
+from lakegc_assets.terminal.words import cell, console, size
+from spark_resources.marks import MARKS_ROOT
+from spark_resources.reference import ReferenceMark
+from spark_resources.reference_sets import objects_of, reference_mark
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """A mark of the reference collector in a repository's namespace."""
+
+    target: Target
+    found: ReferenceMark
+
+    @property
+    def repository(self) -> str:
+        return self.target.repository.id
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Its objects, folder by folder."""
+        return objects_of(self.target.place, self.found)
+
+
+def opened(repository: str, name: str) -> Theirs | None:
+    """The reference's mark of this id, or of `layout/id`; None where it is lakegc's or nobody's."""
+    if name == "latest":  # of lakegc's own
+        return None
+    target = Server.configured().target(repository)
+    pages = target.place.store().pages(MARKS_ROOT, delimiter="/")
+    ours = {prefix.removeprefix(MARKS_ROOT).rstrip("/") for page in pages for prefix in page.prefixes}
+    found = reference_mark(target.place, name, ours=frozenset(ours))
+    return Theirs(target, found) if found is not None else None
+
+
+def show(theirs: Theirs, *, every: bool, form: str) -> None:
+    if every:
+        reviews.list_rows(theirs.tables(), theirs.found.written, form)
+        return
+    totals, gone = reviews.Totals(), 0
+    for table in theirs.tables():
+        stored = table.filter(pc.is_valid(table["size"]))
+        gone += len(table) - len(stored)
+        totals.add(stored, theirs.found.written)
+    if form == "json":
+        print(json.dumps(document(theirs, totals, gone), indent=1))
+    else:
+        show_totals(theirs, totals, gone)
+
+
+def show_totals(theirs: Theirs, totals: reviews.Totals, gone: int) -> None:
+    found, out = theirs.found, console()
+    out.print(
+        f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
+        f"{totals.objects + gone:,} objects would go. {totals.objects:,} of them are in the store, "
+        f"{size(totals.bytes)}; {gone:,} are not, any more.",
+        markup=False,
+        soft_wrap=True,
+    )
+    counted = (found.summary or {}).get("num_deleted_objects")
+    if isinstance(counted, int) and counted != totals.objects + gone:
+        out.print(f"Its summary counts {counted:,}, which is not what its files hold.", markup=False)
+    for what in ("age", "prefix"):
+        table = Table(title=f"By {what}", title_justify="left")
+        for heading in (reviews.KINDS[what], "objects", "bytes"):
+            table.add_column(heading, justify="left" if heading == reviews.KINDS[what] else "right")
+        for label, count in totals.by[what].most_common(reviews.PREFIXES_SHOWN):
+            name = cell(reviews.readable(what, label))
+            table.add_row(name, f"{count:,}", size(totals.bytes_by[what][label]))
+        if (more := len(totals.by[what]) - reviews.PREFIXES_SHOWN) > 0:
+            table.add_row(f"… and {more:,} more", "", "")
+        out.print(table)
+    out.print(
+        "This mark is not lakegc's. It recorded addresses only: sizes and times are what the store says today, and why "
+        f"an object would go is not known. To have that proved: lakegc mark {theirs.repository}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def document(theirs: Theirs, totals: reviews.Totals, gone: int) -> dict[str, Any]:
+    found = theirs.found
+    return {
+        "repository": theirs.repository,
+        "mark_id": found.mark_id,
+        "state": state_of(found),
+        "by": made_by(found),
+        "layout": found.layout,
+        "summary": found.summary,
+        "objects": totals.objects + gone,
+        "not_in_the_store": gone,
+        "bytes": totals.bytes,
+        **{
+            f"by_{what}": [
+                {what: label, "objects": count, "bytes": totals.bytes_by[what][label]}
+                for label, count in totals.by[what].most_common()
+            ]
+            for what in ("age", "prefix")
+        },
+    }
