@@ -98,9 +98,8 @@ def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) 
     assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
     for root in (namespace.uri, *namespace.also):
         full = f"{root}/{key}"
-        wanted = (
-            (Place.CONFLICT, full) if key.startswith("/") else (Place.INSIDE, key)
-        )  # a doubled slash isn't guessed at
+        # a slash doubled behind the namespace is not guessed at
+        wanted = (Place.CONFLICT, full) if key.startswith("/") else (Place.INSIDE, key)
         for kind in (AddressType.BY_PREFIX, AddressType.FULL):
             assert namespace.place(full, kind) == wanted
 
