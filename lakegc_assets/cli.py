@@ -192,6 +192,7 @@ def up(
     request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
 ) -> None:
     """Serve until Ctrl-C, and print the settings that other terminals need."""
+    import signal
     import threading
     from contextlib import ExitStack
     from functools import partial
@@ -214,6 +215,7 @@ def up(
         for line in sandbox.lakectl_configuration.splitlines():
             typer.echo(f"  {line}")
         typer.echo("\nCtrl-C ends it; the data stays.")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
