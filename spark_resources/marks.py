@@ -187,6 +187,10 @@ class Mark:
     def store(self) -> Store:
         return self.place.store()
 
+    def folder(self, asset: str, part: str = "") -> str:
+        """Where an asset's dataset is, or will be."""
+        return asset_folder(self.record.mark_id, asset, part)
+
     @classmethod
     def begin(cls, place: Place, record: MarkRecord) -> Mark:
         """Start a mark, or go on with an unfinished one of the same id and the same options.
@@ -268,9 +272,7 @@ class Mark:
             raise DamagedData(
                 f"mark {self.record.mark_id} ({self.record.repository}) has no {asset} {part}. Materialize it again."
             )
-        return open_dataset(
-            self.place, asset_folder(self.record.mark_id, asset, part), sha256=str(step.datasets[part]["sha256"])
-        )
+        return open_dataset(self.place, self.folder(asset, part), sha256=str(step.datasets[part]["sha256"]))
 
     def _write(self, record: MarkRecord) -> None:
         data = record.to_json()

@@ -13,7 +13,6 @@ from lakegc_assets.marking.committed_addresses import distinct_ranges
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists
 from spark_resources.entries import addresses_of, ranges_of
-from spark_resources.marks import asset_folder
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
 
 
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    folder = asset_folder(run.mark.record.mark_id, ASSET, STAGED_PART)
+    folder = run.mark.folder(ASSET, STAGED_PART)
     datasets = {STAGED_PART: read_lists(run, run.lakefs.prepare_uncommitted(run.partition.repository), folder)[0]}
     if run.local_adapter:
-        folder = asset_folder(run.mark.record.mark_id, ASSET, SPELLINGS_PART)
+        folder = run.mark.folder(ASSET, SPELLINGS_PART)
         datasets[SPELLINGS_PART] = changed_paths(run, folder)[0]
     for part, dataset in datasets.items():
         notes.wrote(dataset, part)

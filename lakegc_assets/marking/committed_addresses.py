@@ -22,7 +22,6 @@ from spark_resources.entries import (
 )
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors, on_executor
-from spark_resources.marks import asset_folder
 from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def read_ranges(run: MarkRun) -> None:
         ranges = committed_ranges(run, notes)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
-        folder = asset_folder(run.mark.record.mark_id, ASSET, RANGES_PART)
+        folder = run.mark.folder(ASSET, RANGES_PART)
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
         notes.wrote(manifest, RANGES_PART)
         refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
@@ -63,7 +62,7 @@ def read_ranges(run: MarkRun) -> None:
 def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) -> None:
     """Write the addresses inside the namespace that these ranges hold, every entry of which must be read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
-    folder = asset_folder(run.mark.record.mark_id, ASSET, part)
+    folder = run.mark.folder(ASSET, part)
     tasks = row_tasks(run.spark(), refs, batch=1)
     dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
     notes.wrote(dataset, part)

@@ -22,7 +22,7 @@ from lakegc_assets.marking import (
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
-from spark_resources.marks import asset_folder, digest_of
+from spark_resources.marks import digest_of
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
 from spark_resources.reference import reference_outputs
 
@@ -75,7 +75,7 @@ def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
     spread = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
     rows = spread.select(*EXPIRED_OBJECTS.names).sortWithinPartitions("address")
     mark_id = run.mark.record.mark_id
-    outputs = [parquet(asset_folder(mark_id, ASSET), EXPIRED_OBJECTS), *reference_outputs(mark_id)]
+    outputs = [parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS), *reference_outputs(mark_id)]
     (dataset, layout, text), counts = write_outputs(rows, counting_bytes, run.place, outputs)
     notes.wrote(dataset)
     notes.wrote(layout, "deleted")

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lakegc_assets.marking.run import MarkRun
 from spark_resources.datasets import first_rows
-from spark_resources.marks import asset_folder
 
 PREVIEW_ROWS = 20
 
@@ -19,7 +18,7 @@ PREVIEW_ROWS = 20
 def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
     """The result of a step for Dagster: facts, place, size and a preview of one of its datasets."""
     recorded = run.mark.record.steps[asset]
-    folder = asset_folder(run.mark.record.mark_id, asset, part)
+    folder = run.mark.folder(asset, part)
     metadata: dict[str, Any] = {
         "repository": run.partition.repository,
         "mark": run.partition.mark_id,

@@ -9,7 +9,6 @@ import pyarrow as pa
 from lakegc_assets.marking.run import MarkRun, step
 from spark_resources.datasets import Batches, Counts, Place, write_produced
 from spark_resources.entries import id_tasks
-from spark_resources.marks import asset_folder
 from spark_resources.model import STORED_OBJECTS, is_candidate
 from spark_resources.stores.base import Page
 
@@ -31,7 +30,7 @@ def list_namespace(run: MarkRun) -> None:
                 for folder in batch.column(0).to_pylist():
                     yield from listed(place, folder, counts, local_adapter=local_adapter)
 
-        folder = asset_folder(run.mark.record.mark_id, ASSET)
+        folder = run.mark.folder(ASSET)
         dataset, counts = write_produced(tasks, produce, place, folder, STORED_OBJECTS)
         notes.wrote(dataset)
         notes.facts |= {

@@ -53,7 +53,7 @@ from spark_resources.entries import (
 )
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS
-from spark_resources.marks import Mark, MarkRecord, asset_folder, marks
+from spark_resources.marks import Mark, MarkRecord, marks
 from spark_resources.model import ADDRESSES, Namespace
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
         branches = branches_of(run, found, unread)
         run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
         tasks = row_tasks(run.spark(), branches, batch=4)
-        folder = asset_folder(run.mark.record.mark_id, STAGED, part)
+        folder = run.mark.folder(STAGED, part)
         dataset, counts = write_produced(tasks, asking(run), run.place, folder, ADDRESSES)
         notes.wrote(dataset, part)
         notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
@@ -261,7 +261,7 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
     run.say(f"reading {len(unread):,} tables of other repositories; those that hold nothing of this one, once")
     addresses, clean = (
-        parquet(asset_folder(run.mark.record.mark_id, COMMITTED, part), schema)
+        parquet(run.mark.folder(COMMITTED, part), schema)
         for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))
     )
     outputs = [
@@ -339,7 +339,7 @@ def spellings(run: MarkRun) -> list[str]:
 
 def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> None:
     """Write what the driver holds as a part of this mark's dataset."""
-    folder = asset_folder(run.mark.record.mark_id, COMMITTED, part)
+    folder = run.mark.folder(COMMITTED, part)
     remove_folder(run.place, folder)
     files = [write_file(run.place, folder, "part-00000.parquet", parquet_bytes(table), len(table))]
     notes.wrote(finish_dataset(run.place, folder, files), part)

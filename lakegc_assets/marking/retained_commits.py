@@ -12,7 +12,6 @@ from spark_resources.datasets import write_rows
 from spark_resources.entries import read_table
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.gc_lists import parse_commits_csv
-from spark_resources.marks import asset_folder
 from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit, Scope
 
 ASSET = "retained_commits"
@@ -193,7 +192,7 @@ def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> N
         }
         for one in verdicts
     ]
-    folder = asset_folder(run.mark.record.mark_id, ASSET)
+    folder = run.mark.folder(ASSET)
     notes.wrote(write_rows(run.place, folder, rows, COMMIT_VERDICTS))
 
 
@@ -202,5 +201,5 @@ def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], com
         {"branch": branch, "commit_id": head, "metarange_id": commits[head].metarange_id}
         for branch, head in sorted(heads)
     ]
-    folder = asset_folder(run.mark.record.mark_id, ASSET, HEADS_PART)
+    folder = run.mark.folder(ASSET, HEADS_PART)
     notes.wrote(write_rows(run.place, folder, rows, HEADS), HEADS_PART)

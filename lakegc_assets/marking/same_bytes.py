@@ -22,7 +22,6 @@ from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_d
 from spark_resources.entries import entries_of_size, ranges_of, row_tasks
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
-from spark_resources.marks import asset_folder
 from spark_resources.model import HEADS, RANGE_REFS, SERVED, Namespace
 from spark_resources.model import Place as Where
 
@@ -41,7 +40,7 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset
 
     `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them.
     """
-    asked, folder = questions(run, unreferenced), asset_folder(run.mark.record.mark_id, "expired_set", ANSWERS_PART)
+    asked, folder = questions(run, unreferenced), run.mark.folder("expired_set", ANSWERS_PART)
     count = asked.persist().count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0}
     if asked is None or not count:

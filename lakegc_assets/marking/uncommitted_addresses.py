@@ -14,7 +14,6 @@ from spark_resources.entries import id_tasks, inside_addresses
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.gc_lists import read_uncommitted_file
 from spark_resources.lakefs import LakeFS, UncommittedLists
-from spark_resources.marks import asset_folder
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.model import Place as Where
 
@@ -35,12 +34,12 @@ def read_uncommitted(run: MarkRun) -> None:
         for part in READINGS:
             run.say(f"reading what is staged ({part} time)")
             lists = run.lakefs.prepare_uncommitted(run.partition.repository)
-            dataset, counts = read_lists(run, lists, asset_folder(run.mark.record.mark_id, ASSET, part))
+            dataset, counts = read_lists(run, lists, run.mark.folder(ASSET, part))
             notes.wrote(dataset, part)
             notes.facts[part] = {"pages": lists.pages, "files": lists.files, "addresses": dataset.rows, **counts}
         for part in SPELLINGS if run.local_adapter else ():
             run.say("asking for the full addresses of changed paths")
-            dataset, counts = changed_paths(run, asset_folder(run.mark.record.mark_id, ASSET, part))
+            dataset, counts = changed_paths(run, run.mark.folder(ASSET, part))
             notes.wrote(dataset, part)
             notes.facts[part] = {"addresses": dataset.rows, **counts}
         other_repositories.read_staged(run, notes)
