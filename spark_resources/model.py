@@ -369,3 +369,30 @@ class ExpiredReason(StrEnum):
     EXPIRED_COMMIT = "only expired commits refer to it"
     NEVER_COMMITTED = "no commit and no staged change refers to it"
     UNKNOWN = "no retained commit refers to it"  # where the commit graph may not be read
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+class Outcome(StrEnum):
+    """What became of one approved object; each ends in exactly one of these (invariant 10)."""
+
+    DELETED = "deleted"
+    QUARANTINED = "quarantined"
+    ALREADY_GONE = "already gone"
+    RESCUED = "rescued"  # live again when it was proved again
+    CHANGED = "changed"  # another object by now under this key: size, time or checksum
+    FAILED = "failed"
+
+
+RECEIPTS = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),  # see Outcome
+        pa.field("code", pa.string(), nullable=False),  # the store's own word for a failure; "" otherwise
+        pa.field("why", pa.string(), nullable=False),  # for people: what the store said, what rescued or changed it
+        pa.field("attempts", pa.int32(), nullable=False),  # requests that named this key
+        pa.field("at", _TIME, nullable=False),  # the store's clock
+    ]
+)
