@@ -19,6 +19,7 @@ from spark_resources.stores.base import AlreadyThere, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_TIME = timedelta(minutes=10)
+WATCH_S = 20.0  # how long a process that only watches a lease relies on what it read
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class Lease:
     @property
     def mark_id(self) -> str:
         return self._holder.mark_id
+
+    @property
+    def token(self) -> str:
+        return self._holder.token
 
     def left(self) -> timedelta:
         """How long it surely lasts, by the monotonic clock of this process."""
@@ -114,6 +119,43 @@ class Lease:
                 return  # check() says so to whoever works under it
             except LakegcError:
                 continue  # tried again at the next turn, while the lease still has time left
+
+
+class LeaseWatch:
+    """Sees from another process that a lease still holds: it is read again before it could run out, never renewed."""
+
+    def __init__(self, store: Store, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._token, self._clock = store, token, clock
+        self._valid_until, self._look_again = 0.0, 0.0
+        self._lock = threading.Lock()
+
+    def check(self, *, at_least: timedelta) -> None:
+        """Raise `Refused` where the lease is another's, or has less left than a request may take."""
+        with self._lock:
+            if self._clock() >= min(self._look_again, self._valid_until - at_least.total_seconds()):
+                self._read()
+            if self._valid_until - self._clock() < at_least.total_seconds():
+                raise Refused(
+                    f"the lease on {self._store.where} runs out before another request may be sent. "
+                    "Nothing more was done; run the same command again.",
+                    invariant=11,
+                )
+
+    def _read(self) -> None:
+        began = self._clock()
+        try:
+            holder = Holder.from_json(self._store.read(LEASE_KEY), self._store.where)
+        except NotThere:
+            holder = None
+        if holder is None or holder.token != self._token:
+            whose = f"is {holder.who}'s now" if holder is not None else "is gone"
+            raise Refused(
+                f"the lease on {self._store.where} {whose}. Nothing more was done; run the same command again.",
+                invariant=11,
+            )
+        # the store's clock may be a grain further than it says
+        left = holder.until - self._store.now() - max(self._store.quirks.time_resolution, timedelta(seconds=1))
+        self._valid_until, self._look_again = began + left.total_seconds(), began + WATCH_S
 
 
 def current_holder(store: Store) -> Holder | None:

@@ -1,0 +1,4 @@
+"""Deleting many keys of a store inside a task: looked at again first, at a pace that it bears, each with a receipt.
+
+Nothing here decides what may go; it never touches a key that it wasn't given.
+"""

@@ -1,0 +1,118 @@
+"""Batches of deletes in flight: repeated where the store may yet do it, each key with what became of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from spark_resources.deleting.pace import Pace
+from spark_resources.errors import LakegcError
+from spark_resources.stores.base import DeleteResult, Deletion, Store
+from spark_resources.stores.keys import fits_xml
+
+TRIES = 8
+IN_FLIGHT = 4  # batches of one task
+LONGEST_WAIT_S = 30.0
+
+# What passes: the store is busy, or the answer got lost. Deleting is idempotent, so asking again settles it.
+PASSING = frozenset(
+    {
+        "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
+        "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "OperationTimedOut",
+        "500", "502", "503", "504", "429", "408", "NoAnswer", "unknown",
+        "ReadTimeoutError", "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError",
+        "ConnectionError", "HTTPClientError", "ResponseStreamingError", "IncompleteReadError", "ProxyConnectionError",
+    }
+)  # fmt: skip
+_NOT_TOO_MUCH = frozenset({"NoAnswer", "unknown", "EndpointConnectionError"})  # no sign that it was too fast
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of one key; `attempts` counts the requests that named it. `result` None: it wasn't sent at all."""
+
+    key: str
+    result: DeleteResult | None
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Sends batches of keys of one task.
+
+    `may_send` is asked before every request and raises a `LakegcError` where no more may be sent; `wait` sleeps for so
+    many seconds; `jitter` is a random number in [0, 1).
+    """
+
+    store: Store
+    pace: Pace
+    may_send: Callable[[], None]
+    wait: Callable[[float], None]
+    jitter: Callable[[], float]
+    tries: int = TRIES
+    in_flight: int = IN_FLIGHT
+
+    def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
+        """Delete these keys, all of one prefix. Every key has one answer, in any order.
+
+        Where `may_send` says no, what is under way ends, the rest is left alone, and its error comes back beside.
+        """
+        batches = self._batches(keys)
+        stop: list[LakegcError] = []
+        lock = threading.Lock()
+
+        def one(batch: Sequence[str]) -> list[Sent]:
+            try:
+                return self._sent(batch, prefix, stop, lock)
+            except LakegcError as error:  # nothing of the first request was sent
+                with lock:
+                    stop.append(error)
+                return [Sent(key, None, 0) for key in batch]
+
+        with ThreadPoolExecutor(max_workers=self.in_flight, thread_name_prefix="lakegc-delete") as pool:
+            answers = [sent for batch in pool.map(one, batches) for sent in batch]
+        return answers, stop[0] if stop else None
+
+    def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
+        """Batches that are one request each: a key that no batch can carry goes alone."""
+        size = self.pace.batch(self.store.quirks.delete_batch)
+        together: list[str] = []
+        alone: list[str] = []
+        for key in keys:
+            (together if fits_xml(key) else alone).append(key)
+        batches: list[Sequence[str]] = [together[start : start + size] for start in range(0, len(together), size)]
+        return [*batches, *([key] for key in alone)]
+
+    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError], lock: threading.Lock) -> list[Sent]:
+        done: list[Sent] = []
+        waiting = list(batch)
+        for attempt in range(1, self.tries + 1):
+            self.wait(self.pace.take(prefix, len(waiting)))
+            try:
+                if stop:
+                    raise stop[0]
+                self.may_send()
+            except LakegcError as error:
+                if attempt == 1:
+                    raise
+                with lock:
+                    stop.append(error)
+                return [*done, *(Sent(key, None, attempt - 1) for key in waiting)]
+            results = self.store.delete_many(waiting)
+            again = [each.key for each in results if _passes(each) and attempt < self.tries]
+            done += [Sent(each.key, each, attempt) for each in results if not (_passes(each) and attempt < self.tries)]
+            if any(_passes(each) and each.code not in _NOT_TOO_MUCH for each in results):
+                self.pace.turned_away(prefix)
+            elif not again:
+                self.pace.went_well(prefix)
+            if not again:
+                break
+            waiting = again
+            self.wait(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
+        return done
+
+
+def _passes(result: DeleteResult) -> bool:
+    return result.deletion is Deletion.FAILED and result.code in PASSING

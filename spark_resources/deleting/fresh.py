@@ -1,0 +1,114 @@
+"""What a store holds right now at keys that are about to be deleted, read as cheaply as the store allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import NotThere
+from spark_resources.model import STORED_OBJECTS
+from spark_resources.stores.base import Page, Store, StoredObject
+
+FOUND = pa.schema([STORED_OBJECTS.field(name) for name in ("address", "size", "modified", "checksum")])
+FEW = 8  # keys of one slice that are looked at one by one rather than by listing
+AT_ONCE = 8
+IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
+FLAT = ("", "data/")  # slices of which only what lies right in them counts
+
+
+@dataclass(slots=True)
+class Looker:
+    """Looks at keys slice by slice; a slice that has to be listed whole is listed once while its keys last."""
+
+    store: Store
+    _slice: str | None = None
+    _listed: pa.Table | None = field(default=None)
+
+    def look(self, wanted: pa.Table) -> pa.Table:
+        """What is there now (FOUND) of the keys in columns address and slice, whose rows are sorted by both.
+
+        Raises what the store raises: a page that fails is never an absence (invariant 3).
+        """
+        slices = pc.unique(wanted["slice"]).to_pylist()
+        by_slice = [(one, wanted.filter(pc.equal(wanted["slice"], one))["address"].to_pylist()) for one in slices]
+        jobs = by_slice
+        parts: list[pa.Table] = []
+        if jobs and self._needs_whole(*jobs[-1]):
+            *jobs, (last, _) = jobs
+            parts.append(self._whole_slice(last))
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+            parts += pool.map(lambda job: self._some(*job), jobs)
+        return pa.concat_tables(parts) if parts else FOUND.empty_table()
+
+    def _needs_whole(self, folder: str, keys: list[str]) -> bool:
+        return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.quirks.byte_order))
+
+    def _whole_slice(self, folder: str) -> pa.Table:
+        if folder != self._slice or self._listed is None:
+            self._listed, self._slice = self._whole(folder), folder
+        return self._listed
+
+    def _some(self, folder: str, keys: list[str]) -> pa.Table:
+        if self._needs_whole(folder, keys):
+            return self._whole(folder)
+        if len(keys) <= FEW:
+            return as_table(one for one in map(self._stat, keys) if one is not None)
+        return as_table(_jumping(self.store, folder, sorted(keys, key=str.encode)))
+
+    def _whole(self, folder: str) -> pa.Table:
+        pages = self.store.pages(folder, delimiter="/" if folder in FLAT else None)
+        return pa.concat_tables([FOUND.empty_table(), *(as_table(page.objects) for page in pages)])
+
+    def _stat(self, key: str) -> StoredObject | None:
+        try:
+            return self.store.stat(key)
+        except NotThere:
+            return None
+
+
+def _jumping(store: Store, folder: str, keys: list[str]) -> Iterator[StoredObject]:
+    """Keys in the order of bytes: a listing from just before the next one, left where nothing wanted is near."""
+    wanted, position = frozenset(keys), 0
+    while position < len(keys):
+        began, idle = position, 0
+        for page in store.pages(folder, start_after=_just_before(keys[position])):
+            hits = [one for one in page.objects if one.key in wanted and one.key.encode() >= keys[began].encode()]
+            yield from hits
+            idle = 0 if hits else idle + 1
+            position = _passed(keys, position, page)
+            if position == len(keys) or (position > began and idle >= IDLE_PAGES):
+                break
+        else:
+            return  # the folder ended
+
+
+def _passed(keys: list[str], position: int, page: Page) -> int:
+    """The first of the keys, from this position on, that comes behind a page."""
+    if not page.objects:
+        return position
+    last = page.objects[-1].key.encode()
+    while position < len(keys) and keys[position].encode() <= last:
+        position += 1
+    return position
+
+
+def _just_before(key: str) -> str:
+    """A key that sorts before the given one, and that few lie between: a listing begins behind it."""
+    return key[:-1]
+
+
+def as_table(objects: Iterable[StoredObject]) -> pa.Table:
+    rows = list(objects)
+    columns = (
+        [one.key for one in rows],
+        [one.size for one in rows],
+        [one.modified for one in rows],
+        [one.checksum for one in rows],
+    )
+    return pa.table(
+        [pa.array(values, type=each.type) for values, each in zip(columns, FOUND, strict=True)], schema=FOUND
+    )

@@ -1,0 +1,77 @@
+"""How fast keys may be sent to a store: as fast as it bears, prefix by prefix, and never above a ceiling.
+
+Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and say so by turning requests away.
+The rate starts low, doubles with every batch that goes well, halves with every one that is turned away, and grows again
+in small steps, as TCP does. Time comes in and waiting goes out as numbers, so that nothing here sleeps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+START = 2_000.0  # keys a second, before anything is known
+LEAST = 20.0  # keys a second: a store that bears less is waited for by attempts, and not by pace
+STEP = 200.0  # keys a second more with every good batch, once a store has said that it is too much
+UNBOUND = 1e9
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Keys that left so far, as the time until which they keep the line busy."""
+
+    rate: float
+    busy_until: float = 0.0
+    pushed_back: bool = False
+
+    def take(self, keys: int, now: float) -> float:
+        begins = max(now, self.busy_until)
+        self.busy_until = begins + keys / self.rate
+        return begins - now
+
+
+@dataclass(slots=True)
+class Pace:
+    """The pace of one task. `most` is its share of the ceiling in keys a second, None for no ceiling; `clock` seconds.
+
+    Safe to call from several threads.
+    """
+
+    clock: Callable[[], float]
+    most: float | None = None
+    _prefixes: dict[str, _Bucket] = field(default_factory=dict)
+    _all: _Bucket = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._all = _Bucket(UNBOUND if self.most is None else self.most)
+
+    def batch(self, largest: int) -> int:
+        """How many keys to send at once: no more than half a second's, so that a ceiling isn't jumped over."""
+        return largest if self.most is None else max(1, min(largest, int(self.most / 2)))
+
+    def take(self, prefix: str, keys: int) -> float:
+        """Reserve the next place in the line for so many keys. Returns the seconds to wait until it is their turn."""
+        with self._lock:
+            now = self.clock()
+            return max(self._all.take(keys, now), self._of(prefix).take(keys, now))
+
+    def went_well(self, prefix: str) -> None:
+        with self._lock:
+            one = self._of(prefix)
+            one.rate = min(one.rate + STEP if one.pushed_back else one.rate * 2, UNBOUND)
+
+    def turned_away(self, prefix: str) -> None:
+        """The store had too much of it: a 503, a time-out."""
+        with self._lock:
+            one = self._of(prefix)
+            one.rate, one.pushed_back = max(one.rate / 2, LEAST), True
+
+    def rate(self, prefix: str) -> float:
+        """Keys a second that this prefix is sent at most, for now."""
+        with self._lock:
+            return min(self._of(prefix).rate, self._all.rate)
+
+    def _of(self, prefix: str) -> _Bucket:
+        return self._prefixes.setdefault(prefix, _Bucket(START))

@@ -1,0 +1,120 @@
+"""What a sweep did, written by the task that did it, before it goes on (invariant 10).
+
+    <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.intent.parquet    before a chunk of deletes: its keys
+    <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.receipt.parquet   after it: each key's outcome
+
+A round is one Spark job of one sweep; a later round's word on a key replaces an earlier one's. Keys that have an intent
+and no receipt were cut off in the middle: those that are gone by then were deleted by it. A receipt can make a sweep
+leave a key alone, and never makes it delete one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.datasets import Batches, Place, arrow_to_spark, parquet_bytes
+from spark_resources.errors import DamagedData
+from spark_resources.executors import on_executor
+from spark_resources.model import RECEIPTS
+from spark_resources.stores.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
+NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
+_NAME = re.compile(r"(\d{4})/([^/]+)\.(\d+)\.(intent|receipt)\.parquet$")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """The receipts of one mark. `folder` is a key with a slash at its end."""
+
+    place: Place
+    folder: str
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    def next_round(self) -> int:
+        """The number of a new round: one more than any that left a trace."""
+        rounds = [prefix for page in self.store.pages(self.folder, delimiter="/") for prefix in page.prefixes]
+        return 1 + max((int(name) for name in (each.rstrip("/").rpartition("/")[2] for each in rounds)), default=0)
+
+    def keys(self, kind: str, below: str = "") -> Iterator[str]:
+        """The keys of all intents, or all receipts, of all rounds or of those below a name."""
+        for page in self.store.pages(self.folder + below):
+            for found in page.objects:
+                name = _NAME.search(found.key)
+                if name is not None and name.group(4) == kind:
+                    yield found.key
+
+    def settled_rows(self, round_number: int) -> int:
+        """How many rows the receipts of a round hold so far, by their names: what a progress line shows."""
+        names = (_NAME.search(key) for key in self.keys("receipt", f"{round_number:04d}/"))
+        return sum(int(name.group(3)) for name in names if name is not None)
+
+    def write(self, kind: str, round_number: int, stem: str, table: pa.Table) -> None:
+        """Write one file of a task. `stem` is unique to the task's attempt and its chunk."""
+        schema = INTENTS if kind == "intent" else RECEIPTS
+        key = f"{self.folder}{round_number:04d}/{stem}.{len(table)}.{kind}.parquet"
+        self.store.write(key, parquet_bytes(table.select(schema.names).cast(schema)))
+
+    def read(self, key: str) -> pa.Table:
+        """One file, as RECEIPTS or INTENTS. Raises `DamagedData` where it isn't what its name says."""
+        schema = INTENTS if key.endswith(".intent.parquet") else RECEIPTS
+        data = self.store.read(key)
+        try:
+            table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
+            name = _NAME.search(key)
+            if name is not None and table.num_rows == int(name.group(3)):
+                return table.select(schema.names).cast(schema)
+            found = f"{table.num_rows} rows"
+        except (pa.ArrowException, ValueError, OSError, KeyError) as error:
+            found = str(error)
+        raise DamagedData(
+            f"{key} in {self.store.where} can't be read as a sweep's {'intent' if schema is INTENTS else 'receipt'} "
+            f"({found}). What became of its keys is not known. Move the file away to have them looked at again.",
+            invariant=10,
+        )
+
+    # --- as DataFrames ----------------------------------------------------------------------------------------------
+
+    def outcomes(self, spark: SparkSession) -> DataFrame:
+        """The last word on each key (RECEIPTS)."""
+        from pyspark.sql import functions as F
+
+        rows = self._rows(spark, list(self.keys("receipt")), NUMBERED)
+        newest = rows.groupBy("address").agg(F.max_by(F.struct(*RECEIPTS.names[1:]), "round").alias("last"))
+        return newest.select("address", "last.*")
+
+    def intents(self, spark: SparkSession) -> DataFrame:
+        """The keys that some round set out to delete (INTENTS), each once."""
+        return self._rows(spark, list(self.keys("intent")), INTENTS).dropDuplicates()
+
+    def _rows(self, spark: SparkSession, keys: Sequence[str], schema: pa.Schema) -> DataFrame:
+        if not keys:
+            return spark.createDataFrame([], arrow_to_spark(schema))
+        receipts = self
+
+        def read(batches: Batches) -> Batches:
+            for batch in batches:
+                for key in batch.column(0).to_pylist():
+                    table = receipts.read(key)
+                    if "round" in schema.names:
+                        name = _NAME.search(key)
+                        number = pa.repeat(pa.scalar(int(name.group(1)) if name else 0, pa.int32()), len(table))
+                        table = table.add_column(0, schema.field("round"), number)
+                    yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=100_000)
+
+        from spark_resources.entries import id_tasks
+
+        return id_tasks(spark, "key", list(keys), batch=16).mapInArrow(on_executor(read), arrow_to_spark(schema))
