@@ -6,6 +6,7 @@ import dagster as dg
 
 from lakegc_assets.assets import MARK_ASSETS
 from lakegc_assets.automation import mark_job, mark_repositories, new_repositories
+from lakegc_assets.brake_checks import BRAKE_CHECKS
 from lakegc_assets.checks import MARK_CHECKS
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
@@ -18,7 +19,7 @@ spark = SparkResource()
 
 defs = dg.Definitions(
     assets=MARK_ASSETS,
-    asset_checks=MARK_CHECKS,
+    asset_checks=[*MARK_CHECKS, *BRAKE_CHECKS],
     jobs=[mark_job],
     schedules=[mark_repositories],
     sensors=[new_repositories],

@@ -73,7 +73,11 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """All that `mark.json` says. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's."""
+    """All that `mark.json` says. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
+
+    `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
+    ones that are `unreadable`; None for the first mark of a repository and scope.
+    """
 
     mark_id: str
     state: MarkState
@@ -94,6 +98,7 @@ class MarkRecord:
     finished: datetime | None = None
     digest: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    previous: Mapping[str, Any] | None = None
     failure: str | None = None
     format: int = RECORD_FORMAT
 
@@ -137,6 +142,7 @@ class MarkRecord:
                 "rules": rules,
                 "steps": steps,
                 "counts": dict(plain["counts"]),
+                "previous": None if plain["previous"] is None else dict(plain["previous"]),
             }
             return cls(**{**plain, **times, **changed})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -302,6 +308,32 @@ def marks(place: Place) -> Iterator[MarkRecord]:
             continue
 
 
+def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
+    """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
+
+    An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
+    """
+    store, found, unreadable = place.store(), [], []
+    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
+    whose = (record.repository, record.repository_created, record.namespace, record.scope)
+    for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders):
+        try:
+            other = Mark.open(place, mark_id).record
+        except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have
+            continue
+        except DamagedData:
+            unreadable.append(mark_id)
+            continue
+        same = (other.repository, other.repository_created, other.namespace, other.scope) == whose
+        if same and other.finished is not None and other.start < record.start:
+            found.append(other)
+    newest = max(found, key=lambda other: other.start, default=None)
+    if newest is None and not unreadable:
+        return None
+    known = {} if newest is None else {"mark_id": newest.mark_id, "counts": dict(newest.counts)}
+    return {**known, "unreadable": unreadable}
+
+
 CHAIN = (
     "namespace_slices",
     "uncommitted_addresses",
@@ -329,7 +361,7 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 
 def digest_of(record: MarkRecord) -> str:
     """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by their files' hashes, scope,
-    cutoff, rules, namespace and repository."""
+    cutoff, rules, namespace and repository, and the numbers that the brakes compare."""
     named = {
         "mark_id": record.mark_id,
         "repository": [record.repository, record.repository_created.isoformat()],
@@ -339,6 +371,7 @@ def digest_of(record: MarkRecord) -> str:
         "rules": None
         if record.rules is None
         else [record.rules.default_days, sorted(record.rules.branch_days.items())],
+        "counts": [dict(record.counts), record.previous],
         "datasets": {
             name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
             for name, step in sorted(record.steps.items())

@@ -87,6 +87,8 @@ Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Attempts = Annotated[int, Field(ge=1, le=100)]
 Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_patterns)]
@@ -132,6 +134,20 @@ class Settings(BaseSettings):
     max_missing: Count = 0
     max_questions: Count = 1_000_000
     single_deployment: bool = False
+
+    # Brakes (invariant 9): beyond these a mark is approved only by naming them. Shares are parts of 1.
+    brake_share: Share = 0.3
+    brake_first_share: Share = 0.5
+    brake_gib: Amount = 102_400.0
+    brake_count: Count = 50_000_000
+    brake_jump: Amount = 3.0
+    brake_jump_least: Count = 1_000
+    brake_live: Share = 0.5
+    brake_listing: Share = 0.5
+    brake_age: Duration = timedelta(days=7)
+
+    # What a GB (2^30 bytes) costs in the store for a month, in any currency: a review then tells money, too.
+    price_per_gb_month: Amount | None = None
 
     # Other repositories that hold no addresses of this one's namespace, and need not be looked into (invariant 5);
     # and whether a mark stops where one of the rest can't be.
@@ -279,6 +295,13 @@ _EXPECTED = {
     "max_missing": "a whole number, 0 or more",
     "max_questions": "a whole number, 0 or more",
     "trusted_repositories": "shell patterns of repository ids apart by commas, such as scratch-*,archive; * for all",
+    **dict.fromkeys(
+        ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a part of 1, from 0 to 1, such as 0.3"
+    ),
+    **dict.fromkeys(("brake_gib", "brake_jump"), "a number, 0 or more"),
+    **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
+    "price_per_gb_month": "a number, 0 or more, such as 0.023",
+    "brake_age": "a duration such as 7d or 36h",
     "attempts": "a whole number from 1 to 100",
     "store_attempts": "a whole number from 1 to 100",
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -22,7 +22,7 @@ from lakegc_assets.marking import (
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
-from spark_resources.marks import digest_of
+from spark_resources.marks import digest_of, previous_mark, previous_mark
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
 from spark_resources.reference import reference_outputs
 
@@ -37,10 +37,20 @@ def compute(run: MarkRun) -> None:
     """Write EXPIRED_OBJECTS and the reference's layout, then finish the mark."""
     with step(run, ASSET) as notes, errors_from_executors():
         write_expired(run, notes)
+    finish(run)
+
+
+def finish(run: MarkRun) -> None:
+    """Write what brakes compare and an approval names, and with it the mark's end: from now on it is never changed."""
     record = run.mark.record
     facts = record.steps[ASSET].facts
-    counts = {name: facts[name] for name in ("candidates", "expired", "expired_bytes")}
-    run.mark.move_to(MarkState.MARKED, digest=digest_of(record), counts=counts, finished=run.store.now())
+    counts = {name: facts[name] for name in ("candidates", "candidate_bytes", "expired", "expired_bytes")}
+    compared: dict[str, Any] = {
+        "counts": counts | {"live": facts["live_inside"]},
+        "previous": previous_mark(run.place, record),
+    }
+    digest = digest_of(replace(record, **compared))
+    run.mark.move_to(MarkState.MARKED, digest=digest, finished=run.store.now(), **compared)
     run.say(f"{facts['expired']:,} of {facts['candidates']:,} objects may go")
 
 

@@ -99,6 +99,11 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         target = find_target(self.lakefs.client(), partition.repository, self.settings().store())
         return Mark.open(target.place, partition.mark_id).record
 
+    def store_time(self, partition_key: str) -> datetime:
+        """Now, by the clock of the store that a partition's mark is in."""
+        repository = Partition.parse(partition_key).repository
+        return find_target(self.lakefs.client(), repository, self.settings().store()).place.store().now()
+
     def settings(self) -> Settings:
         return Settings.load(os.environ, Path.home())
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.marking.run import Target, find_target
+from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
@@ -64,8 +65,9 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 @printing()
 def show_made(record: MarkRecord, *, as_json: bool) -> None:
+    tripped = brakes.configured(record, now=record.finished or record.start)
     if as_json:
-        print(json.dumps(summary(record), indent=1))
+        print(json.dumps(summary(record) | {"brakes": brakes.document(tripped)}, indent=1))
         return
     commits, ranges, facts = (
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
@@ -84,6 +86,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
             f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)",
         ),
         ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing"),
+        ("brakes", brakes.in_words(tripped)),
         ("digest", record.digest or ""),
         ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from lakegc_assets.brake_checks import BRAKE_CHECKS
+from lakegc_assets.brakes import BRAKES
 from lakegc_assets.checks import INVARIANTS, MARK_CHECKS
 from lakegc_assets.definitions import defs, mark_job
 from lakegc_assets.launch import run_mark
@@ -109,11 +111,13 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
 
 
-def checked(world: World, key: str) -> dict[str, dg.AssetCheckEvaluation]:
+def checked(
+    world: World, key: str, checks: Sequence[dg.AssetChecksDefinition] = MARK_CHECKS
+) -> dict[str, dg.AssetCheckEvaluation]:
     """The checks alone, of a partition, as Dagster's UI runs them; no check may raise."""
     world.instance.add_dynamic_partitions("repository_and_mark", [key])
     job = dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())
-    with_checks = dg.Definitions(assets=defs.assets, asset_checks=MARK_CHECKS, jobs=[job], resources=resources())
+    with_checks = dg.Definitions(assets=defs.assets, asset_checks=checks, jobs=[job], resources=resources())
     result = with_checks.resolve_job_def("checks").execute_in_process(
         instance=world.instance, tags={"dagster/partition": key}
     )
@@ -254,6 +258,30 @@ def test_a_step_runs_without_the_mark_it_belongs_to(world: World, only: str) -> 
 
     assert "there is no mark never-begun" in (told.description or "")
     assert world.files() == before
+
+
+@pytest.mark.parametrize("name", BRAKES)
+def test_a_brake_is_not_shown(ran: Run, name: str) -> None:
+    """Every brake is a check of the expired set, with what it measured, its bound and a sentence."""
+    check = ran.checked[f"expired_set:brake_{name}"]
+
+    assert check.passed, check.description
+    assert {"measured", "bound"} <= check.metadata.keys()
+    assert check.description
+
+
+def test_a_tripped_brake_is_shown_as_passed(world: World, ran: Run) -> None:
+    """A brake that has tripped is a warning that names the command to release it; of no mark, none of them passes."""
+    assert ran.run.is_success
+    counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
+    found = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)
+    unknown = checked(world, "lake|never-begun", BRAKE_CHECKS)
+
+    assert {name for name, check in found.items() if not check.passed} == {"brake_share"}
+    assert found["brake_share"].severity is dg.AssetCheckSeverity.WARN
+    assert "--release share" in (found["brake_share"].description or "")
+    assert not any(check.passed for check in unknown.values())
+    assert all("there is no mark never-begun" in (check.description or "") for check in unknown.values())
 
 
 # --- checks alone ---------------------------------------------------------------------------------------------------

@@ -476,12 +476,17 @@ OTHER_SETS: dict[str, dict[str, Any]] = {
     "branch of a rule": {"rules": Rules(21, {"main": 21, "deva": 7})},
     **{f"files of {name}": {"steps": with_hash(name, "", "f" * 64)} for name in CHAIN},
     "another part": {"steps": with_hash("expired_set", "deleted", "f" * 64)},
+    "counts": {"counts": {"expired": 4}},
+    "previous mark": {"previous": {"mark_id": "m0", "counts": {"expired": 3}}},
+    "previous mark's counts": {"previous": {"mark_id": "m0", "counts": {"expired": 2}}},
 }
 
 
 @pytest.mark.parametrize("what", OTHER_SETS)
 def test_another_set_has_the_approved_digest(what: str) -> None:
-    """The digest changes with rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7)."""
+    """The digest changes with rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and
+    with the numbers that brakes compare.
+    """
     assert digest_of(record()) != digest_of(record(**OTHER_SETS[what]))
 
 

@@ -1,0 +1,183 @@
+"""The brakes of a finished mark (invariant 9): what looks unusual has to be released by name before it may be swept.
+
+Pure: numbers in, verdicts out. A brake never stops a mark; it stops an approval that doesn't name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from spark_resources.errors import DamagedData, WrongUsage
+
+if TYPE_CHECKING:
+    from spark_resources.marks import MarkRecord
+    from spark_resources.settings import Settings
+
+BRAKES = ("share", "bytes", "count", "jump", "live", "listing", "age")
+COUNTS = ("candidates", "candidate_bytes", "expired", "expired_bytes", "live")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class BrakeLimits:
+    """Bounds; a brake trips beyond its own. Shares are parts of 1; `live` and `listing` are what must at least be there
+    of what the previous mark found; `jump` counts from `jump_least` expired objects on; `gib` is of expired bytes."""
+
+    share: float = 0.3
+    first_share: float = 0.5
+    gib: float = 102_400.0
+    count: int = 50_000_000
+    jump: float = 3.0
+    jump_least: int = 1_000
+    live: float = 0.5
+    listing: float = 0.5
+    age: timedelta = timedelta(days=7)
+
+    @classmethod
+    def of(cls, settings: Settings) -> BrakeLimits:
+        return cls(**{name: getattr(settings, f"brake_{name}") for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """One brake: what was measured against which bound, and a sentence for people. `measured` is None where nothing
+    can be compared; then it is tripped only if the comparison was lost."""
+
+    name: str
+    tripped: bool
+    measured: float | None
+    bound: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished (store's
+    clock). `previous` is None for the first mark of a repository; `unreadable` names earlier marks that can't be told.
+    """
+
+    counts: Mapping[str, int]
+    previous: Mapping[str, int] | None
+    previous_id: str | None
+    unreadable: tuple[str, ...]
+    finished: datetime
+
+    @classmethod
+    def of(cls, record: MarkRecord) -> Measured:
+        """What a finished mark's record says. Raises `WrongUsage` where the mark isn't finished, `DamagedData` where a
+        number is missing.
+        """
+        if record.finished is None:
+            raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
+        found: Mapping[str, Any] = record.previous or {}
+        for counts in (record.counts, found.get("counts") or record.counts):
+            if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
+                raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
+        return cls(
+            record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
+            record.finished,
+        )  # fmt: skip
+
+
+def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+    """Every brake of a finished mark, in the order of BRAKES. `now` by the store's clock."""
+    return applied(Measured.of(record), limits, now=now)
+
+
+def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+    return (
+        share(found, limits),
+        size(found, limits),
+        count(found, limits),
+        jump(found, limits),
+        live(found, limits),
+        listing(found, limits),
+        age(found, limits, now),
+    )
+
+
+def share(found: Measured, limits: BrakeLimits) -> Brake:
+    """Too large a part of the repository, by objects or by bytes."""
+    first = found.previous is None and not found.unreadable
+    bound = limits.first_share if first else limits.share
+    by_objects = part(found.counts["expired"], found.counts["candidates"])
+    by_bytes = part(found.counts["expired_bytes"], found.counts["candidate_bytes"])
+    highest = max(by_objects, by_bytes)
+    which = "the first mark of a repository may take" if first else "a mark may take"
+    why = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes would go; {which}"
+    return Brake("share", highest > bound, highest, bound, f"{why} {100 * bound:g} %")
+
+
+def size(found: Measured, limits: BrakeLimits) -> Brake:
+    gib = found.counts["expired_bytes"] / GIB
+    why = f"{gib:,.1f} GiB would go; a mark may take {limits.gib:,g} GiB"
+    return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
+
+
+def count(found: Measured, limits: BrakeLimits) -> Brake:
+    objects = found.counts["expired"]
+    why = f"{objects:,} objects would go; a mark may take {limits.count:,}"
+    return Brake("count", objects > limits.count, objects, limits.count, why)
+
+
+def jump(found: Measured, limits: BrakeLimits) -> Brake:
+    """Many more objects or bytes than last time; small sets may jump."""
+    if found.previous is None:
+        return uncompared("jump", found, limits.jump)
+    times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
+    objects = found.counts["expired"]
+    why = (
+        f"{objects:,} objects would go, {times:,.1f} times as much as in mark {found.previous_id} "
+        f"({found.previous['expired']:,} objects); it may be {limits.jump:g} times, from {limits.jump_least:,} on"
+    )
+    return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
+
+
+def live(found: Measured, limits: BrakeLimits) -> Brake:
+    """Nothing is live in a repository that holds something, or much less than last time."""
+    now = found.counts["live"]
+    if now == 0 and found.counts["candidates"]:
+        return Brake("live", True, 0.0, limits.live, "nothing in this repository is live: all of it looks like garbage")
+    if found.previous is None:
+        return uncompared("live", found, limits.live)
+    left = remaining(now, found.previous["live"])
+    why = f"{now:,} addresses are live, {100 * left:.1f} % of {found.previous['live']:,} in mark {found.previous_id}"
+    return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
+
+
+def listing(found: Measured, limits: BrakeLimits) -> Brake:
+    """Much less is stored than the previous mark left, even if all that it found has been deleted since."""
+    if found.previous is None:
+        return uncompared("listing", found, limits.listing)
+    expected = max(found.previous["candidates"] - found.previous["expired"], 0)
+    left = remaining(found.counts["candidates"], expected)
+    why = (
+        f"{found.counts['candidates']:,} objects are listed, {100 * left:.1f} % of the {expected:,} that mark "
+        f"{found.previous_id} would leave; at least {100 * limits.listing:g} % are expected"
+    )
+    return Brake("listing", left < limits.listing, left, limits.listing, why)
+
+
+def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:
+    days, bound = (now - found.finished) / timedelta(days=1), limits.age / timedelta(days=1)
+    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; it may be {bound:g}"
+    return Brake("age", days > bound, days, bound, why)
+
+
+def uncompared(name: str, found: Measured, bound: float) -> Brake:
+    """No earlier mark to compare with: fine for a repository's first, not where one is there and can't be read."""
+    if found.unreadable:
+        which = ", ".join(found.unreadable)
+        return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")
+    return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
+
+
+def part(some: int, whole: int) -> float:
+    return some / whole if whole else float(some > 0)
+
+
+def remaining(now: int, before: int) -> float:
+    return now / before if before else 1.0

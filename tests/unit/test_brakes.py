@@ -1,0 +1,191 @@
+"""The brakes (invariant 9): what trips each, what doesn't, and with which mark a mark is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.brakes import BRAKES, GIB, Brake, BrakeLimits, brakes
+from spark_resources.datasets import Place
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.marks import MARKS_ROOT, Mark, previous_mark
+from spark_resources.model import MarkState, Namespace, Scope
+from spark_resources.settings import Settings
+from spark_resources.stores.settings import StoreSettings
+from tests.finished import COUNTS, START, finished_record
+
+LIMITS = BrakeLimits()
+SOON = START + timedelta(minutes=10)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """The namespace of a repository, in a folder."""
+    (tmp_path / "lake").mkdir()
+    return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+
+
+def previous(**counts: int) -> dict[str, Any]:
+    """What a record says of the mark before it."""
+    return {"mark_id": "m0", "counts": {**COUNTS, **counts}, "unreadable": []}
+
+
+def found(
+    now: datetime = SOON, limits: BrakeLimits = LIMITS, before: Mapping[str, Any] | None = None, **counts: int
+) -> dict[str, Brake]:
+    record = finished_record(counts={**COUNTS, **counts}, previous=previous() if before is None else before)
+    return {brake.name: brake for brake in brakes(record, limits, now=now)}
+
+
+def first(**counts: int) -> dict[str, Brake]:
+    """The brakes of a repository's first mark."""
+    record = finished_record(counts={**COUNTS, **counts})
+    return {brake.name: brake for brake in brakes(record, LIMITS, now=SOON)}
+
+
+def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
+    return {name for name, brake in brakes_found.items() if brake.tripped}
+
+
+def test_an_everyday_mark_is_stopped() -> None:
+    """A mark like the one before it trips nothing; every brake is there all the same, in its order, with a sentence."""
+    assert tripped(found()) == tripped(first()) == set()
+    assert tuple(found()) == BRAKES
+    assert all(brake.why for brake in (*found().values(), *first().values()))
+
+
+TRIPS: dict[str, dict[str, Any]] = {
+    "share": {"expired": 30_001, "before": previous(expired=29_000)},
+    "share of bytes": {"expired_bytes": 300_001, "before": previous(expired_bytes=300_000)},
+    "bytes": {
+        "expired_bytes": 102_400 * GIB + 1,
+        "candidate_bytes": 10**15,
+        "before": previous(expired_bytes=102_400 * GIB),
+    },
+    "count": {
+        "expired": 50_000_001,
+        "candidates": 10**9,
+        "live": 10**8,
+        "before": previous(expired=50_000_000, candidates=10**9, live=10**8),
+    },
+    "jump": {"before": previous(expired=3_333)},
+    "jump of bytes": {"before": previous(expired_bytes=33_333)},
+    "jump from nothing": {"before": previous(expired=0)},
+    "live": {"before": previous(live=160_001)},
+    "live of nothing": {"live": 0},
+    "listing": {"before": previous(candidates=210_001)},
+    "age": {"now": START + timedelta(days=7, minutes=9, seconds=1)},
+}
+HOLDS_JUST: dict[str, dict[str, Any]] = {
+    "share": {"expired": 30_000, "before": previous(expired=29_000)},
+    "share of bytes": {"expired_bytes": 300_000, "before": previous(expired_bytes=300_000)},
+    "bytes": {**TRIPS["bytes"], "expired_bytes": 102_400 * GIB},
+    "count": {**TRIPS["count"], "expired": 50_000_000},
+    "jump": {"before": previous(expired=3_334)},
+    "jump of few": {"expired": 999, "before": previous(expired=1)},
+    "live": {"before": previous(live=160_000)},
+    "listing": {"before": previous(candidates=210_000)},
+    "listing after a sweep": {"before": previous(candidates=1_000_000, expired=900_000)},
+    "age": {"now": START + timedelta(days=7, minutes=9)},
+}
+
+
+@pytest.mark.parametrize("what", TRIPS)
+def test_a_brake_does_not_trip(what: str) -> None:
+    """Just beyond its bound each brake trips, it alone, and says what was measured and what the bound is."""
+    name = what.split(maxsplit=1)[0]
+    brake = found(**TRIPS[what])[name]
+
+    assert tripped(found(**TRIPS[what])) == {name}
+    assert brake.measured is not None
+    assert brake.why
+
+
+@pytest.mark.parametrize("what", HOLDS_JUST)
+def test_a_brake_trips_too_early(what: str) -> None:
+    """Right at its bound no brake trips."""
+    assert tripped(found(**HOLDS_JUST[what])) == set()
+
+
+def test_a_first_mark_is_held_to_the_bound_of_later_ones() -> None:
+    """A repository's first mark may take half; nothing can be compared, and an empty live set trips all the same."""
+    assert tripped(first(expired=50_000)) == set()
+    assert tripped(first(expired=50_001)) == {"share"}
+    assert tripped(first(live=0)) == {"live"}
+    assert [first()[name].measured for name in ("jump", "listing", "live")] == [None, None, None]
+
+
+def test_an_empty_repository_is_stopped() -> None:
+    """Where nothing is stored, nothing trips; where nothing would go, no share of it is unusual."""
+    assert tripped(first(candidates=0, candidate_bytes=0, expired=0, expired_bytes=0, live=0)) == set()
+    assert found(expired=0, expired_bytes=0)["share"].measured == 0
+
+
+def test_a_lost_comparison_counts_as_a_first_mark() -> None:
+    """Where the earlier marks can't be read, what compares with them trips, and the first mark's bound doesn't hold."""
+    lost = found(before={"unreadable": ["m0"]}, expired=30_001)
+
+    assert tripped(lost) == {"share", "jump", "live", "listing"}
+    assert "m0" in lost["jump"].why
+
+
+def test_a_bound_is_not_configurable() -> None:
+    """Every bound is a setting, with the defaults that hold without one."""
+    given = {
+        "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)
+    }  # fmt: skip
+    strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in given.items()}))
+
+    assert BrakeLimits.of(Settings()) == LIMITS
+    assert strict == BrakeLimits(**given)  # type: ignore[arg-type]
+    assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES)
+
+
+def test_a_mark_without_numbers_is_harmless() -> None:
+    """No brakes of an unfinished mark, nor of one whose record lacks a number: nothing missing counts as nothing."""
+    with pytest.raises(WrongUsage, match="not finished"):
+        brakes(finished_record(finished=None, state=MarkState.MARKING), LIMITS, now=SOON)
+    for name in COUNTS:
+        short = {each: value for each, value in COUNTS.items() if each != name}
+        with pytest.raises(DamagedData, match=name):
+            brakes(finished_record(counts=short), LIMITS, now=SOON)
+        with pytest.raises(DamagedData, match=name):
+            brakes(finished_record(previous={"mark_id": "m0", "counts": short}), LIMITS, now=SOON)
+
+
+# --- which mark a mark is compared with -----------------------------------------------------------------------------
+
+
+def test_a_mark_is_compared_with_another_one(place: Place) -> None:
+    """The previous mark is the newest that is earlier, finished, and of the same repository, creation and scope."""
+    day = timedelta(days=1)
+    for mark_id, changes in {
+        "oldest": {"start": START - 5 * day},
+        "newest": {"start": START - 2 * day, "counts": {**COUNTS, "expired": 7}, "state": MarkState.SWEPT},
+        "later": {"start": START + day},
+        "unfinished": {"start": START - day, "finished": None, "state": MarkState.FAILED},
+        "scope": {"start": START - day, "scope": Scope.UNCOMMITTED},
+        "again": {"start": START - day, "repository_created": START - 3 * day},
+        "of-another": {"start": START - day, "repository": "pond"},
+    }.items():
+        created: dict[str, Any] = {"repository_created": START - 100 * day}
+        Mark.begin(place, finished_record(mark_id, **{**created, **changes}))
+    place.store().write(f"{MARKS_ROOT}no-record/x.parquet", b"")
+    place.store().write(f"{MARKS_ROOT}_probes/x", b"")
+
+    assert previous_mark(place, finished_record()) == {
+        "mark_id": "newest", "counts": {**COUNTS, "expired": 7}, "unreadable": []
+    }  # fmt: skip
+
+
+def test_an_unreadable_mark_is_passed_over(place: Place) -> None:
+    """Without an earlier mark there is none to compare with; one that can't be read is named."""
+    assert previous_mark(place, finished_record()) is None
+
+    place.store().write(f"{MARKS_ROOT}m0/mark.json", b"{")
+
+    assert previous_mark(place, finished_record()) == {"unreadable": ["m0"]}
