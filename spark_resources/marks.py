@@ -182,12 +182,13 @@ def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
 class Mark:
     """One mark of one namespace. The only writer of `mark.json`; callers hold the namespace's lease."""
 
-    def __init__(self, place: Place, record: MarkRecord, tag: str) -> None:
+    def __init__(self, place: Place, record: MarkRecord, tag: str, root: str = "") -> None:
         self.place, self.record, self._tag = place, record, tag
+        self._root = root or mark_folder(record.mark_id)
 
     @property
     def key(self) -> str:
-        return mark_folder(self.record.mark_id) + "mark.json"
+        return self._root + "mark.json"
 
     @property
     def store(self) -> Store:
@@ -195,18 +196,21 @@ class Mark:
 
     def folder(self, asset: str, part: str = "") -> str:
         """Where an asset's dataset is, or will be."""
-        return asset_folder(self.record.mark_id, asset, part)
+        return f"{self._root}{asset}/{part + '/' if part else ''}"
 
     @classmethod
-    def begin(cls, place: Place, record: MarkRecord) -> Mark:
+    def begin(cls, place: Place, record: MarkRecord, *, root: str = "") -> Mark:
         """Start a mark, or go on with an unfinished one of the same id and the same options.
 
+        `root` is another folder for a record of the same kind, such as a proof's; it is always a new one.
         Raises `Refused` for a finished one, `WrongUsage` where the options or the repository differ.
         """
-        key = mark_folder(record.mark_id) + "mark.json"
+        key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
-            return cls(place, record, place.store().write_if_absent(key, record.to_json()))
+            return cls(place, record, place.store().write_if_absent(key, record.to_json()), root)
         except AlreadyThere:
+            if root:
+                raise
             mark = cls.open(place, record.mark_id)
         mark.check_unfinished()
         old = mark.record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_resources.entries import (
 )
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors, on_executor
-from spark_resources.model import COMMIT_VERDICTS, RANGE_REFS, Scope
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +51,9 @@ def read_ranges(run: MarkRun) -> None:
         refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
-        run.say(f"reading {len(refs):,} ranges with {notes.facts['entries']:,} entries")
+        if run.proven is not None:
+            refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=run.proven)))
+        run.say(f"reading {len(refs):,} ranges with {pc.sum(refs['entries']).as_py() or 0:,} entries")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
@@ -75,6 +78,12 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) ->
     notes.facts["inside"] += dataset.rows
     notes.facts["outside"] += counts.get("outside", 0)
     notes.facts["bytes_read"] += counts.get("bytes", 0)
+
+
+def read_live(run: MarkRun) -> DataFrame:
+    """All addresses that this step found, whatever part they are in (ADDRESSES)."""
+    parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
+    return reduce(lambda left, right: left.unionByName(right), (run.read(ASSET, ADDRESSES, part) for part in parts))
 
 
 def committed_ranges(run: MarkRun, notes: StepNotes) -> DataFrame:

@@ -74,6 +74,8 @@ class MarkRun:
     spark: Callable[[], SparkSession]
     limits: Limits
     say: Say
+    proven: pa.Array | None = None
+    """Ids of ranges that an approved set was proved against already, and that a proof needn't read again."""
 
     @property
     def place(self) -> Place:

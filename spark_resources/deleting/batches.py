@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_resources.deleting.pace import Pace
 from spark_resources.errors import LakegcError
@@ -38,7 +38,7 @@ class Sent:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sender:
     """Sends batches of keys of one task.
 
@@ -53,6 +53,8 @@ class Sender:
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
+    requests: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
         """Delete these keys, all of one prefix. Every key has one answer, in any order.
@@ -61,13 +63,12 @@ class Sender:
         """
         batches = self._batches(keys)
         stop: list[LakegcError] = []
-        lock = threading.Lock()
 
         def one(batch: Sequence[str]) -> list[Sent]:
             try:
-                return self._sent(batch, prefix, stop, lock)
+                return self._sent(batch, prefix, stop)
             except LakegcError as error:  # nothing of the first request was sent
-                with lock:
+                with self._lock:
                     stop.append(error)
                 return [Sent(key, None, 0) for key in batch]
 
@@ -85,7 +86,7 @@ class Sender:
         batches: list[Sequence[str]] = [together[start : start + size] for start in range(0, len(together), size)]
         return [*batches, *([key] for key in alone)]
 
-    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError], lock: threading.Lock) -> list[Sent]:
+    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError]) -> list[Sent]:
         done: list[Sent] = []
         waiting = list(batch)
         for attempt in range(1, self.tries + 1):
@@ -97,9 +98,11 @@ class Sender:
             except LakegcError as error:
                 if attempt == 1:
                     raise
-                with lock:
+                with self._lock:
                     stop.append(error)
                 return [*done, *(Sent(key, None, attempt - 1) for key in waiting)]
+            with self._lock:
+                self.requests += 1
             results = self.store.delete_many(waiting)
             again = [each.key for each in results if _passes(each) and attempt < self.tries]
             done += [Sent(each.key, each, attempt) for each in results if not (_passes(each) and attempt < self.tries)]

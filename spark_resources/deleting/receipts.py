@@ -89,11 +89,11 @@ class Receipts:
     # --- as DataFrames ----------------------------------------------------------------------------------------------
 
     def outcomes(self, spark: SparkSession) -> DataFrame:
-        """The last word on each key (RECEIPTS)."""
+        """The last word on each key (NUMBERED)."""
         from pyspark.sql import functions as F
 
         rows = self._rows(spark, list(self.keys("receipt")), NUMBERED)
-        newest = rows.groupBy("address").agg(F.max_by(F.struct(*RECEIPTS.names[1:]), "round").alias("last"))
+        newest = rows.groupBy("address").agg(F.max_by(F.struct("round", *RECEIPTS.names[1:]), "round").alias("last"))
         return newest.select("address", "last.*")
 
     def intents(self, spark: SparkSession) -> DataFrame:

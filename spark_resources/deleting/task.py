@@ -41,7 +41,13 @@ PENDING = pa.schema(
     ]
 )
 COUNTED = pa.schema(
-    [("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64()), ("requests", pa.int64())]
+    [
+        ("outcome", pa.string()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+        ("attempts", pa.int64()),  # times that a request named one of these keys
+        ("requests", pa.int64()),
+    ]
 )
 NOT_SETTLED = "not settled"
 
@@ -147,11 +153,13 @@ class _Task:
     def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
         slices = pc.unique(garbage["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
+        before = self.sender.requests
         sent, _ = self.sender.send(garbage["address"].to_pylist(), prefix) if len(garbage) else ([], None)
         receipts = pa.concat_tables([others, receipts_of(sent, garbage, self.now())])
         if len(receipts):
             self.orders.receipts.write("receipt", self.orders.round, stem, receipts)
-        yield from counted(receipts, sum(1 for each in sent if each.result is None))
+        not_settled = sum(1 for each in sent if each.result is None)
+        yield from counted(receipts, not_settled, self.sender.requests - before)
 
 
 class ProofTooOld(Refused):
@@ -239,18 +247,19 @@ def _receipts(rows: pa.Table, outcome: Outcome, why: str, at: datetime) -> pa.Ta
     return pa.table([rows["address"], rows["size"], *constant], schema=RECEIPTS)
 
 
-def counted(receipts: pa.Table, not_settled: int) -> Batches:
-    """Objects and bytes by outcome, as COUNTED."""
+def counted(receipts: pa.Table, not_settled: int, requests: int) -> Batches:
+    """Objects, bytes and attempts by outcome, and the requests on their own, as COUNTED."""
     groups = receipts.group_by("outcome", use_threads=False)
+    totals = groups.aggregate([("size", "count"), ("size", "sum"), ("attempts", "sum")]).to_pylist()
+    nothing = {"outcome": NOT_SETTLED, "bytes": 0, "attempts": 0, "requests": requests, "objects": not_settled}
     rows = [
         {
             "outcome": row["outcome"],
             "objects": row["size_count"],
             "bytes": row["size_sum"],
-            "requests": row["attempts_sum"],
+            "attempts": row["attempts_sum"],
+            "requests": 0,
         }
-        for row in groups.aggregate([("size", "count"), ("size", "sum"), ("attempts", "sum")]).to_pylist()
+        for row in totals
     ]
-    if not_settled:
-        rows.append({"outcome": NOT_SETTLED, "objects": not_settled, "bytes": 0, "requests": 0})
-    yield from pa.Table.from_pylist(rows, schema=COUNTED).to_batches()
+    yield from pa.Table.from_pylist([*rows, nothing], schema=COUNTED).to_batches()

@@ -1,0 +1,46 @@
+"""What a sweep may still delete, and what became of the rest: set algebra on DataFrames, as `mark.py` is. Nothing here
+reads, writes or starts a job.
+
+Every set is a part of the approved one. What a file of a sweep says can make it leave a key alone, and never adds one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_resources.model import RECEIPTS, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, since: int) -> DataFrame:
+    """Approved objects without an outcome, or that failed before the round `since`, when this attempt began.
+
+    `approved` has address, size, modified, checksum and slice; `outcomes` is RECEIPTS with the round of each, `intents`
+    has an address. `intended` says that some round set out to delete an object.
+    """
+    from pyspark.sql import functions as F
+
+    final = outcomes.where((F.col("outcome") != Outcome.FAILED.value) | (F.col("round") >= since)).select("address")
+    meant = intents.select("address", F.lit(True).alias("meant"))
+    columns = ("address", "size", "modified", "checksum", "slice")
+    return (
+        approved.select(*columns)
+        .join(final, "address", "left_anti")
+        .join(meant, "address", "left")
+        .select(*columns, F.coalesce("meant", F.lit(False)).alias("intended"))
+    )
+
+
+def reported(approved: DataFrame, outcomes: DataFrame) -> DataFrame:
+    """The outcome of every approved object (RECEIPTS); null where one has none yet."""
+    return approved.select("address").join(outcomes, "address", "left").select(*RECEIPTS.names)
+
+
+def deleted(outcomes: DataFrame) -> DataFrame:
+    """The objects that this sweep took away from where readers look for them (column address, size)."""
+    from pyspark.sql import functions as F
+
+    taken = (Outcome.DELETED.value, Outcome.QUARANTINED.value)
+    return outcomes.where(F.col("outcome").isin(*taken)).select("address", "size")
