@@ -24,6 +24,7 @@ class Reason(StrEnum):
     CHILD_YOUNG = "was the head of the line until a child came, and the child is young"
     DANGLING = "dangling, younger than the default"
     NO_RULES = "the repository has no retention rules"
+    HELD = "held"
     SERVER = "the server lists it as retained, though no rule known here does"
     EXPIRED_BEHIND_CHILD = "was the head of the line until a child came, and the child is old"
     EXPIRED_DANGLING = "dangling, older than the default"
@@ -36,7 +37,8 @@ class Verdict:
     `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is the
     moment at which that rule lets go, by the server's clock: later than `now` exactly where the rule retains.
     All three are None where no rule decides: without rules, and where only the server's list retains. `until` is None
-    for heads, too. `created` and `message` are None for a commit that only the server's list knows.
+    for heads, too. `created` and `message` are None for a commit that only the server's list knows. `hold` names the
+    holds that retain what the rules let go; `branch`, `days` and `until` are then of the rule that let go.
     """
 
     commit_id: str
@@ -49,6 +51,7 @@ class Verdict:
     created: datetime | None
     message: str | None
     server_listed: bool = False
+    hold: str | None = None
 
 
 def retained_commits(

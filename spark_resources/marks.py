@@ -77,6 +77,7 @@ class MarkRecord:
 
     `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
     ones that are `unreadable`; None for the first mark of a repository and scope.
+    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds.
     """
 
     mark_id: str
@@ -94,6 +95,7 @@ class MarkRecord:
     versions: Mapping[str, str]
     clocks: Mapping[str, str] = field(default_factory=dict)
     accepted_missing: tuple[str, ...] = ()
+    holds: Mapping[str, Any] = field(default_factory=lambda: {"sha256": "", "ids": []})
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
     finished: datetime | None = None
     digest: str | None = None
@@ -140,6 +142,7 @@ class MarkRecord:
                 "accepted_missing": tuple(plain["accepted_missing"]),
                 "finished": _time(plain["finished"]) if plain["finished"] else None,
                 "rules": rules,
+                "holds": {"sha256": str(plain["holds"]["sha256"]), "ids": [str(one) for one in plain["holds"]["ids"]]},
                 "steps": steps,
                 "counts": dict(plain["counts"]),
                 "previous": None if plain["previous"] is None else dict(plain["previous"]),
@@ -365,7 +368,7 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 
 def digest_of(record: MarkRecord) -> str:
     """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by their files' hashes, scope,
-    cutoff, rules, namespace and repository, and the numbers that the brakes compare."""
+    cutoff, rules, holds, namespace and repository, and the numbers that the brakes compare."""
     named = {
         "mark_id": record.mark_id,
         "repository": [record.repository, record.repository_created.isoformat()],
@@ -376,6 +379,7 @@ def digest_of(record: MarkRecord) -> str:
         if record.rules is None
         else [record.rules.default_days, sorted(record.rules.branch_days.items())],
         "counts": [dict(record.counts), record.previous],
+        "holds": record.holds["sha256"],
         "datasets": {
             name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
             for name, step in sorted(record.steps.items())

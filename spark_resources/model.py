@@ -313,6 +313,9 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("message", pa.string()),
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
         pa.field("server_listed", pa.bool_(), nullable=False),
+        pa.field(
+            "hold", pa.string()
+        ),  # ids of holds that alone retain it; the columns above are the rule that let go
     ]
 )
 HEADS = pa.schema(
@@ -331,6 +334,19 @@ RANGE_REFS = pa.schema(
     ]
 )
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
+# Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.
+HOLDS_BETWEEN = ", "
+HELD_RANGES = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held
+HELD_ADDRESSES = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
+HELD_OBJECTS = pa.schema(  # what would be expired but for holds
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified", _TIME, nullable=False),  # the store's clock
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("hold", pa.string(), nullable=False),  # ids of all holds that keep it
+    ]
+)
 HEAD_ENTRIES = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),
@@ -361,6 +377,7 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("until", _TIME),  # when that commit expired; the server's clock
     ]
 )
+
 
 
 class ExpiredReason(StrEnum):

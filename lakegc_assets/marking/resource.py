@@ -19,6 +19,7 @@ from pydantic import PrivateAttr
 from lakegc_assets.marking.run import Limits, MarkRun, Target, find_target, read_clocks
 from lakegc_assets.progress import Say, tell
 from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
+from spark_resources.holds import read_holds
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import Lease, take_lease
@@ -80,6 +81,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             versions=versions(),
             clocks=clocks.facts(),
             accepted_missing=options.accept_missing,
+            holds=read_holds(target.place).recorded(),
         )
         return self._run(partition, target, Mark.begin(target.place, record), lakefs, settings, say)
 

@@ -189,6 +189,7 @@ def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> N
             "message": one.message,
             "metarange_id": one.metarange_id,
             "server_listed": one.server_listed,
+            "hold": one.hold,
         }
         for one in verdicts
     ]

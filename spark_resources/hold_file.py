@@ -1,0 +1,437 @@
+"""What a file of holds says: YAML from bytes to values and back, the whole file or none of it.
+
+    holds:
+      - id: releases
+        tags: "v*"              # what the tagged commits hold; with history, what their ancestors hold, too
+        history: true
+        owner: ada@example.org
+        reason: customers run these
+        until: 2027-06-30       # to the end of this day (UTC), or a time with its zone; no end if left out
+      - {id: legal, commits: {legal: hold}, owner: ..., reason: ...}
+      - {id: experiments, branches: "exp-*", days: 90, owner: ..., reason: ...}
+      - {id: reports, paths: "reports/*.pdf", owner: ..., reason: ...}
+      - {id: imported, prefix: data/imported/, owner: ..., reason: ...}
+
+Pure. Patterns are those of `fnmatch`, where case counts: `*` is any text (slashes, too), `?` any character, `[…]` one
+of these. Every scalar is read as the text that stands there, so that the metadata value `no` is not a boolean.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, ClassVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.model import is_candidate
+
+LARGEST_FILE = 1 << 20  # bytes
+_ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_SPECIAL = re.compile(r"[*?\[]")
+_TO_DAYS = 365_000
+
+
+# --- patterns and times ---------------------------------------------------------------------------------------------
+
+
+def checked_pattern(pattern: str) -> str:
+    """The pattern itself. Raises `ValueError` for one that is empty, or that can match nothing."""
+    if not pattern:
+        raise ValueError("an empty pattern holds nothing; '*' is everything")
+    at = 0
+    while (begin := pattern.find("[", at)) >= 0:
+        first = begin + 2 if pattern[begin + 1 : begin + 2] == "!" else begin + 1
+        end = pattern.find("]", first + 1)
+        if end < 0:
+            raise ValueError(f"the '[' of '{pattern}' is never closed; a '[' itself is written '[[]'")
+        for low, high in re.findall(r"(.)-(.)", pattern[first:end], re.DOTALL):
+            if low > high:
+                raise ValueError(f"'{low}-{high}' in '{pattern}' is an empty range")
+        at = end + 1
+    return pattern
+
+
+def literal_prefix(pattern: str) -> str:
+    """What everything that the pattern matches begins with."""
+    return _SPECIAL.split(pattern, maxsplit=1)[0]
+
+
+def end_of(text: str) -> datetime:
+    """When a hold until then ends: at the end of a day (UTC), or at a moment. Raises `ValueError`."""
+    try:
+        if _DAY.fullmatch(text):
+            day = date.fromisoformat(text)
+            return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+        if _TIME.fullmatch(text):
+            return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"'{text}' is no date ({error})") from None
+    raise ValueError(f"'{text}' is neither a date such as 2027-06-30 nor a time such as 2027-06-30T12:00:00Z")
+
+
+def _checked_end(text: str) -> str:
+    end_of(text)
+    return text
+
+
+def _checked_words(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must say something")
+    if any(ord(char) < 32 and char not in "\n\t" for char in text):
+        raise ValueError("has characters that no terminal should be shown")
+    return text
+
+
+def _checked_days(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 0 < int(text) <= _TO_DAYS:
+        raise ValueError(f"'{text}' is not a number of days from 1 to {_TO_DAYS}")
+    return text
+
+
+def _checked_yes(text: str) -> str:
+    if text not in ("true", "false"):
+        raise ValueError(f"'{text}' is neither true nor false")
+    return text
+
+
+def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
+    if len(pairs) != 1 or "" in pairs:
+        raise ValueError("one key with a pattern for its value is expected, such as {legal: hold}")
+    return {key: checked_pattern(pattern) for key, pattern in pairs.items()}
+
+
+def _checked_prefix(prefix: str) -> str:
+    """Only what a candidate can begin with: under `data/`, or a root object from before there was that folder."""
+    inside = prefix.startswith("data/") or (prefix != "" and is_candidate(prefix))
+    if not inside or "://" in prefix or ".." in prefix.split("/"):
+        raise ValueError(
+            f"no object that could be collected begins with '{prefix}': a key relative to the namespace is expected, "
+            "such as data/imported/"
+        )
+    return prefix
+
+
+Pattern = Annotated[str, AfterValidator(checked_pattern)]
+Words = Annotated[str, Field(max_length=1000), AfterValidator(_checked_words)]
+
+
+# --- holds ----------------------------------------------------------------------------------------------------------
+
+
+class Hold(BaseModel):
+    """What must not go, whose word that is, and until when. All fields are text as the file has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    kind: ClassVar[str]  # the field that says what is held
+
+    id: Annotated[str, Field(pattern=_ID)]
+    owner: Words
+    reason: Words
+    until: Annotated[str, AfterValidator(_checked_end)] | None = None
+
+    @property
+    def ends(self) -> datetime | None:
+        return None if self.until is None else end_of(self.until)
+
+    def outdated(self, now: datetime) -> bool:
+        """Whether it has let go. `now` is the lakeFS server's clock."""
+        return self.ends is not None and self.ends <= now
+
+    @property
+    def what(self) -> str:
+        """What is held, in a few words."""
+        raise NotImplementedError
+
+    def fields(self) -> dict[str, Any]:
+        """As the file has it: what is held first, and nothing that is left out."""
+        given = self.model_dump(exclude_none=True, exclude_defaults=True)
+        order = ["id", self.kind, *(name for name in given if name not in ("id", self.kind))]
+        return {name: given[name] for name in order}
+
+
+class TagHold(Hold):
+    """What commits with a tag hold; with `history`, what all their ancestors hold, too."""
+
+    kind: ClassVar[str] = "tags"
+    tags: Pattern
+    history: Annotated[str, AfterValidator(_checked_yes)] = "false"
+
+    @property
+    def with_history(self) -> bool:
+        return self.history == "true"
+
+    @property
+    def what(self) -> str:
+        return f"tags {self.tags}{' with their history' if self.with_history else ''}"
+
+
+class CommitHold(Hold):
+    """What commits with this metadata hold."""
+
+    kind: ClassVar[str] = "commits"
+    commits: Annotated[dict[str, str], AfterValidator(_checked_metadata)]
+
+    def matches(self, metadata: Mapping[str, str]) -> bool:
+        return all(key in metadata and fnmatchcase(metadata[key], one) for key, one in self.commits.items())
+
+    @property
+    def what(self) -> str:
+        return "commits with " + ", ".join(f"{key}={pattern}" for key, pattern in self.commits.items())
+
+
+class BranchHold(Hold):
+    """What commits on the line of a branch hold, for these days at least, whatever the rules say."""
+
+    kind: ClassVar[str] = "branches"
+    branches: Pattern
+    days: Annotated[str, AfterValidator(_checked_days)]
+
+    @property
+    def at_least(self) -> int:
+        return int(self.days)
+
+    @property
+    def what(self) -> str:
+        return f"branches {self.branches} for {self.days} days"
+
+
+class PathHold(Hold):
+    """What any known commit, expired ones too, has at such a path."""
+
+    kind: ClassVar[str] = "paths"
+    paths: Pattern
+
+    @property
+    def what(self) -> str:
+        return f"paths {self.paths}"
+
+
+class PrefixHold(Hold):
+    """What the store holds under keys that begin so."""
+
+    kind: ClassVar[str] = "prefix"
+    prefix: Annotated[str, AfterValidator(_checked_prefix)]
+
+    @property
+    def what(self) -> str:
+        return f"stored objects {self.prefix}…"
+
+
+KINDS: Mapping[str, type[Hold]] = {each.kind: each for each in (TagHold, CommitHold, BranchHold, PathHold, PrefixHold)}
+
+
+# --- from bytes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One thing that is wrong with a file of holds, and the line (from 1) where it stands."""
+
+    line: int
+    what: str
+
+
+class BadHolds(Refused):
+    """Raised for a file of holds that isn't right throughout: nothing of it counts."""
+
+    def __init__(self, where: str, troubles: Iterable[Trouble]) -> None:
+        self.troubles = sorted(troubles, key=lambda one: one.line)
+        self.where = where
+        lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.troubles)
+        super().__init__(
+            f"{where} is not a file of holds:{lines}\n"
+            "What it is meant to hold can't be told, so nothing is marked before it is right. "
+            "'lakegc holds REPO check' looks at it again.",
+            invariant=3,
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (BadHolds, (self.where, self.troubles))
+
+
+def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
+    """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line."""
+    troubles: list[Trouble] = []
+    items = _items(_root(data, where), where)
+    found = [(item, hold) for item in items if (hold := _hold_of(item, troubles)) is not None]
+    lines: dict[str, int] = {}
+    for item, hold in found:
+        line = item.start_mark.line + 1
+        if hold.id in lines:
+            troubles.append(Trouble(line, f"the id '{hold.id}' is that of the hold in line {lines[hold.id]}, too"))
+        lines.setdefault(hold.id, line)
+    if troubles:
+        raise BadHolds(where, troubles)
+    return tuple(hold for _, hold in found)
+
+
+def _first_lines(data: bytes, where: str) -> list[int]:
+    """The first line of each hold, from 0."""
+    return [int(item.start_mark.line) for item in _items(_root(data, where), where)]
+
+
+class _Loader(yaml.BaseLoader):
+    """YAML without what hides things from a reader: aliases, and tags that turn text into something else."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "an alias (*name): write it out", event.start_mark)
+        node = super().compose_node(parent, index)
+        if node is not None and node.tag not in _PLAIN_TAGS:
+            raise yaml.composer.ComposerError(None, None, f"the tag {node.tag}: write plain text", node.start_mark)
+        return node
+
+
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map"))
+
+
+def _root(data: bytes, where: str) -> yaml.Node:
+    if len(data) > LARGEST_FILE:
+        raise BadHolds(where, [Trouble(1, f"it has {len(data):,} bytes; {LARGEST_FILE:,} are the most")])
+    try:
+        node = yaml.compose(data.decode(), Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise BadHolds(where, [Trouble(mark.line + 1 if mark else 1, f"{error.problem or error.context}")]) from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise BadHolds(where, [Trouble(1, f"it is not YAML ({str(error) or 'too deep'})")]) from None
+    if node is None:
+        raise BadHolds(where, [Trouble(1, "it is empty. A file without holds says 'holds: []'; or delete the file")])
+    return node
+
+
+def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
+    """The nodes of the list `holds`, which is all that a file may have."""
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    strange = [Trouble(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
+    if len(pairs) != 1 or pairs[0][0].value != "holds":
+        expected = Trouble(_line(root), "'holds:' with a list is expected, once")
+        raise BadHolds(where, [one for one, pair in zip(strange, pairs, strict=True) if pair[0].value != "holds"]
+                       or [expected])  # fmt: skip
+    if not isinstance(pairs[0][1], yaml.SequenceNode):
+        raise BadHolds(where, [Trouble(_line(pairs[0][1]), "'holds' must be a list, each hold with a '-' in front")])
+    items: list[yaml.Node] = pairs[0][1].value
+    return items
+
+
+def _hold_of(item: yaml.Node, troubles: list[Trouble]) -> Hold | None:
+    """The hold of a node, or None with what is wrong noted."""
+    if not isinstance(item, yaml.MappingNode):
+        troubles.append(Trouble(_line(item), "a hold has fields: id, what is held, owner, reason"))
+        return None
+    lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
+    before = len(troubles)
+    plain = _plain(item, (), lines, troubles)
+    kinds = [kind for kind in KINDS if kind in plain]
+    if len(kinds) != 1:
+        said = f"it holds {' and '.join(kinds)}" if kinds else "it doesn't say what is held"
+        troubles.append(Trouble(_line(item), f"{said}; exactly one of {', '.join(KINDS)} is expected"))
+        return None
+    kind = KINDS[kinds[0]]
+    try:
+        hold = kind.model_validate(plain)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            location = one["loc"] if one["loc"] in lines else ()
+            troubles.append(Trouble(lines[location], _sentence(one, kind)))
+        return None
+    return hold if len(troubles) == before else None
+
+
+def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], troubles: list[Trouble]) -> Any:
+    """A node as text, lists and dicts. Notes the line of each field; a field that stands there twice is trouble."""
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in found:
+                troubles.append(Trouble(_line(key), f"{_said(key)} stands there twice"))
+            lines[(*at, name)] = _line(key)
+            found[name] = _plain(value, (*at, name), lines, troubles)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(value, (*at, number), lines, troubles) for number, value in enumerate(node.value)]
+    return node.value
+
+
+def _sentence(error: Any, kind: type[Hold]) -> str:
+    field = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        return f"'{field}' is unknown; a hold of {kind.kind} can have {', '.join(kind.model_fields)}"
+    if error["type"] == "missing":
+        return f"'{field}' is missing"
+    if error["type"] == "string_pattern_mismatch":
+        return f"'{field}' must be of lower-case letters, digits and ._- (63 at the most)"
+    return f"'{field}': {error['msg'].removeprefix('Value error, ')}"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _said(key: yaml.Node) -> str:
+    return f"'{str(key.value)[:60]}'"
+
+
+# --- to bytes -------------------------------------------------------------------------------------------------------
+
+
+def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
+    """The file with one more hold at its end, what people wrote there kept as it is. None: there was no file."""
+    if data is None:
+        return _proved(b"", (hold,), where)
+    wanted = (*parse_holds(data, where), hold)
+    dash = _root(data, where).value[0][1].start_mark.column  # of the list's first hold
+    added = data + (b"" if data.endswith(b"\n") else b"\n") + _listed([hold], indent=dash).encode()
+    return _proved(added, wanted, where)
+
+
+def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
+    """The file without one hold, the rest of it kept as it is."""
+    holds, lines = parse_holds(data, where), data.decode().splitlines(keepends=True)
+    number = [hold.id for hold in holds].index(hold_id)
+    begin, end = [*_first_lines(data, where), len(lines)][number : number + 2]
+    while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # what stands above the next hold is about that one
+        end -= 1
+    while lines[begin - 1].strip().startswith("#"):
+        begin -= 1
+    left = tuple(hold for hold in holds if hold.id != hold_id)
+    return _proved("".join([*lines[:begin], *lines[end:]]).encode(), left, where)
+
+
+def _proved(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
+    """The edited text where it says exactly what is wanted, and otherwise a file written anew."""
+    for text in (data, rendered(wanted)):
+        with suppress(BadHolds):
+            if parse_holds(text, where) == wanted:
+                return text
+    raise WrongUsage(f"{', '.join(hold.id for hold in wanted)}: something here can't be written as YAML")
+
+
+def rendered(holds: Iterable[Hold]) -> bytes:
+    return ("holds:\n" + text if (text := _listed(holds)) else "holds: []\n").encode()
+
+
+def _listed(holds: Iterable[Hold], *, indent: int = 2) -> str:
+    items = [hold.fields() for hold in holds]
+    if not items:
+        return ""
+    text = yaml.dump(items, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=110)
+    return "".join(" " * indent + line if line.strip() else line for line in text.splitlines(keepends=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text without quotes where a reader that takes everything for text reads the same."""
+
+
+_Dumper.yaml_implicit_resolvers = {}
