@@ -18,10 +18,10 @@ from lakegc_assets.marking import expired_set as expired
 from lakegc_assets.marking import namespace_slices as slices
 from lakegc_assets.marking import retained_commits as retained
 from lakegc_assets.marking import uncommitted_addresses as uncommitted
-from lakegc_assets.marking.metadata import described
+from lakegc_assets.marking.metadata import described, described_set
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
 from spark_resources.errors import LakegcError, Refused, WrongUsage
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, EXPIRED_OBJECTS, STORED_OBJECTS, Scope
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, STORED_OBJECTS, Scope
 from spark_resources.settings import parse_duration
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
@@ -133,13 +133,13 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.M
     hours unless configured otherwise): somebody may be about to commit it. Where a branch may serve an object though no
     list says so, the server is asked, and without a clear answer the object stays.
 
-    **What to do with it:** look at the counts and the preview below, at the checks, and for the whole list run
+    **What to do with it:** look at the counts and plots below, at the sample, at the checks, and for the whole list run
     `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset or by any other.
     """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         expired.compute(run)
-        return described(run, expired.ASSET, EXPIRED_OBJECTS)
+        return described_set(run, price=marks.settings().price_per_gb_month)
 
 
 MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set]

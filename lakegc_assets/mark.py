@@ -142,19 +142,22 @@ def not_served(served: DataFrame) -> Callable[[DataFrame], DataFrame]:
 # --- why ------------------------------------------------------------------------------------------------------------
 
 
-def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, graph_known: bool) -> DataFrame:
+def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, all_known: bool) -> DataFrame:
     """Expired objects with the reason, and the expired commit that kept them longest (EXPIRED_OBJECTS).
 
-    `expired_addresses` has columns address, commit_id, branch, days, until; an address may stand there many times.
+    `expired_addresses` has columns address, commit_id, branch, days, until, path; an address may stand there many
+    times. `all_known` says that it has all that expired commits hold.
     """
     from pyspark.sql import functions as F
 
-    by_age = F.struct(F.col("until"), F.col("commit_id"), F.col("branch"), F.col("days"))
+    by_age = F.struct(*[F.col(name) for name in ("until", "commit_id", "branch", "days", "path")])
     last = expired_addresses.groupBy("address").agg(F.max(by_age).alias("last"))
     why = (
         F.when(F.col("last").isNotNull(), F.lit(ExpiredReason.EXPIRED_COMMIT.value))
-        .otherwise(F.lit((ExpiredReason.NEVER_COMMITTED if graph_known else ExpiredReason.UNKNOWN).value))
+        .otherwise(F.lit((ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN).value))
         .alias("reason")
     )
-    parts: list[Column] = [F.col(f"last.{name}").alias(name) for name in ("commit_id", "branch", "days", "until")]
+    parts: list[Column] = [
+        F.col(f"last.{name}").alias(name) for name in ("commit_id", "branch", "days", "until", "path")
+    ]
     return expired.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", why, *parts)

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -126,24 +127,32 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
 
     Raises `Refused` (invariant 5) for an address that is the namespace's but for scheme, host's case or slashes.
     """
+    keys, _, outside = inside_rows(addresses, kinds, namespace)
+    return keys, outside
+
+
+def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array, int]:
+    """As `inside_addresses`, with the row that each key was in."""
+    rows = pa.array(np.arange(len(addresses)))
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
     if pc.all(relative, min_count=0).as_py():
-        return addresses, 0
+        return addresses, rows, 0
     full = pc.match_substring_regex(addresses, _FULL)
     bare = pc.or_(
         relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
     )
-    kept = [addresses.filter(bare)]
-    rest = addresses.filter(pc.invert(bare))
+    kept, of_rows = [addresses.filter(bare)], [rows.filter(bare)]
+    rest, rows = addresses.filter(pc.invert(bare)), rows.filter(pc.invert(bare))
     for root in (namespace.uri, *namespace.also):
         inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
         kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
-        rest = rest.filter(pc.invert(inside))
+        of_rows.append(rows.filter(inside))
+        rest, rows = rest.filter(pc.invert(inside)), rows.filter(pc.invert(inside))
     has_scheme = pc.match_substring_regex(rest, _FULL)
     doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.lookalikes()))
     for address in rest.filter(doubtful).to_pylist():
         namespace.check_elsewhere(address)
-    return pa.chunked_array(kept).combine_chunks(), len(rest)
+    return pa.chunked_array(kept).combine_chunks(), pa.chunked_array(of_rows).combine_chunks(), len(rest)
 
 
 def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
@@ -243,6 +252,32 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
                 yield pa.RecordBatch.from_arrays([ids, batch.column(0)], schema=schema)
 
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def paths_of(ranges: DataFrame, place: Place) -> DataFrame:
+    """The inside addresses of ranges with where they were: columns range_id, path, address."""
+    schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("range_id", "path", "address")])
+
+    def read(batches: Batches) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = decoder_for(refs.values())
+        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a metarange")):
+            prove_range(data, refs[range_id], decoder)
+            columns = ("path", "address", "address_type")
+            batch = sstable.read_entries(data, name=range_id, columns=columns, decoder=decoder)
+            keys, rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), len(keys))
+            yield pa.RecordBatch.from_arrays([ids, shown_paths(batch.column("path").take(rows)), keys], schema=schema)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def shown_paths(paths: pa.Array) -> pa.Array:
+    """Paths as text for people; bytes that are not UTF-8 are escaped."""
+    try:
+        return paths.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
 
 
 def entries_of_size(ranges: DataFrame, place: Place, sizes: frozenset[int] | None) -> DataFrame:

@@ -313,9 +313,7 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("message", pa.string()),
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
         pa.field("server_listed", pa.bool_(), nullable=False),
-        pa.field(
-            "hold", pa.string()
-        ),  # ids of holds that alone retain it; the columns above are the rule that let go
+        pa.field("hold", pa.string()),  # ids of holds that alone retain it; the columns above are the rule that let go
     ]
 )
 HEADS = pa.schema(
@@ -375,9 +373,22 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("branch", pa.string()),  # whose rule let that commit go
         pa.field("days", pa.int64()),
         pa.field("until", _TIME),  # when that commit expired; the server's clock
+        pa.field("path", pa.string()),  # where that commit had it, one of maybe several; bytes not UTF-8 are escaped
     ]
 )
-
+# Objects and bytes of an expired set by one way of counting: `kind` is one of reason, age, prefix, slice.
+EXPIRED_TOTALS = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("label", pa.string()),  # null: not known
+        pa.field("branch", pa.string()),  # for reasons
+        pa.field("days", pa.int64()),  # for reasons
+        pa.field("objects", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+# A few objects of an expired set to look at: `kind` is one of largest, newest, sample.
+HIGHLIGHTS = pa.schema([pa.field("kind", pa.string(), nullable=False), *EXPIRED_OBJECTS])
 
 
 class ExpiredReason(StrEnum):

@@ -13,16 +13,18 @@ from lakegc_assets import mark
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
+    highlights,
     missing,
     other_repositories,
     reasons,
     same_bytes,
+    totals,
     uncommitted_addresses,
 )
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
-from spark_resources.marks import digest_of, previous_mark, previous_mark
+from spark_resources.marks import digest_of, previous_mark
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
 from spark_resources.reference import reference_outputs
 
@@ -67,29 +69,41 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(gone))
+    unserved = served_by_nobody(run, notes, unreferenced)
+    expired = mark.with_reasons(unserved, gone, all_known=reasons.all_known(run, notes))
+    run.say("writing the expired set")
+    write_mark(run, notes, expired)
+    found.release()
+
+
+def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
+    """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
     unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
     datasets = same_bytes.ask(run, notes, unreferenced)
     answers = reduce(union, (run.read_dataset(one, SERVED) for one in datasets))
     unserved = unreferenced.transform(mark.not_served(answers))
     if notes.facts["unreferenced"]:
         unserved = unserved.transform(mark.without(came_back.live_at_the_end(run, notes)))
-    expired = mark.with_reasons(unserved, gone, graph_known=reasons.graph_known(run))
-    run.say("writing the expired set")
-    write_mark(run, notes, expired)
-    found.release()
+    return unserved
 
 
 def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
-    """The expired set with its reasons, and the same addresses in the reference's layout, sorted, in one pass."""
+    """The expired set with its reasons, what a review shows of it, and the reference's layout, sorted, in one pass."""
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
     rows = spread.select(*EXPIRED_OBJECTS.names).sortWithinPartitions("address")
-    mark_id = run.mark.record.mark_id
-    outputs = [parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS), *reference_outputs(mark_id)]
-    (dataset, layout, text), counts = write_outputs(rows, counting_bytes, run.place, outputs)
-    notes.wrote(dataset)
-    notes.wrote(layout, "deleted")
-    notes.wrote(text, "deleted.text")
+    record = run.mark.record
+    outputs = {
+        "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
+        totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
+        highlights.PART: highlights.highlights_output(run.mark.folder(ASSET, highlights.PART), record.mark_id),
+        **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
+    }
+    written, counts = write_outputs(rows, counting_bytes, run.place, list(outputs.values()))
+    datasets = dict(zip(outputs, written, strict=True))
+    for part, found in datasets.items():
+        notes.wrote(found, part)
+    dataset, text = datasets[""], datasets["deleted.text"]
     notes.facts |= {
         "expired": dataset.rows,
         "expired_bytes": counts.get("bytes", 0),

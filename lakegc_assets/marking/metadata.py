@@ -9,8 +9,13 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
+from lakegc_assets.marking.highlights import Commit, commits_of, highlights
+from lakegc_assets.marking.plots import plots
 from lakegc_assets.marking.run import MarkRun
+from lakegc_assets.marking.totals import KINDS, Totals, in_words, recorded
+from lakegc_assets.words import a_month, part
 from spark_resources.datasets import first_rows
+from spark_resources.model import EXPIRED_OBJECTS
 
 PREVIEW_ROWS = 20
 
@@ -33,6 +38,51 @@ def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") ->
         records = [dg.TableRecord({name: cell(row[name]) for name in schema.names}) for row in rows]
         metadata["preview"] = dg.MetadataValue.table(records)
     return dg.MaterializeResult(metadata=metadata)
+
+
+def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
+    """The result of `expired_set`: also plots, the sums behind them, the largest objects and a sample.
+
+    Nothing of it reads the rows again: executors counted and chose while they wrote them.
+    """
+    result = described(run, "expired_set", EXPIRED_OBJECTS)
+    facts, totals = run.mark.record.steps["expired_set"].facts, recorded(run.mark)
+    found: dict[str, Any] = {
+        "share_of_objects": part(totals.whole.objects, facts["candidates"]),
+        "share_of_bytes": part(totals.whole.bytes, facts["candidate_bytes"]),
+    }
+    if price is not None:
+        found["saved_a_month"] = a_month(totals.whole.bytes, price)
+    if totals.whole.objects:
+        found |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
+        found |= {f"by_{kind}": dg.MetadataValue.table(summed(totals, kind)) for kind in KINDS}
+        looked_at = highlights(run.mark)
+        commits = commits_of(run.mark, [row for rows in looked_at.values() for row in rows])
+        found |= {kind: dg.MetadataValue.table([pointed_out(row, commits) for row in rows])
+                  for kind, rows in looked_at.items()}  # fmt: skip
+    return dg.MaterializeResult(metadata={**(result.metadata or {}), **found})
+
+
+def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:
+    return [
+        dg.TableRecord({kind: in_words(kind, label), "objects": one.objects, "bytes": one.bytes})
+        for label, one in totals.ordered(kind)[:PREVIEW_ROWS]
+    ]
+
+
+def pointed_out(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.TableRecord:
+    commit = commits.get(row["commit_id"])
+    return dg.TableRecord(
+        {
+            "address": row["address"],
+            "size": row["size"],
+            "modified": cell(row["modified"]),
+            "path": row["path"],
+            "commit": row["commit_id"],
+            "committed": cell(commit.created) if commit else None,
+            "message": commit.message if commit else None,
+        }
+    )
 
 
 def flat(facts: Mapping[str, Any]) -> dict[str, Any]:

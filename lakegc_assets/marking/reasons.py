@@ -9,23 +9,23 @@ import pyarrow as pa
 from lakegc_assets import mark
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import arrow_to_spark
-from spark_resources.entries import addresses_of, ranges_of, row_tasks
+from spark_resources.entries import paths_of, ranges_of, row_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, EXPIRED_OBJECTS, RANGE_REFS, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 VERDICT = ("commit_id", "branch", "days", "until")
 _VERDICT_FIELDS = [COMMIT_VERDICTS.field(name) for name in VERDICT]
-EXPIRED_ADDRESSES = pa.schema([*ADDRESSES, *_VERDICT_FIELDS])
+EXPIRED_ADDRESSES = pa.schema([*ADDRESSES, *_VERDICT_FIELDS, EXPIRED_OBJECTS.field("path")])
 EXPIRED_RANGES = pa.schema([*RANGE_REFS, *_VERDICT_FIELDS])
 
 
-def graph_known(run: MarkRun) -> bool:
-    """Whether every commit was read, expired ones too."""
-    return bool(run.mark.record.steps["retained_commits"].facts["graph"])
+def all_known(run: MarkRun, notes: StepNotes) -> bool:
+    """Whether every commit was read, expired ones too, and all that these hold: then what isn't there never was."""
+    return bool(run.mark.record.steps["retained_commits"].facts["graph"]) and "unexplained" not in notes.facts
 
 
 def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> DataFrame:
@@ -53,7 +53,7 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
 
 
 def only_expired(run: MarkRun, commits: list[dict[str, Any]]) -> DataFrame:
-    """The addresses of ranges that expired commits alone hold, each with the commit that kept its range longest."""
+    """The addresses of ranges that expired commits alone hold, with paths and the commit that kept each one longest."""
     from pyspark.sql import functions as F
 
     spark = run.spark()
@@ -68,7 +68,5 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]]) -> DataFrame:
     table = pa.Table.from_pylist([{**row, **row["last"]} for row in held], schema=EXPIRED_RANGES)
     known = row_tasks(spark, table, batch=1)
     return (
-        addresses_of(known, run.place)
-        .join(known.select("range_id", *VERDICT), "range_id")
-        .select(*EXPIRED_ADDRESSES.names)
+        paths_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id").select(*EXPIRED_ADDRESSES.names)
     )

@@ -1,0 +1,56 @@
+"""Pictures of an expired set for Dagster's UI, which shows images in Markdown where their bytes are in the text."""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+import warnings
+from collections.abc import Mapping
+
+from lakegc_assets.marking.totals import EVERYTHING_ELSE, Sum, Totals, in_words
+from lakegc_assets.words import harmless, size
+
+BARS = 12
+LETTERS, LINE = 90, 46
+TITLES: Mapping[str, str] = {"age": "Bytes by age", "prefix": "Bytes by path", "reason": "Bytes by reason"}
+
+
+def plots(totals: Totals) -> dict[str, str]:
+    """A plot for each of TITLES as Markdown: the largest sums as bars, the rest as one."""
+    if not totals.whole.objects:
+        return {}
+    return {f"bytes_by_{kind}": as_markdown(title, bars(totals, kind)) for kind, title in TITLES.items()}
+
+
+def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
+    """The bars of one plot: its largest sums, at most BARS, and one for all others."""
+    found = totals.ordered(kind)
+    known = [one for one in found if one[0] != EVERYTHING_ELSE]
+    others = Sum()
+    for _, one in [*known[BARS:], *(one for one in found if one[0] == EVERYTHING_ELSE)]:
+        others.add(one.objects, one.bytes)
+    shown = [(harmless(in_words(kind, label)), one) for label, one in known[:BARS]]
+    return [*shown, ("all others", others)] if others.objects else shown
+
+
+def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
+    """Horizontal bars as a PNG in a line of Markdown. Names are drawn as they are: a $ begins no formula."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.9 + 0.34 * len(shown)), layout="constrained", dpi=100)
+    axes = figure.subplots()
+    drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")
+    axes.bar_label(drawn, [f"{size(one.bytes)} in {one.objects:,}" for _, one in shown], padding=4, fontsize=8)
+    names = [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name, _ in shown]
+    axes.set_yticks(range(len(shown)), [textwrap.fill(name, LINE) for name in names], fontsize=8, parse_math=False)
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    axes.margins(x=0.3)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks: they are drawn as boxes
+        figure.savefig(picture, format="png")
+    return f"![{title}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
