@@ -115,7 +115,16 @@ INVARIANTS = [
     Invariant(assets.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
     Invariant(assets.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
     Invariant(assets.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
-    Invariant(assets.committed_addresses, "others_read", 5, "What other repositories hold here was read.", others_read),
+    Invariant(
+        assets.committed_addresses,
+        "others_read",
+        5,
+        "What other repositories hold here was read.",
+        others_read,
+        otherwise="Some repositories of this server could not be looked into (unread). Objects here that only they "
+        "refer to may be called expired. Let lakegc read them, or, where they hold nothing of this repository, name "
+        "them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
+    ),
     Invariant(assets.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
     Invariant(
         assets.expired_set,
