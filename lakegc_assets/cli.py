@@ -130,6 +130,44 @@ def review(
 
 
 @app.command()
+def approve(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    digest: Annotated[str | None, typer.Option(help="of the set that was looked at; another one is refused")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
+    release: Annotated[
+        list[str] | None, typer.Option(metavar="BRAKE", help="let a tripped brake go, each with a --because")
+    ] = None,
+    because: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="the reason for a --release")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="how long, e.g. 36h, or a date; until the mark is too old")
+    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who approves; this user if not given")] = None,
+    for_reference: Annotated[
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which proves nothing")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Give a person's word for one mark: shows it, asks, and writes that down. Nothing is deleted by this."""
+    from lakegc_assets.terminal import approvals
+
+    asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
+    approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON)
+
+
+@app.command()
+def revoke(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
+) -> None:
+    """Take an approval back, as long as nothing of it was swept."""
+    from lakegc_assets.terminal import approvals
+
+    approvals.revoke(repository, mark_id, by=by)
+
+
+@app.command()
 def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
     output: FormatOption = Format.TABLE,

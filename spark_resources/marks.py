@@ -77,7 +77,8 @@ class MarkRecord:
 
     `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
     ones that are `unreadable`; None for the first mark of a repository and scope.
-    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds.
+    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds. `approval` is
+    the SHA-256 of the approval that made it `approved` (see `spark_resources.approvals`).
     """
 
     mark_id: str
@@ -101,6 +102,7 @@ class MarkRecord:
     digest: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     previous: Mapping[str, Any] | None = None
+    approval: str | None = None
     failure: str | None = None
     format: int = RECORD_FORMAT
 
@@ -313,6 +315,22 @@ def marks(place: Place) -> Iterator[MarkRecord]:
             yield _record_of(folder.removeprefix(MARKS_ROOT).rstrip("/"), store.read(key), f"{store.where}/{key}")
         except NotThere:
             continue
+
+
+def own_marks(place: Place) -> frozenset[str]:
+    """The ids of all marks that lakegc made or began, recorded or not.
+
+    A folder in which only an approval lies, or what a sweep left, is none: so lakegc works on marks of the reference's.
+    """
+    store, found = place.store(), set()
+    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
+    for folder in folders:
+        inside: set[str] = set()
+        for page in store.pages(folder, delimiter="/"):
+            inside |= {one.key for one in page.objects} | set(page.prefixes)
+        if {f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside:
+            found.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
+    return frozenset(found)
 
 
 def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:

@@ -54,12 +54,23 @@ def addresses(place: Place, found: ReferenceMark) -> pa.ChunkedArray:
 
 
 def read_addresses(place: Place, key: str) -> pa.Array:
-    where = f"{place.store().where}/{key}"
+    return addresses_in(read_listed(place, key), f"{place.store().where}/{key}")
+
+
+def read_listed(place: Place, key: str) -> bytes:
+    """The bytes of a file of the mark. Raises `DamagedData` where it is gone since it was listed."""
     try:
-        column = pq.read_table(io.BytesIO(place.store().read(key)), columns=["address"]).column("address")
-        texts = column.combine_chunks().cast(pa.string())
+        return place.store().read(key)
     except NotThere as error:
+        where = f"{place.store().where}/{key}"
         raise DamagedData(f"{where} was listed a moment ago, and is gone. Somebody removes this mark.") from error
+
+
+def addresses_in(data: bytes, where: str) -> pa.Array:
+    """The addresses in a Parquet file of the reference's. Raises `DamagedData` where it isn't one."""
+    try:
+        column = pq.read_table(io.BytesIO(data), columns=["address"]).column("address")
+        texts = column.combine_chunks().cast(pa.string())
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DamagedData(
             f"{where} is not a Parquet file with a text column 'address' ({str(error).splitlines()[0]}), so what this "

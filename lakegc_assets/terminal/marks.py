@@ -12,9 +12,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lakegc_assets import proposals
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
+from spark_resources.approvals import Standing, withdraw_stale_summaries
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
@@ -153,10 +155,11 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 
 def rows_of(target: Target, repository: str) -> Iterator[Row]:
     """The marks of a repository, ours by age and then the reference's."""
-    holder = current_holder(target.place.store())
+    holder, now = current_holder(target.place.store()), target.place.store().now()
+    withdraw_stale_summaries(target.place, now=now)
     ours = list(marks(target.place))
     for record in ours:
-        state = record.state.value
+        state = proposals.state_of(target.place, record, now=now)
         if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
             state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
         counts = record.counts
@@ -165,14 +168,15 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by
         )
     for found in reference_marks(target.place, ours=frozenset(record.mark_id for record in ours)):
-        yield reference_row(found, repository)
+        worth = proposals.approval_of_theirs(target.place, found, now=now)
+        yield reference_row(found, repository, "" if worth is Standing.NONE else f", {worth}")
 
 
-def reference_row(found: ReferenceMark, repository: str) -> Row:
+def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
     count = (found.summary or {}).get("num_deleted_objects")
     made = f"{found.written:%Y-%m-%d %H:%M:%S}"
     known = count if type(count) is int else None
-    return Row(repository, found.mark_id, state_of(found), made, known, None, made_by(found))
+    return Row(repository, found.mark_id, state_of(found) + approval, made, known, None, made_by(found))
 
 
 def state_of(found: ReferenceMark) -> str:

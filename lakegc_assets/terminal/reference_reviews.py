@@ -17,7 +17,7 @@ from lakegc_assets.marking.run import Target
 from lakegc_assets.terminal import reviews
 from lakegc_assets.terminal.marks import Server, made_by, state_of
 from lakegc_assets.terminal.words import cell, console, size
-from spark_resources.marks import MARKS_ROOT
+from spark_resources.marks import own_marks
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import objects_of, reference_mark
 
@@ -43,9 +43,7 @@ def opened(repository: str, name: str) -> Theirs | None:
     if name == "latest":  # of lakegc's own
         return None
     target = Server.configured().target(repository)
-    pages = target.place.store().pages(MARKS_ROOT, delimiter="/")
-    ours = {prefix.removeprefix(MARKS_ROOT).rstrip("/") for page in pages for prefix in page.prefixes}
-    found = reference_mark(target.place, name, ours=frozenset(ours))
+    found = reference_mark(target.place, name, ours=own_marks(target.place))
     return Theirs(target, found) if found is not None else None
 
 

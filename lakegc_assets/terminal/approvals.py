@@ -1,0 +1,172 @@
+"""`lakegc approve` and `lakegc revoke`: what would be approved is shown, and a person's word asked for and written."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets import approval
+from lakegc_assets.approval_text import known_brake, worded
+from lakegc_assets.brakes import BrakeLimits
+from lakegc_assets.marking.resource import probed, who
+from lakegc_assets.proposals import Proposal, Word, propose
+from lakegc_assets.terminal import brakes
+from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.words import cell, console, printing, size
+from spark_resources.approvals import Approval
+from spark_resources.errors import WrongUsage
+from spark_resources.settings import parse_duration
+
+ENTRANCE = "lakegc approve"
+YES = "approve"
+TO_THE_REFERENCE = (
+    "--for-reference hands this mark to the reference collector: whoever runs its sweep deletes these objects, without "
+    "any proof that they are still garbage, without brakes, and with no way back. Until then nobody may commit, branch "
+    "from, revert to or tag anything that this mark takes to be gone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed: the options of `lakegc approve`."""
+
+    digest: str | None = None
+    yes: bool = False
+    releases: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    until: str | None = None
+    by: str | None = None
+    for_reference: bool = False
+
+
+def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> None:
+    """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
+    released = released_brakes(asked.releases, asked.reasons)
+    if asked.yes and asked.digest is None:
+        raise WrongUsage("--yes needs --digest: the digest of what was looked at, as lakegc review shows it")
+    server = Server.configured()
+    target = probed(server.target(repository))
+    proposal = propose(target, mark_id, now=target.place.store().now())
+    if not asked.yes:
+        ask(proposal, asked)
+    now = proposal.store.now()
+    word = Word(
+        who=worded(asked.by, "the name after --by") if asked.by is not None else me(),
+        how=ENTRANCE,
+        when=now,
+        released=released,
+        until=None if asked.until is None else end_of(asked.until, now=now),
+        digest=asked.digest if asked.digest is not None else proposal.digest,
+        for_reference=asked.for_reference,
+    )
+    settings = server.settings
+    given = approval.approve(
+        proposal, word, server.lakefs, BrakeLimits.of(settings), now=now, single_deployment=settings.single_deployment
+    )
+    tell(proposal, given, as_json=as_json)
+
+
+def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
+    target = probed(Server.configured().target(repository))
+    proposal = propose(target, mark_id, now=target.place.store().now())
+    name = worded(by, "the name after --by") if by is not None else me()
+    approval.revoke(proposal, who=name, now=proposal.store.now())
+    with printing():
+        console().print(f"{proposal.name} is not approved any more.", markup=False, highlight=False)
+
+
+# --- what was typed -------------------------------------------------------------------------------------------------
+
+
+def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str, str]:
+    """The brakes to release, each with the reason beside it. Raises `WrongUsage`."""
+    if len(releases) != len(reasons):
+        raise WrongUsage(
+            f"--release is given {len(releases)} times and --because {len(reasons)} times: each brake is released with "
+            "a reason of its own, --release BRAKE --because TEXT"
+        )
+    found: dict[str, str] = {}
+    for name, reason in zip(releases, reasons, strict=True):
+        if name in found:
+            raise WrongUsage(f"the brake {name} is released twice")
+        found[known_brake(name)] = worded(reason, f"the reason for releasing {name}")
+    return found
+
+
+def end_of(text: str, *, now: datetime) -> datetime:
+    """When an approval ends: in a while, such as 36h, or at a date or time in UTC. Raises `WrongUsage`."""
+    try:
+        return now + parse_duration(text)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUsage(
+            f"--until '{text}': expected how long, such as 36h, or a date or time in UTC, such as 2026-11-28"
+        ) from None
+    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def me() -> str:
+    return who().partition(" (")[0]
+
+
+# --- asked and told -------------------------------------------------------------------------------------------------
+
+
+def ask(proposal: Proposal, asked: Asked) -> None:
+    """Show what would be approved, and have the word typed. Raises `WrongUsage` where nobody can, or another is."""
+    if not sys.stdin.isatty():
+        raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
+    show(proposal, asked)
+    answer = input(f"Type '{YES}' to let these objects go, anything else to stop: ")
+    if answer.strip() != YES:
+        raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
+
+
+def show(proposal: Proposal, asked: Asked) -> None:
+    record, counts = proposal.record, proposal.record.counts
+    table = Table(title=f"To be approved: {proposal.name}", show_header=False, title_justify="left")
+    rows = (
+        ("made", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
+        ("would go", f"{counts['expired']:,} objects, {size(counts['expired_bytes'])}"),
+        ("of", f"{counts['candidates']:,} objects, {size(counts['candidate_bytes'])}"),
+        ("digest", proposal.digest),
+        ("released", ", ".join(asked.releases) or "no brake"),
+    )
+    for name, value in rows:
+        table.add_row(name, cell(value))
+    out = console()
+    out.print(table)
+    brakes.show(brakes.configured(record, now=proposal.store.now()))
+    out.print(f"Why each would go: lakegc review {record.repository} {record.mark_id} --list", markup=False)
+    if asked.for_reference:
+        out.print(f"[bold red]Warning:[/] {TO_THE_REFERENCE}")
+
+
+@printing()
+def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
+    if given.for_reference:
+        print(f"lakegc: warning: {TO_THE_REFERENCE}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(document(proposal, given), indent=1))
+        return
+    console().print(
+        f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted.\n"
+        f"To take it back: lakegc revoke {proposal.target.repository.id} {given.mark_id}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def document(proposal: Proposal, given: Approval) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(given.to_json())
+    return {"repository": proposal.target.repository.id, **said}

@@ -1,0 +1,144 @@
+"""Repositories with finished marks that no Spark made, on one sandbox server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets import approval
+from lakegc_assets.brakes import BrakeLimits
+from lakegc_assets.marking.run import Target
+from lakegc_assets.proposals import Proposal, Word, propose, state_of
+from spark_resources.approvals import Approval, read_approval
+from spark_resources.datasets import Place
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.marks import Mark, MarkRecord, mark_folder, reference_folder
+from spark_resources.sandbox import Sandbox
+from spark_resources.settings import Settings
+from tests.command_line import dagster_home, lakegc
+from tests.finished import finished_mark
+from tests.marking import quick_environment, target_of
+
+__all__ = ["dagster_home", "lakegc"]
+
+ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy")
+LIMITS = BrakeLimits()
+_serial = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """One server for all; each test has a repository of its own."""
+    with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
+        yield server
+
+
+@dataclass
+class Lake:
+    """A repository, and what is done with its marks."""
+
+    sandbox: Sandbox
+    target: Target
+    lakefs: LakeFS
+    finished: datetime
+
+    @property
+    def name(self) -> str:
+        return self.target.repository.id
+
+    @property
+    def place(self) -> Place:
+        return self.target.place
+
+    @property
+    def folder(self) -> Path:
+        return self.sandbox.local_path / self.name
+
+    @property
+    def now(self) -> datetime:
+        return self.place.store().now()
+
+    def marked(self, addresses: Sequence[str] = ADDRESSES, mark_id: str = "m1", **changes: Any) -> Mark:
+        """A finished mark of this repository."""
+        start = changes.pop("start", self.finished - timedelta(minutes=9))
+        known = {
+            "repository": self.name,
+            "repository_created": self.target.repository.created,
+            "namespace": self.place.namespace.uri,
+            "rules": None,
+        }
+        return finished_mark(self.place, addresses, mark_id, start=start, **{**known, **changes})
+
+    def proposal(self, name: str = "m1") -> Proposal:
+        return propose(self.target, name, now=self.now)
+
+    def word(self, **said: Any) -> Word:
+        return replace(Word("Ada", "a test", self.now), **said)
+
+    def approve(
+        self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **said: Any
+    ) -> Approval:
+        """Approve a mark now, as one would who just looked at it."""
+        found = proposal or self.proposal(name)
+        time = now or self.now
+        word = self.word(**{"when": time, **said})
+        return approval.approve(found, word, self.lakefs, LIMITS, now=time, single_deployment=False)
+
+    def revoke(self, name: str = "m1", *, proposal: Proposal | None = None) -> None:
+        approval.revoke(proposal or self.proposal(name), who="Grace", now=self.now)
+
+    def verify(self, name: str = "m1", *, now: datetime | None = None) -> None:
+        """Look at a mark of lakegc's as a sweep does before it begins."""
+        record = Mark.open(self.place, name).record
+        approval.verify(self.target, record, self.approval(name), now=now or self.now)
+
+    def approval(self, name: str = "m1") -> Approval | None:
+        return read_approval(self.place, name)
+
+    def record(self, name: str = "m1") -> MarkRecord:
+        return Mark.open(self.place, name).record
+
+    def state(self, name: str = "m1", *, now: datetime | None = None) -> str:
+        """The state as lists of marks show it."""
+        return state_of(self.place, self.record(name), now=now or self.now)
+
+    def files(self, name: str = "m1") -> list[str]:
+        """The keys of all files of a mark."""
+        folders = (mark_folder(name), reference_folder(name))
+        return [one.key for folder in folders for page in self.place.store().pages(folder) for one in page.objects]
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / reference_folder("m1") / "summary.json"
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox) -> Lake:
+    """A repository whose marks were finished an hour ago by default."""
+    repository = sandbox.create(f"lake-{next(_serial)}")
+    known = Settings.load(quick_environment(sandbox.settings), home=Path("/nonexistent"))
+    target = target_of(sandbox.settings, repository.id)
+    return Lake(sandbox, target, LakeFS(LakeFSSettings.of(known)), sandbox.now() - timedelta(hours=1))
+
+
+def but(path: Path, change: Callable[[bytes], bytes | None]) -> None:
+    """Alter a file as somebody does who knows nothing of lakegc; None drops it."""
+    changed = change(path.read_bytes())
+    path.unlink()
+    if changed is not None:
+        path.write_bytes(changed)
+
+
+def one_byte(data: bytes) -> bytes:
+    """The same but for one byte in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+BEFORE: Mapping[str, Any] = {"mark_id": "m0", "unreadable": []}

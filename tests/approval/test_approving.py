@@ -1,0 +1,759 @@
+"""Approving and revoking: what is written, what refuses, and what a crash or somebody else leaves (invariants 7, 9)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets import approval, proposals
+from lakegc_assets.brakes import BRAKES
+from spark_resources import approvals
+from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries
+from spark_resources.errors import DamagedData, LakegcError, Refused, Unavailable, WrongUsage
+from spark_resources.holds import HOLDS_KEY
+from spark_resources.marks import Mark, digest_of, mark_folder, reference_folder
+from spark_resources.model import MarkState, Rules
+from spark_resources.sandbox.gc_api import set_rules
+from tests.approval.conftest import BEFORE, LIMITS, Lake, but, one_byte
+from tests.finished import COUNTS
+
+DAY = timedelta(days=1)
+
+
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, **said: Any) -> None:
+    """Check that approving raises this, with these words, and leaves no approval."""
+    before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
+    with pytest.raises(kind) as refused:
+        lake.approve(**said)
+    assert type(refused.value) is kind
+    assert refused.value.exit_code in (2, 3)
+    for word in words:
+        assert word in str(refused.value)
+    assert {key: lake.place.store().read(key) for key in lake.files() if "m1" in key} == before
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_says_too_little(lake: Lake) -> None:
+    """The approval names digest, who, how, when and until when; the record names the approval; a sweep may begin."""
+    digest = lake.marked().record.digest
+    given = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
+    stored = json.loads(lake.place.store().read(approval_key("m1")))
+
+    assert (given.who, given.how, given.digest, given.released) == ("Ada Lovelace", "lakegc approve", digest, {})
+    assert given.until == lake.finished + LIMITS.age
+    assert stored["when"] == given.when.isoformat()
+    assert lake.approval() == given
+    assert (lake.record().state, lake.record().approval) == (MarkState.APPROVED, given.sha256)
+    assert lake.record().digest == digest
+    assert lake.state() == "approved"
+    lake.verify()
+
+
+def test_an_approval_hands_a_mark_over_unasked(lake: Lake) -> None:
+    """No summary is written without being asked for, so the reference collector refuses to sweep the mark."""
+    lake.marked()
+    lake.approve()
+
+    assert not lake.summary.exists()
+
+
+def test_an_approval_lasts_forever(lake: Lake) -> None:
+    """From its end on an approval is none: it is shown as expired, no sweep begins, and it can be given anew."""
+    lake.marked()
+    given = lake.approve(until=lake.now + timedelta(hours=1))
+    late = given.until
+
+    lake.verify(now=late - timedelta(seconds=1))
+    assert lake.state(now=late) == "approval expired"
+    with pytest.raises(Refused, match="was approved until"):
+        lake.verify(now=late)
+    again = lake.approve(now=late, who="Grace")
+    assert (lake.approval(), lake.state(now=late)) == (again, "approved")
+    lake.verify(now=late)
+
+
+# --- brakes ---------------------------------------------------------------------------------------------------------
+
+TRIPPED: dict[str, dict[str, Any]] = {
+    "share": {"counts": {**COUNTS, "expired": 60_000}},
+    "bytes": {"counts": {**COUNTS, "expired_bytes": 2**50, "candidate_bytes": 2**52}},
+    "count": {"counts": {**COUNTS, "expired": 50_000_001, "candidates": 200_000_000}},
+    "jump": {"counts": COUNTS, "previous": {**BEFORE, "counts": {**COUNTS, "expired": 10}}},
+    "live": {"counts": {**COUNTS, "live": 0}},
+    "listing": {"previous": {**BEFORE, "counts": {**COUNTS, "candidates": 900_000}}},
+    "age": {"start": timedelta(days=8)},
+}
+
+
+def stopped_by(lake: Lake, brake: str) -> None:
+    """Leave a mark that one brake stops."""
+    changes = dict(TRIPPED[brake])
+    if brake == "age":
+        changes["start"] = lake.now - changes["start"]
+    lake.marked(**changes)
+
+
+@pytest.mark.parametrize("brake", BRAKES)
+def test_a_brake_holds_nothing(lake: Lake, brake: str) -> None:
+    """A brake that has tripped refuses, and says which and why; another one's release doesn't help."""
+    stopped_by(lake, brake)
+
+    refuses(lake, Refused, brake, "--release")
+    other = next(name for name in BRAKES if name != brake)
+    refuses(lake, WrongUsage, other, "has not tripped", released={other: "so"})
+
+
+@pytest.mark.parametrize("brake", BRAKES)
+def test_a_brake_can_not_be_released(lake: Lake, brake: str) -> None:
+    """A brake that is released by its name, with a reason, stops nothing, and the approval says so."""
+    stopped_by(lake, brake)
+
+    given = lake.approve(released={brake: "it was  meant"})
+
+    assert given.released == {brake: "it was meant"}
+    assert lake.approval() == given
+    lake.verify()
+
+
+def test_one_release_is_enough_for_two(lake: Lake) -> None:
+    """Of two brakes each has to be named."""
+    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+
+    refuses(lake, Refused, "live", released={"share": "so"})
+    assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
+
+
+def test_a_late_end_gets_past_the_age(lake: Lake) -> None:
+    """The age that counts is the one at the approval's end: a mark can't be approved for longer than it is fresh."""
+    lake.marked()
+    until = lake.finished + LIMITS.age + timedelta(seconds=1)
+
+    refuses(lake, Refused, "age", until=until)
+    assert lake.approve(until=until, released={"age": "a slow store"}).until == until
+
+
+@pytest.mark.parametrize(
+    ("released", "word"),
+    [
+        ({"share": ""}, "reason for releasing share"),
+        ({"share": " \n"}, "reason for releasing share"),
+        ({"share": "!"}, "reason for releasing share"),
+        ({"shares": "so"}, "no brake 'shares'"),
+        ({"share": "\x1b[31m so"}, "can't be shown"),
+    ],
+)
+def test_a_release_says_nothing(lake: Lake, released: dict[str, str], word: str) -> None:
+    """A release without a reason, or of no brake, is refused, also where the brake has tripped."""
+    stopped_by(lake, "share")
+
+    refuses(lake, WrongUsage, word, released=released)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_mark_is_approved(lake: Lake) -> None:
+    """There is no word for a mark that isn't there, or can't be."""
+    refuses(lake, WrongUsage, "there is no mark m1")
+    refuses(lake, WrongUsage, "there is no mark ../m1", name="../m1")
+    refuses(lake, WrongUsage, "can't be a mark id", name="m 1")
+
+
+@pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
+def test_an_unfinished_mark_is_approved(lake: Lake, state: MarkState) -> None:
+    """A mark that isn't finished is refused, with what stopped it."""
+    record = lake.marked().record
+    unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
+    lake.place.store().write(mark_folder("m1") + "mark.json", unfinished.to_json())
+
+    refuses(lake, WrongUsage, "not finished", state, "the wires melted")
+
+
+@pytest.mark.parametrize("changes", [{"repository": "pond"}, {"created": -DAY}, {"namespace": "local://pond"}])
+def test_a_mark_of_another_repository_is_approved(lake: Lake, changes: dict[str, Any]) -> None:
+    """A mark of another repository, or of one that was deleted and made again under this name, is refused."""
+    if "created" in changes:
+        changes = {"repository_created": lake.target.repository.created + changes["created"]}
+    lake.marked(**changes)
+
+    refuses(lake, Refused, "another repository", "Make a new mark")
+
+
+def test_a_namespace_of_another_repository_is_approved(lake: Lake) -> None:
+    """Where the namespace is marked as another repository's, nothing in it is approved."""
+    lake.marked()
+    approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
+    lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
+
+    refuses(lake, Refused, "belonging to another repository", "pond")
+
+
+def test_another_digest_is_approved(lake: Lake) -> None:
+    """Who names a digest approves that set and no other."""
+    lake.marked()
+
+    refuses(lake, Refused, "that is another set", digest="0" * 64)
+    assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
+
+
+@pytest.mark.parametrize("early", [timedelta(0), timedelta(minutes=1), timedelta(days=400)])
+def test_a_word_is_older_than_the_set(lake: Lake, early: timedelta) -> None:
+    """What was said before the mark was finished, or as it was, is no word for it."""
+    lake.marked()
+
+    refuses(lake, Refused, "can't have seen this set", when=lake.finished - early)
+    just_after = lake.finished + lake.place.store().quirks.time_resolution
+    assert lake.approve(when=just_after).when == just_after
+
+
+def test_an_old_word_outlives_its_end(lake: Lake) -> None:
+    """A word that was given before an approval was taken back isn't taken for a new one."""
+    lake.marked()
+    given = lake.approve()
+    lake.revoke()
+
+    refuses(lake, Refused, "revoked by Grace", when=given.when)
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+@pytest.mark.parametrize("state", [MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES])
+def test_an_approval_is_used_twice(lake: Lake, state: MarkState) -> None:
+    """A mark that is being swept or was is neither approved nor revoked, and no sweep begins anew."""
+    mark = lake.marked()
+    lake.approve()
+    swept = replace(lake.record(), state=state)
+    lake.place.store().write(mark.key, swept.to_json())
+
+    refuses(lake, Refused, "was used", state)
+    with pytest.raises(Refused, match="was used"):
+        lake.revoke()
+    with pytest.raises(Refused, match="was used"):
+        lake.verify()
+    with pytest.raises(Refused, match="was used"):
+        approval.approved(lake.proposal(), now=lake.now)
+
+
+def test_a_superseded_mark_is_approved(lake: Lake) -> None:
+    """A mark that a newer one has replaced is refused."""
+    lake.marked().move_to(MarkState.SUPERSEDED)
+
+    refuses(lake, Refused, "superseded")
+
+
+def test_an_approval_is_overwritten(lake: Lake) -> None:
+    """What is approved is not approved again by somebody else: it has to be taken back first."""
+    lake.marked()
+    given = lake.approve()
+
+    refuses(lake, Refused, "approved already, by Ada", who="Grace")
+    assert lake.approval() == given
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"who": " "}, "name of who approves"),
+        ({"who": "Ada\u202e"}, "can't be shown"),
+        ({"who": "A" * 1001}, "longer than"),
+    ],
+)
+def test_nobody_approves(lake: Lake, said: dict[str, Any], words: str) -> None:
+    """An approval without a name that can be read is refused."""
+    lake.marked()
+
+    refuses(lake, WrongUsage, words, **said)
+
+
+def test_an_approval_ends_before_it_begins(lake: Lake) -> None:
+    """An end that has passed is refused."""
+    lake.marked()
+
+    refuses(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
+
+
+def test_two_people_can_not_be_kept_apart(lake: Lake) -> None:
+    """A store without conditional writes is refused, unless there is one deployment only."""
+    lake.marked()
+    quirks = replace(lake.place.store().quirks, conditional_writes=False)
+    weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
+    said = {"word": lake.word(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(lake.place.store()), "quirks", property(lambda _: quirks))
+        with pytest.raises(Refused, match="conditional writes"):
+            approval.approve(weak, **said, single_deployment=False)
+        approval.approve(weak, **said, single_deployment=True)
+
+
+# --- altered between mark and approval, and after ---------------------------------------------------------------------
+
+FILES = (
+    "expired_set/part-00000.parquet",
+    "expired_set/_files.json",
+    "committed_addresses/ranges/_files.json",
+    "namespace_slices/_files.json",
+    "deleted/part-00000.parquet",
+    "deleted/_files.json",
+    "deleted.text/part-00000.txt",
+    "deleted.text/_files.json",
+)
+
+
+def key_of(file: str) -> str:
+    return (reference_folder("m1") if file.startswith("deleted") else mark_folder("m1")) + file
+
+
+ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
+    "altered": one_byte,
+    "longer": lambda data: data + b"\n",
+    "dropped": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("how", ALTERED)
+def test_an_altered_set_is_approved_or_swept(lake: Lake, how: str, file: str) -> None:
+    """A file that was altered by one byte, made longer or dropped is named: before the approval, which is refused, and
+    after it: no sweep begins, nor goes on.
+    """
+    lake.marked()
+    path = lake.folder / key_of(file)
+    whole = path.read_bytes()
+    folder = re.escape(key_of(file).rpartition("/")[0])
+
+    but(path, ALTERED[how])
+    with pytest.raises(Refused, match=folder):
+        lake.approve()
+    assert lake.record().state is MarkState.MARKED
+    path.write_bytes(whole)
+    lake.approve()
+    lake.verify()
+    but(path, ALTERED[how])
+    with pytest.raises(Refused, match=folder):
+        lake.verify()
+    with pytest.raises(Refused, match=folder):
+        approval.verify_set(lake.target, lake.record())
+
+
+ADDED = (
+    "expired_set/part-00001.parquet",
+    "expired_set/other",
+    "expired_set/deeper/part-00000.parquet",
+    "namespace_slices/part-00009.parquet",
+    "something/else",
+    "other.json",
+    "deleted/part-00001.parquet",
+    "deleted/.hidden",
+    "deleted.text/part-00001.txt",
+    "deleted2/part-0.parquet",
+)
+
+
+@pytest.mark.parametrize("file", ADDED)
+def test_a_file_is_added_to_a_set(lake: Lake, file: str) -> None:
+    """A file that the mark doesn't record is named, before and after the approval."""
+    lake.marked()
+    lake.place.store().write(key_of(file), b"x")
+
+    refuses(lake, Refused, key_of(file), "added")
+    (lake.folder / key_of(file)).unlink()
+    lake.approve()
+    lake.place.store().write(key_of(file), b"x")
+    with pytest.raises(Refused, match=key_of(file)):
+        lake.verify()
+
+
+def test_what_a_sweep_leaves_is_taken_for_added(lake: Lake) -> None:
+    """Receipts and proofs of a sweep that goes on are no change of the set."""
+    lake.marked()
+    lake.approve()
+    for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json"):
+        lake.place.store().write(mark_folder("m1") + name, b"x")
+
+    approval.verify_set(lake.target, lake.record())
+
+
+def test_an_altered_record_is_approved(lake: Lake) -> None:
+    """Numbers or hashes in the record that don't fit its digest refuse, before and after the approval."""
+    mark = lake.marked()
+    whole = mark.record
+    altered = replace(whole, counts={**whole.counts, "expired": 1})
+    lake.place.store().write(mark.key, altered.to_json())
+    refuses(lake, Refused, "the record of mark m1", "altered")
+    lake.place.store().write(mark.key, whole.to_json())
+
+    lake.approve()
+    lake.place.store().write(mark.key, replace(lake.record(), counts=altered.counts).to_json())
+    with pytest.raises(Refused, match="the record of mark m1"):
+        lake.verify()
+
+
+def test_another_set_takes_an_approval_over(lake: Lake) -> None:
+    """A record that was altered together with its digest isn't the approved one."""
+    mark = lake.marked()
+    lake.approve()
+    altered = replace(lake.record(), counts={**mark.record.counts, "expired": 1})
+    lake.place.store().write(mark.key, replace(altered, digest=digest_of(altered)).to_json())
+
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="was altered"):
+        lake.verify()
+
+
+def test_an_approval_is_altered(lake: Lake) -> None:
+    """An approval.json that isn't the one that was given counts for nothing, nor does one that can't be read."""
+    lake.marked()
+    given = lake.approve()
+    store = lake.place.store()
+    store.write(approval_key("m1"), replace(given, until=given.until + DAY).to_json())
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="was altered"):
+        lake.verify()
+
+    store.write(approval_key("m1"), b"{}")
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(DamagedData, match="can't be read as an approval"):
+        lake.verify()
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+def test_rules_are_changed_before_an_approval(lake: Lake) -> None:
+    """Rules that were changed since the mark refuse an approval, and say from what to what; after it, they don't."""
+    lake.marked()
+    set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
+    refuses(lake, Refused, "rules", "from none to 7 days, dev: 3")
+
+    lake.marked(mark_id="m2", rules=Rules(7, {"dev": 3}))
+    lake.approve("m2")
+    set_rules(lake.sandbox.repository(lake.name), Rules(8))
+    lake.verify("m2")
+
+
+HOLDS = b"""holds:
+  - id: releases
+    tags: v*
+    owner: ada
+    reason: shipped
+"""
+
+
+def test_holds_are_changed_before_an_approval(lake: Lake) -> None:
+    """Holds that were changed since the mark refuse an approval, and say which; after it, they don't."""
+    lake.marked()
+    lake.place.store().write(HOLDS_KEY, HOLDS)
+    refuses(lake, Refused, "holds", "added releases")
+    (lake.folder / HOLDS_KEY).unlink()
+
+    lake.approve()
+    lake.place.store().write(HOLDS_KEY, HOLDS)
+    lake.verify()
+
+
+# --- keys that may not go ---------------------------------------------------------------------------------------------
+
+PLANTED = (
+    "_lakefs/5678",
+    "_lakefs/retention/gc/lakegc/m1/mark.json",
+    "../lake/data/a",
+    "data/../_lakefs/5678",
+    "data/s/..",
+    "data/./a",
+    "..",
+    "local://lake/data/a",
+    "s3://bucket/data/a",
+    "/data/a",
+    "other/a",
+    "data/",
+    "dummy",
+    "",
+    "0a1b2c-00001",
+)
+
+
+@pytest.mark.parametrize("key", PLANTED)
+def test_a_planted_key_is_approved(lake: Lake, key: str) -> None:
+    """A mark all of whose hashes fit is refused for a key that lies elsewhere, or leads there."""
+    lake.marked(["data/s/a", key, "data/s/b"])
+
+    with pytest.raises(Refused, match="lie outside data/") as refused:
+        lake.approve()
+    assert refused.value.invariant == 5
+    assert repr(key) in str(refused.value)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_crash_leaves_half_an_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the record's write alone there is no approval; it can be given again, or taken back."""
+    lake.marked()
+    lake.marked(mark_id="m2")
+    with monkeypatch.context() as patch:
+        patch.setattr(approval, "write_named", cut_off)
+        for name in ("m1", "m2"):
+            with pytest.raises(Unavailable):
+                lake.approve(name)
+
+    assert (lake.record().state, lake.approval()) == (MarkState.APPROVED, None)
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="never written down whole"):
+        lake.verify()
+    lake.approve(who="Grace")
+    lake.verify()
+    lake.revoke("m2")
+    assert lake.record("m2").state is MarkState.MARKED
+
+
+def cut_off(*_: Any, **__: Any) -> None:
+    raise Unavailable("the network is gone")
+
+
+def test_a_crash_leaves_a_mark_handed_over(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary is the last write of an approval, and its removal the first of a revoke."""
+    lake.marked()
+    with monkeypatch.context() as patch:
+        patch.setattr(approval, "write_reference_summary", cut_off)
+        with pytest.raises(Unavailable):
+            lake.approve(for_reference=True)
+    assert (lake.state(), lake.summary.exists()) == ("approved", False)
+    lake.revoke()
+    lake.approve(for_reference=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Mark, "move_to", cut_off)
+        with pytest.raises(Unavailable):
+            lake.revoke()
+
+    assert (lake.state(), lake.summary.exists()) == ("approved", False)
+    lake.revoke()
+    assert lake.state() == "marked"
+
+
+def test_a_crash_leaves_half_a_revoke(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the record's write alone the approval is none; what is left of it can be tidied up, or written over."""
+    lake.marked()
+    given = lake.approve()
+    with monkeypatch.context() as patch:
+        patch.setattr(approval, "note_end", cut_off)
+        with pytest.raises(Unavailable):
+            lake.revoke()
+
+    assert (lake.state(), lake.approval()) == ("marked", given)
+    with pytest.raises(Refused, match="is not approved"):
+        lake.verify()
+    lake.revoke()
+    with pytest.raises(WrongUsage, match="is not approved"):
+        lake.revoke()
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+# --- revoking ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_revoked_approval_counts(lake: Lake) -> None:
+    """What was taken back is no approval, and says who took it back; it can be given again, by a new word."""
+    lake.marked()
+    given = lake.approve()
+    lake.revoke()
+    ended = lake.approval()
+
+    assert (lake.state(), lake.record().approval) == ("marked", None)
+    assert ended is not None
+    assert ended.ended is not None
+    assert (ended.ended["how"], ended.ended["who"]) == ("revoked", "Grace")
+    assert replace(ended, ended=None) == given
+    with pytest.raises(Refused, match="is not approved"):
+        lake.verify()
+    again = lake.approve()
+    assert lake.approval() == again
+    lake.verify()
+
+
+def test_a_mark_that_nobody_approved_is_revoked(lake: Lake) -> None:
+    """There is nothing to take back of a mark that isn't approved."""
+    lake.marked()
+    with pytest.raises(WrongUsage, match="is not approved"):
+        lake.revoke()
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+def test_two_approvals_both_count(lake: Lake) -> None:
+    """Of two who looked at the same mark, the first one approves; the second is told, and nothing is overwritten."""
+    lake.marked()
+    first, second = lake.proposal(), lake.proposal()
+    given = lake.approve(proposal=first)
+
+    with pytest.raises(Refused, match="changed by somebody else"):
+        lake.approve(proposal=second, who="Grace")
+    assert lake.approval() == given
+    lake.verify()
+
+
+def test_a_revoke_comes_too_late(lake: Lake) -> None:
+    """Where a sweep has begun in between, revoking is refused; where it was revoked, the sweep doesn't begin."""
+    lake.marked()
+    lake.approve()
+    seen = lake.proposal()
+    sweep = Mark.open(lake.place, "m1")
+    sweep.move_to(MarkState.SWEEPING)
+    with pytest.raises(Refused, match="changed by somebody else"):
+        lake.revoke(proposal=seen)
+    assert lake.record().state is MarkState.SWEEPING
+
+    lake.marked(mark_id="m2")
+    lake.approve("m2")
+    sweep = Mark.open(lake.place, "m2")
+    lake.revoke("m2")
+    with pytest.raises(Refused, match="changed by somebody else"):
+        sweep.move_to(MarkState.SWEEPING)
+
+
+def test_a_slow_approval_overwrites_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was interrupted between the two writes, and revoked, doesn't write over what somebody else approved since."""
+    lake.marked()
+    written = approval.write_named
+    later: list[Approval] = []
+
+    def interrupted(mark: Mark, given: Approval) -> None:
+        monkeypatch.setattr(approval, "write_named", written)
+        lake.revoke()
+        later.append(lake.approve(who="Grace"))
+        written(mark, given)
+
+    monkeypatch.setattr(approval, "write_named", interrupted)
+    with pytest.raises(Refused, match="was revoked"):
+        lake.approve()
+    assert [lake.approval()] == later
+    lake.verify()
+
+
+def test_a_slow_revoke_ends_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was interrupted while revoking doesn't note the end of what somebody else approved since."""
+    lake.marked()
+    lake.approve()
+    noted = approval.note_end
+    later: list[Approval] = []
+
+    def interrupted(*found: Any, **said: Any) -> bool:
+        later.append(lake.approve(who="Grace"))
+        return noted(*found, **said)
+
+    monkeypatch.setattr(approval, "note_end", interrupted)
+    lake.revoke()
+    assert [lake.approval()] == later
+    lake.verify()
+
+
+def test_a_summary_outlives_a_revoke_beside_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summary that is written while the approval is revoked is removed by who wrote it."""
+    lake.marked()
+    written = approval.write_reference_summary
+
+    def interrupted(*found: Any) -> None:
+        lake.revoke()
+        written(*found)
+
+    monkeypatch.setattr(approval, "write_reference_summary", interrupted)
+    with pytest.raises(Refused, match="was revoked"):
+        lake.approve(for_reference=True)
+    assert not lake.summary.exists()
+
+
+# --- for the reference collector --------------------------------------------------------------------------------------
+
+
+def test_the_reference_can_not_sweep_what_is_handed_over(lake: Lake) -> None:
+    """The summary is one line with `"success":true` and the fields that the reference collector writes."""
+    lake.marked()
+    lake.approve(for_reference=True)
+    text = lake.summary.read_text()
+
+    assert json.loads(text) == {
+        "run_id": "m1",
+        "success": True,
+        "first_slice": "",
+        "start_time": (lake.finished - timedelta(minutes=9)).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "cutoff_time": json.loads(text)["cutoff_time"],
+        "num_deleted_objects": 3,
+    }
+    assert "\n" not in text
+    assert '"success":true' in text
+    lake.verify()
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "looked at"])
+def test_a_summary_outlives_its_approval(lake: Lake, how: str) -> None:
+    """Revoking removes the summary; so does whoever sees an approval that has expired."""
+    lake.marked()
+    given = lake.approve(for_reference=True)
+    assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []
+    assert lake.summary.exists()
+
+    if how == "revoked":
+        lake.revoke()
+    elif how == "expired":
+        assert withdraw_stale_summaries(lake.place, now=given.until) == ["m1"]
+    else:
+        proposals.propose(lake.target, "m1", now=given.until)
+    assert not lake.summary.exists()
+    assert withdraw_stale_summaries(lake.place, now=given.until) == []
+
+
+@pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
+def test_a_planted_summary_stays(lake: Lake, state: str) -> None:
+    """A summary of lakegc's mark that no approval hands over is removed, whoever wrote it."""
+    lake.marked()
+    if state != "marked":
+        lake.approve()
+    if state == "damaged":
+        lake.place.store().write(approval_key("m1"), b"{}")
+    lake.place.store().write(approvals.summary_key("m1"), b'{"success":true}')
+
+    assert withdraw_stale_summaries(lake.place, now=lake.now) == ["m1"]
+    assert not lake.summary.exists()
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_is_read_otherwise_than_written(lake: Lake) -> None:
+    """What is written is read again, and nothing else: no other field, none less, no other form."""
+    given = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
+    data = given.to_json()
+
+    assert Approval.from_json(data, "x") == given
+    plain = json.loads(data)
+    for wrong in (
+        b"", b"{", b"[]", b"null", data[:-1], data + b" ", json.dumps(plain | {"more": 1}).encode(),
+        json.dumps({name: value for name, value in plain.items() if name != "who"}).encode(),
+        data.replace(b"+00:00", b""), data.replace(b'"format": 1', b'"format": 2'),
+        replace(given, ended={"how": "revoked"}).to_json(),
+    ):  # fmt: skip
+        with pytest.raises(DamagedData, match="can't be read as an approval"):
+            Approval.from_json(wrong, "x")
+
+
+def test_a_standing_is_worth_more_than_its_mark(lake: Lake) -> None:
+    """An approval counts for a mark that says approved, names it, and has its digest; for no other."""
+    record, when = lake.marked().record, lake.now
+    given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
+    approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
+
+    assert approvals.standing(approved, given, now=when) is Standing.APPROVED
+    assert approvals.standing(record, given, now=when) is Standing.NONE
+    assert approvals.standing(replace(approved, approval=None), given, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(replace(approved, digest="x"), given, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(approved, None, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(approved, given, now=given.until) is Standing.EXPIRED
