@@ -313,7 +313,7 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("message", pa.string()),
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
         pa.field("server_listed", pa.bool_(), nullable=False),
-        pa.field("hold", pa.string()),  # ids of holds that alone retain it; the columns above are the rule that let go
+        pa.field("hold", pa.string()),  # ids of holds that alone retain it; the columns above tell the rule
     ]
 )
 HEADS = pa.schema(
