@@ -6,11 +6,11 @@ part of the rule and not of the listing, so that no way of finding candidates ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from spark_resources.model import ExpiredReason
+from spark_resources.model import HOLDS_BETWEEN, ExpiredReason
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -69,9 +69,15 @@ def missing_from_listing(census: DataFrame) -> DataFrame:
 def is_missing() -> Column:
     from pyspark.sql import functions as F
 
-    listed_area = F.col("address").startswith("data/") | ~F.col("address").contains("/")
     live = F.col("committed") | F.col("uncommitted")
-    return live & listed_area & F.col("listed").isNull()
+    return live & in_listed_area() & F.col("listed").isNull()
+
+
+def in_listed_area() -> Column:
+    """Whether the listing would hold such an address if the store does."""
+    from pyspark.sql import functions as F
+
+    return F.col("address").startswith("data/") | ~F.col("address").contains("/")
 
 
 def counted(cutoff: datetime, grain: timedelta) -> dict[str, Column]:
@@ -97,6 +103,35 @@ def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
 def only(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Keep the rows whose address is one of these."""
     return lambda df: df.join(addresses.select("address"), "address", "left_semi")
+
+
+# --- holds ----------------------------------------------------------------------------------------------------------
+
+
+def with_holds(objects: DataFrame, held: DataFrame, prefixes: Sequence[tuple[str, str]]) -> DataFrame:
+    """The objects with a column `hold`: the ids of all holds that keep one, null where none does.
+
+    `held` is HELD_ADDRESSES, where an address may stand many times; `prefixes` are physical ones, each with its hold's
+    id first.
+    """
+    from pyspark.sql import functions as F
+
+    texts = "array<string>"
+    by_address = held.groupBy("address").agg(F.flatten(F.collect_list(F.split("hold", HOLDS_BETWEEN))).alias("named"))
+    by_prefix = [F.when(F.col("address").startswith(prefix), F.lit(hold_id)) for hold_id, prefix in prefixes]
+    named = F.coalesce(F.col("named"), F.array().cast(texts))
+    ids = F.array_distinct(F.array_compact(F.concat(named, F.array(*by_prefix).cast(texts))))
+    joined = objects.join(by_address, "address", "left")
+    hold = F.when(F.size(ids) > 0, F.array_join(F.array_sort(ids), HOLDS_BETWEEN))
+    return joined.select(*objects.columns, hold.alias("hold"))
+
+
+def by_hold(held: DataFrame) -> DataFrame:
+    """Objects and bytes that each hold keeps (columns id, objects, bytes); what two keep counts for both."""
+    from pyspark.sql import functions as F
+
+    each = held.select(F.explode(F.split("hold", HOLDS_BETWEEN)).alias("id"), "size")
+    return each.groupBy("id").agg(F.count("*").alias("objects"), F.sum("size").alias("bytes"))
 
 
 # --- the same bytes staged again (invariant 2) ----------------------------------------------------------------------

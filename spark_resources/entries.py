@@ -229,6 +229,16 @@ def check_range(data: bytes, ref: Ref) -> None:
         )
 
 
+def check_all_read(counts: Counts, *, ranges: int, entries: int) -> None:
+    """Raise `DamagedData` (invariant 3) where fewer ranges or entries were read than are needed."""
+    if (counts.get("ranges", 0), counts.get("entries", 0)) != (ranges, entries):
+        raise DamagedData(
+            f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where {ranges} with "
+            f"{entries} are needed. Nothing was marked; run it again.",
+            invariant=3,
+        )
+
+
 def write_addresses(ranges: DataFrame, place: Place, folder: str, *, total_entries: int) -> tuple[Dataset, Counts]:
     """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses as a dataset."""
 

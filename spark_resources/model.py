@@ -323,6 +323,7 @@ HEADS = pa.schema(
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for a branch without objects
     ]
 )
+TAGS = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("tag", "commit_id")])
 RANGE_REFS = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from lakegc_assets.marking import holding
 from lakegc_assets.marking.committed_addresses import distinct_ranges
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists
@@ -23,7 +24,7 @@ STAGED_PART, SPELLINGS_PART = "staged_at_the_end", "spellings_at_the_end"
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The addresses (column address) that are staged now, and those of branch heads that were not retained before."""
+    """The addresses (column address) that are staged now, and those of heads and tags that were not retained before."""
     run.say("reading once more what is staged, and where the branches are")
     found = [*staged_now(run, notes), *of_new_heads(run, notes)]
     return reduce(lambda left, right: left.unionByName(right), found).dropDuplicates()
@@ -41,10 +42,10 @@ def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
 
 
 def of_new_heads(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    """The addresses of heads whose commits were not retained when commits were read; none where no branch moved on."""
+    """The addresses of heads and held tags whose commits were not retained when commits were read; mostly none."""
     repository = run.partition.repository
     retained = {row["commit_id"] for row in run.rows("retained_commits", COMMIT_VERDICTS) if row["retained"]}
-    new = sorted({*run.lakefs.branches(repository).values()} - retained)
+    new = sorted({*run.lakefs.branches(repository).values(), *holding.tagged_since(run)} - retained)
     notes.facts["new_heads"] = len(new)
     metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new} - {""}
     if not metaranges:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.marking import other_repositories
+from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset
 from spark_resources.entries import (
+    check_all_read,
     fetched_ahead,
     id_tasks,
     range_properties,
@@ -21,7 +22,6 @@ from spark_resources.entries import (
     table_ids,
     write_addresses,
 )
-from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
 
@@ -35,6 +35,7 @@ ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gon
 def read_ranges(run: MarkRun) -> None:
     """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
 
+    What only held commits reach, and what is held at its path, is written apart (`held_addresses`).
     For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
     is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
     counts where it is stored, and may be gone, since an earlier sweep took what had expired.
@@ -51,6 +52,7 @@ def read_ranges(run: MarkRun) -> None:
         refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
+        held_addresses.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
         if run.proven is not None:
             refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=run.proven)))
         run.say(f"reading {len(refs):,} ranges with {pc.sum(refs['entries']).as_py() or 0:,} entries")
@@ -69,12 +71,7 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) ->
     tasks = row_tasks(run.spark(), refs, batch=1)
     dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
     notes.wrote(dataset, part)
-    if counts.get("ranges", 0) != len(refs) or counts.get("entries", 0) != entries:
-        raise DamagedData(
-            f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where "
-            f"{len(refs)} with {entries} are needed. Nothing was marked; run it again.",
-            invariant=3,
-        )
+    check_all_read(counts, ranges=len(refs), entries=entries)
     notes.facts["inside"] += dataset.rows
     notes.facts["outside"] += counts.get("outside", 0)
     notes.facts["bytes_read"] += counts.get("bytes", 0)
@@ -102,7 +99,8 @@ def needed_ranges(run: MarkRun) -> pa.Array:
 
 def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    return sorted({row["metarange_id"] for row in verdicts if expired_too or row["retained"]} - {""})
+    by_rules = (row for row in verdicts if expired_too or (row["retained"] and not row["hold"]))
+    return sorted({row["metarange_id"] for row in by_rules} - {""})
 
 
 def distinct_ranges(ranges: DataFrame) -> DataFrame:

@@ -13,7 +13,9 @@ from lakegc_assets import mark
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
+    held_addresses,
     highlights,
+    holding,
     missing,
     other_repositories,
     reasons,
@@ -70,9 +72,11 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(gone))
     unserved = served_by_nobody(run, notes, unreferenced)
-    expired = mark.with_reasons(unserved, gone, all_known=reasons.all_known(run, notes))
+    unheld = held_addresses.without_held(run, notes, unserved)
+    expired = mark.with_reasons(unheld, gone, all_known=reasons.all_known(run, notes))
     run.say("writing the expired set")
     write_mark(run, notes, expired)
+    holding.in_force(run)  # as they were at the beginning, or there is no mark
     found.release()
 
 
@@ -110,6 +114,7 @@ def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
         "not_in_text": dataset.rows - text.rows,
         "kept_as_served_or_unclear": notes.facts["unreferenced"]
         - notes.facts["kept_for_other_repositories"]
+        - notes.facts["held_objects"]
         - dataset.rows,
     }
 

@@ -98,13 +98,13 @@ def first_key(store: Store, prefix: str) -> str | None:
     return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
 
 
-def refuse_folded(run: MarkRun, accepted: Iterable[str]) -> None:
-    """Raise `Refused` for an accepted loss that the store holds after all, under the name that it made of it."""
-    for address in accepted:
+def refuse_folded(run: MarkRun, absent: Iterable[str], *, said: str = "was accepted as lost") -> None:
+    """Raise `Refused` for a loss that the store holds after all, under the name that it made of the address."""
+    for address in absent:
         key = folded(address)
         if key not in (address, "") and first_key(run.store, key) == key:
             raise Refused(
-                f"{address!r} of {run.partition.repository} was accepted as lost, and {key!r} is in {run.store.where}: "
+                f"{address!r} of {run.partition.repository} {said}, and {key!r} is in {run.store.where}: "
                 "most likely the same object, under the name that a store makes of such an address. It is live, and "
                 "would be taken for garbage. Copy it to a path of its own in lakeFS before this is collected.",
                 invariant=3,

@@ -32,12 +32,11 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
     """Which of the needed addresses ranges of expired commits hold (EXPIRED_ADDRESSES; one may stand there twice).
 
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
-    and what can't be read is said and left unexplained.
+    and what can't be read is said and left unexplained. What the rules let go and holds keep counts as expired here.
     """
     nothing = run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
-    commits = [
-        row for row in run.rows("retained_commits", COMMIT_VERDICTS) if not row["retained"] and row["metarange_id"]
-    ]
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    commits = [row for row in verdicts if (row["hold"] or not row["retained"]) and row["metarange_id"]]
     if not commits or not notes.facts["unreferenced"]:
         return nothing
     try:

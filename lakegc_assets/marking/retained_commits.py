@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from lakegc_assets.holds import References, held_commits, tagged_commits, with_holds
+from lakegc_assets.marking import holding
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources import sstable
@@ -24,37 +26,50 @@ Graph = dict[str, Commit]
 def judge_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
-    Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2).
+    Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2); so
+    are tags, where holds name some.
     """
     with step(run, ASSET) as notes:
         repository, rules = run.partition.repository, run.mark.record.rules
         check_rules(run)
-        before = run.lakefs.branches(repository)
+        holds = holding.in_force(run)
+        before, tags = run.lakefs.branches(repository), holding.tags_seen(run, holds)
         run.say("reading the commit graph")
         dumped = dumped_graph(run)
         refuse_without_graph(run, dumped)
+        all_ranges = dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED)
+        if not all_ranges:
+            holding.refuse_unseen(run, holds, graph_known=dumped is not None)
         run.say("waiting for the server's list of retained commits")
         listed = server_list(run)
         after = run.lakefs.branches(repository)
-        commits = completed(run, dumped, {*before.values(), *after.values()})
+        tags |= holding.tags_seen(run, holds)  # behind the branches: a tag that took a branch's place is seen
+        commits = completed(run, dumped, {*before.values(), *after.values(), *tagged_commits(holds, tags)})
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
+        held = held_commits(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
+        verdicts = with_holds(verdicts, held)
         write_verdicts(run, notes, verdicts)
+        holding.write_tags(run, notes, tags)
         write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
         check_rules(run)
+        holding.in_force(run)
         by_server = sum(1 for one in verdicts if one.why is Reason.SERVER)
         notes.facts |= {
             "commits": len(verdicts),
-            "retained": sum(one.retained for one in verdicts),
+            "retained": sum(one.retained and one.hold is None for one in verdicts),
+            "held": sum(one.hold is not None for one in verdicts),
             "expired": sum(not one.retained for one in verdicts),
             "retained_by_server_only": by_server,
             "server_listed": None if listed is None else len(listed),
             "branches": len(after),
             "graph": dumped is not None,
-            "all_ranges": dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED),
+            "all_ranges": all_ranges,
+            "holds": [hold.id for hold in holds],
         }
-        run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained")
+        kept = f", {notes.facts['held']:,} more are held" if notes.facts["held"] else ""
+        run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
 
 
 def check_rules(run: MarkRun) -> None:
@@ -113,9 +128,9 @@ def checked(commit: Commit) -> Commit:
 
 
 def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
-    """The graph with every head, and the ancestors of all commits, as far as the dump lacks them.
+    """The graph with every head (and held tag), and the ancestors of all commits, as far as the dump lacks them.
 
-    Without a dump that is what branches reach: dangling commits are then retained as far as the server lists them.
+    Without a dump that is what these reach: dangling commits are then retained as far as the server lists them.
     """
     repository = run.partition.repository
     if dumped is None:

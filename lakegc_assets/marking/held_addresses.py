@@ -1,0 +1,162 @@
+"""What holds keep, apart from what the rules do: the addresses that held commits alone reach, and those at held paths.
+
+An object that is held may be gone: an earlier sweep took what had expired, before somebody held it. So what the store
+lacks of it is counted and said, and stops nothing. A range that is held and missing does (invariant 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets import mark
+from lakegc_assets.holds import PathHolds, prefixes_of
+from lakegc_assets.marking import holding, missing
+from lakegc_assets.marking.run import MarkRun, StepNotes
+from spark_resources import sstable
+from spark_resources.datasets import Batches, Counts, Place, Producer, write_dataset, write_produced, write_rows
+from spark_resources.entries import (
+    check_all_read,
+    decoder_for,
+    fetched_ahead,
+    inside_addresses,
+    prove_range,
+    ranges_of,
+    read_table,
+    row_tasks,
+)
+from spark_resources.executors import errors_from_executors
+from spark_resources.model import (
+    COMMIT_VERDICTS,
+    HELD_ADDRESSES,
+    HELD_OBJECTS,
+    HELD_RANGES,
+    HOLDS_BETWEEN,
+    RANGE_REFS,
+    STORED_OBJECTS,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "committed_addresses"
+RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
+OBJECTS_PART = "held"  # of the expired set
+COLUMNS = ("path", "address", "address_type")
+MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
+    """Write the ranges that only held commits reach or that may have held paths, and the held addresses in them.
+
+    `committed` are the ids of the ranges that the rules retain.
+    """
+    paths = PathHolds.of(holding.in_force(run))
+    ranges = [row for row in let_go_ranges(run, paths) if row["range_id"] not in committed]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, HELD_RANGES), RANGES_PART)
+    folder = run.mark.folder(ASSET, ADDRESSES_PART)
+    if ranges:
+        run.say(f"reading {len(ranges):,} ranges that are held")
+        tasks = row_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES), batch=1)
+        dataset, counts = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
+        check_all_read(counts, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
+    else:
+        dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
+    notes.wrote(dataset, ADDRESSES_PART)
+    notes.facts |= {"held_ranges": len(ranges), "held_addresses": dataset.rows}
+
+
+def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
+    """The ranges of commits that the rules let go, as far as holds need them (HELD_RANGES)."""
+    from pyspark.sql import functions as F
+
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    let_go = [row for row in verdicts if row["hold"] or (paths.patterns and not row["retained"])]
+    wanted = sorted({row["metarange_id"] for row in let_go} - {""})
+    if not wanted:
+        return []
+    judged = row_tasks(run.spark(), pa.Table.from_pylist(let_go, schema=COMMIT_VERDICTS), batch=10_000)
+    found = ranges_of(run.spark(), run.place, wanted).join(judged.select("metarange_id", "hold"), "metarange_id")
+    with errors_from_executors():
+        rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
+    return [
+        {name: row[name] for name in RANGE_REFS.names} | {"hold": joined(row["holds"])}
+        for row in rows
+        if row["holds"] or paths.may_be_in(bytes(row["min_key"]), bytes(row["max_key"]))
+    ]
+
+
+def joined(holds: Iterable[str]) -> str | None:
+    """The ids of several fields in one; None for none."""
+    ids = {one for several in holds for one in several.split(HOLDS_BETWEEN)}
+    return HOLDS_BETWEEN.join(sorted(ids)) or None
+
+
+def reading(place: Place, paths: PathHolds) -> Producer:
+    """From rows of HELD_RANGES to the held addresses inside the namespace (HELD_ADDRESSES), every entry proved."""
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = decoder_for(refs.values())
+        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a hold")):
+            prove_range(data, refs[range_id], decoder)
+            batch = sstable.read_entries(data, name=range_id, columns=COLUMNS, decoder=decoder)
+            for name, count in (("ranges", 1), ("entries", batch.num_rows)):
+                counts[name] = counts.get(name, 0) + count
+            if refs[range_id]["hold"]:
+                yield held_batch(batch, refs[range_id]["hold"], place)
+            for hold_id, rows in paths.matching(batch.column("path").to_pylist() if paths.patterns else []):
+                yield held_batch(batch.take(pa.array(rows)), hold_id, place)
+
+    return produce
+
+
+def held_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.RecordBatch:
+    keys, _ = inside_addresses(entries.column("address"), entries.column("address_type"), place.namespace)
+    return pa.RecordBatch.from_arrays([keys, pa.repeat(pa.scalar(hold, pa.string()), len(keys))], schema=HELD_ADDRESSES)
+
+
+def read_all(run: MarkRun) -> DataFrame:
+    """The addresses that holds keep by commits and paths (HELD_ADDRESSES); one may stand there many times."""
+    return run.read(ASSET, HELD_ADDRESSES, ADDRESSES_PART)
+
+
+# --- keeping --------------------------------------------------------------------------------------------------------
+
+
+def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame) -> DataFrame:
+    """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
+    folder = run.mark.folder("expired_set", OBJECTS_PART)
+    prefixes, addresses = prefixes_of(holding.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
+    notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
+    if addresses.rows:
+        notes.facts["held_not_listed"] = count_absent(run)
+    if not addresses.rows and not prefixes:
+        notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
+        return would_go
+    judged = mark.with_holds(would_go, read_all(run), prefixes).persist()
+    held = judged.where(judged["hold"].isNotNull())
+    dataset = write_dataset(held.select(*HELD_OBJECTS.names).orderBy("address"), run.place, folder, HELD_OBJECTS)
+    notes.wrote(dataset, OBJECTS_PART)
+    by_hold = {row["id"]: {"objects": row["objects"], "bytes": row["bytes"]} for row in mark.by_hold(held).collect()}
+    size = held.groupBy().sum("size").collect()[0][0] or 0
+    notes.facts |= {"held": by_hold, "held_objects": dataset.rows, "held_bytes": size}
+    return judged.where(judged["hold"].isNull()).drop("hold")
+
+
+def count_absent(run: MarkRun) -> int:
+    """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
+    held = read_all(run).select("address").dropDuplicates().where(mark.in_listed_area())
+    absent = held.transform(mark.without(run.read("namespace_slices", STORED_OBJECTS))).persist()
+    strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
+    missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")
+    count = absent.count()
+    absent.unpersist()
+    if count:
+        run.say(f"{count:,} held objects are not in the store: they went before they were held, or are lost")
+    return count
