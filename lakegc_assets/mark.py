@@ -126,14 +126,6 @@ def with_holds(objects: DataFrame, held: DataFrame, prefixes: Sequence[tuple[str
     return joined.select(*objects.columns, hold.alias("hold"))
 
 
-def by_hold(held: DataFrame) -> DataFrame:
-    """Objects and bytes that each hold keeps (columns id, objects, bytes); what two keep counts for both."""
-    from pyspark.sql import functions as F
-
-    each = held.select(F.explode(F.split("hold", HOLDS_BETWEEN)).alias("id"), "size")
-    return each.groupBy("id").agg(F.count("*").alias("objects"), F.sum("size").alias("bytes"))
-
-
 # --- the same bytes staged again (invariant 2) ----------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.model import is_candidate
 
 LARGEST_FILE = 1 << 20  # bytes
+DEEPEST = 8  # levels of lists and fields; a file of holds has five
 _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -282,11 +283,18 @@ def _first_lines(data: bytes, where: str) -> list[int]:
 class _Loader(yaml.BaseLoader):
     """YAML without what hides things from a reader: aliases, and tags that turn text into something else."""
 
+    depth = 0
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "an alias (*name): write it out", event.start_mark)
+        self.depth += 1
+        if self.depth > DEEPEST:
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "too many levels", event.start_mark)
         node = super().compose_node(parent, index)
+        self.depth -= 1
         if node is not None and node.tag not in _PLAIN_TAGS:
             raise yaml.composer.ComposerError(None, None, f"the tag {node.tag}: write plain text", node.start_mark)
         return node
@@ -303,8 +311,8 @@ def _root(data: bytes, where: str) -> yaml.Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise BadHolds(where, [Trouble(mark.line + 1 if mark else 1, f"{error.problem or error.context}")]) from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise BadHolds(where, [Trouble(1, f"it is not YAML ({str(error) or 'too deep'})")]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadHolds(where, [Trouble(1, f"it is not YAML ({error})")]) from None
     if node is None:
         raise BadHolds(where, [Trouble(1, "it is empty. A file without holds says 'holds: []'; or delete the file")])
     return node

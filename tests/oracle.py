@@ -142,3 +142,72 @@ def expired_addresses(
     old = {key for key, changed in listing.items() if changed + grain <= cutoff}
     candidates = {key for key in listing if is_candidate(key, local_adapter=local_adapter)}
     return (candidates & old) - live - set(held)
+
+
+# --- holds ----------------------------------------------------------------------------------------------------------
+
+
+class H(NamedTuple):
+    """One hold. `kind` is tag, history, metadata, branch, path or prefix; `until` is a moment or for ever."""
+
+    kind: str
+    pattern: str
+    days: int = 0
+    key: str = ""
+    until: float = FOR_EVER
+
+
+def like(pattern: str, text: str) -> bool:
+    """`*` is any text, `?` any one character, everything else itself."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(like(pattern[1:], text[cut:]) for cut in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("?", text[0]) and like(pattern[1:], text[1:])
+
+
+def behind(commits: Mapping[str, C], start: str) -> set[str]:
+    """A commit and all that it comes from, merged ones too."""
+    found, waiting = {start}, [start]
+    while waiting:
+        for parent in commits[waiting.pop()].parents:
+            if parent not in commits:
+                raise Stop(parent)
+            if parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def commits_of_hold(
+    hold: H,
+    commits: Mapping[str, C],
+    *,
+    heads: Mapping[str, str],
+    tags: Mapping[str, str],
+    metadata: Mapping[str, Mapping[str, str]],
+    branch_days: Mapping[str, int],
+    default_days: int,
+    now: int,
+) -> set[str]:
+    """The commits that a hold retains by itself, whether or not the rules do; none once it has run out."""
+    now -= now % SECOND
+    if hold.until <= now:
+        return set()
+    found: set[str] = set()
+    for tag, commit in tags.items():
+        if hold.kind in ("tag", "history") and like(hold.pattern, tag):
+            found |= behind(commits, commit) if hold.kind == "history" else {commit}
+    for commit, pairs in metadata.items():
+        if hold.kind == "metadata" and hold.key in pairs and like(hold.pattern, pairs[hold.key]):
+            found.add(commit)
+    for branch, head in heads.items():
+        if hold.kind == "branch" and like(hold.pattern, branch):
+            days = max(hold.days, branch_days.get(branch, default_days))
+            found.add(head)
+            child = head
+            while (parent := main_parent(commits[child])) is not None:
+                if latest(commits[child].date) + days * DAY > now:
+                    found.add(parent)
+                child = parent
+    return found

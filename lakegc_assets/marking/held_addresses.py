@@ -16,7 +16,7 @@ from lakegc_assets.holds import PathHolds, prefixes_of
 from lakegc_assets.marking import holding, missing
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources import sstable
-from spark_resources.datasets import Batches, Counts, Place, Producer, write_dataset, write_produced, write_rows
+from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced, write_rows
 from spark_resources.entries import (
     check_all_read,
     decoder_for,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 ASSET = "committed_addresses"
 RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
 OBJECTS_PART = "held"  # of the expired set
+ROWS_A_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
 MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
 
@@ -140,13 +141,30 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame) -> DataFra
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return would_go
     judged = mark.with_holds(would_go, read_all(run), prefixes).persist()
-    held = judged.where(judged["hold"].isNotNull())
-    dataset = write_dataset(held.select(*HELD_OBJECTS.names).orderBy("address"), run.place, folder, HELD_OBJECTS)
+    held = judged.where(judged["hold"].isNotNull()).select(*HELD_OBJECTS.names)
+    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
+    spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
+    dataset, counts = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
     notes.wrote(dataset, OBJECTS_PART)
-    by_hold = {row["id"]: {"objects": row["objects"], "bytes": row["bytes"]} for row in mark.by_hold(held).collect()}
-    size = held.groupBy().sum("size").collect()[0][0] or 0
-    notes.facts |= {"held": by_hold, "held_objects": dataset.rows, "held_bytes": size}
+    notes.facts |= {"held": by_hold(counts), "held_objects": dataset.rows, "held_bytes": counts.get("bytes", 0)}
     return judged.where(judged["hold"].isNull()).drop("hold")
+
+
+def counting(batches: Batches, counts: Counts) -> Batches:
+    """HELD_OBJECTS as they are, with objects and bytes counted, and those of each hold."""
+    for batch in batches:
+        for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
+            counts["bytes"] = counts.get("bytes", 0) + size
+            for one in hold.split(HOLDS_BETWEEN):
+                for name, amount in (("objects", 1), ("bytes", size)):
+                    counts[f"{name} {one}"] = counts.get(f"{name} {one}", 0) + amount
+        yield batch
+
+
+def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
+    """What each hold keeps; an object that two of them keep counts for both."""
+    ids = sorted(name.removeprefix("objects ") for name in counts if name.startswith("objects "))
+    return {one: {name: counts[f"{name} {one}"] for name in ("objects", "bytes")} for one in ids}
 
 
 def count_absent(run: MarkRun) -> int:

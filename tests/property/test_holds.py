@@ -1,0 +1,103 @@
+"""What holds retain, against the oracle's second statement of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.holds import References, held_commits, with_holds
+from lakegc_assets.retention import Reason
+from spark_resources.hold_file import BranchHold, CommitHold, Hold, TagHold
+from tests import oracle
+from tests.property.test_retention import NOW, History, histories, moment, patient
+
+TAGS = ["v1", "v2", "w1"]
+WHOSE = {"owner": "ada", "reason": "because"}
+tag_patterns = st.sampled_from(["*", "v*", "?1", "v1", "x"])
+branch_patterns = st.sampled_from(["*", "dev", "t*", "????", "x"])
+values = st.sampled_from(["hold", "no", ""])
+ends = st.sampled_from([None, NOW - oracle.DAY, NOW, NOW + oracle.SECOND])
+
+plain_holds = st.one_of(
+    st.builds(oracle.H, st.just("tag"), tag_patterns),
+    st.builds(oracle.H, st.just("history"), tag_patterns),
+    st.builds(oracle.H, st.just("metadata"), st.sampled_from(["hold", "h*", "*", "?"]), key=st.just("legal")),
+    st.builds(oracle.H, st.just("branch"), branch_patterns, days=st.integers(1, 6)),
+)
+
+
+def product_hold(number: int, hold: oracle.H, end: int | None) -> Hold:
+    fields = {"id": f"h{number}", **WHOSE, "until": None if end is None else f"{moment(end):%Y-%m-%dT%H:%M:%SZ}"}
+    if hold.kind in ("tag", "history"):
+        return TagHold(tags=hold.pattern, history="true" if hold.kind == "history" else "false", **fields)
+    if hold.kind == "metadata":
+        return CommitHold(commits={hold.key: hold.pattern}, **fields)
+    return BranchHold(branches=hold.pattern, days=str(hold.days), **fields)
+
+
+@given(histories(), st.data())
+@settings(patient, max_examples=300)
+def test_a_hold_retains_less_or_more_than_it_names(history: History, data: st.DataObject) -> None:
+    """Each hold retains exactly the commits that it names; all together they only add to what the rules retain."""
+    known = st.sampled_from(sorted(history.commits))
+    tags = data.draw(st.dictionaries(st.sampled_from(TAGS), known))
+    metadata = data.draw(st.dictionaries(known, st.fixed_dictionaries({}, optional={"legal": values, "who": values})))
+    several = data.draw(st.lists(st.tuples(plain_holds, ends), min_size=1, max_size=3))
+    commits = {one.id: replace(one, metadata=metadata.get(one.id, {})) for one in history.product_commits()}
+    seen = References([history.heads], set(tags.items()))
+    holds = [product_hold(number, hold, end) for number, (hold, end) in enumerate(several)]
+
+    told = held_commits(holds, commits, seen, history.rules(), now=moment(history.now))
+    judged = with_holds(history.verdicts().values(), told)
+
+    by_rules = oracle.retained(history.claims(), history.now)
+    expected = {
+        f"h{number}": oracle.commits_of_hold(
+            hold._replace(until=oracle.FOR_EVER if end is None else end),
+            history.commits,
+            heads=history.heads,
+            tags=tags,
+            metadata=metadata,
+            branch_days=history.branch_days,
+            default_days=history.default_days,
+            now=history.now,
+        )
+        for number, (hold, end) in enumerate(several)
+    }
+    for number, (hold, _) in enumerate(several):
+        found = {commit for commit, ids in told.items() if f"h{number}" in ids}
+        # a hold of branches retains what the rules retain, too, whatever they do it by
+        assert found - by_rules == expected[f"h{number}"] - by_rules
+        event(f"{hold.kind}: {'more than the rules' if found - by_rules else 'nothing more'}")
+    assert {one.commit_id for one in judged if one.retained} == by_rules.union(*expected.values())
+    for one in judged:
+        alone = {name for name, commits_held in expected.items() if one.commit_id in commits_held}
+        assert one.hold == (None if one.commit_id in by_rules or not alone else ", ".join(sorted(alone)))
+        assert (one.why is Reason.HELD) is (one.hold is not None)
+
+
+def test_a_branch_that_went_away_meanwhile_holds_nothing() -> None:
+    """A branch that only one of two readings saw is held as it was seen."""
+    commits = {name: oracle.C(parents, NOW - 10 * oracle.DAY) for name, parents in (("a", ()), ("b", ("a",)))}
+    history = History(commits, {}, 1, {}, NOW)
+    hold = BranchHold(id="dev", branches="dev", days="20", **WHOSE)
+    graph = {one.id: one for one in history.product_commits()}
+
+    for readings in ([{"dev": "b"}, {}], [{}, {"dev": "b"}]):
+        told = held_commits([hold], graph, References(readings), history.rules(), now=moment(NOW))
+        assert told == {"a": ("dev",), "b": ("dev",)}
+
+
+def test_the_clock_of_the_machine_ends_a_hold() -> None:
+    """Only the moment that is given decides, to the second."""
+    hold = TagHold(id="h", tags="*", until="2027-01-01T00:00:00Z", **WHOSE)
+    graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
+
+    def told(now: datetime) -> bool:
+        return bool(held_commits([hold], graph, References([{}], {("t", "a")}), None, now=now))
+
+    assert told(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC))
+    assert not told(datetime(2027, 1, 1, tzinfo=UTC))

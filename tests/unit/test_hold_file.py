@@ -1,0 +1,238 @@
+"""The file of holds: what it says, what is wrong with it and in which line, and how it is changed."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import Refused
+from spark_resources.hold_file import (
+    KINDS,
+    LARGEST_FILE,
+    BadHolds,
+    BranchHold,
+    CommitHold,
+    Hold,
+    PathHold,
+    PrefixHold,
+    TagHold,
+    literal_prefix,
+    parse_holds,
+    with_hold,
+    without_hold,
+)
+
+WHOSE = {"owner": "ada", "reason": "because"}
+FILE = b"""\
+# ours, reviewed
+holds:
+  # customers run these
+  - id: releases
+    tags: "v*"
+    history: true
+    owner: ada@example.org
+    reason: |
+      signed
+      # not a comment
+    until: 2027-06-30
+
+  # asked for by the lawyers
+  - {id: legal, commits: {legal: no}, owner: ada, reason: yes}
+  - id: reports
+    paths: "reports/*.pdf"
+    owner: ada
+    reason: x # really
+"""
+
+
+def one(**fields: str) -> bytes:
+    """A file with one hold, each field in a line of its own, from the third on."""
+    held = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
+    known = {"id": "h", **held, **WHOSE, **fields}
+    lines = [f"    {name}: {value}" for name, value in known.items()]
+    return "\n".join(["holds:", "  -", *lines, ""]).encode()
+
+
+def troubles(data: bytes) -> list[tuple[int, str]]:
+    with pytest.raises(BadHolds) as caught:
+        parse_holds(data, "holds.yaml")
+    assert isinstance(caught.value, Refused)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    return [(trouble.line, trouble.what) for trouble in caught.value.troubles]
+
+
+def test_a_word_of_the_file_is_taken_for_something_else() -> None:
+    """Every field is the text that stands there: a value `no` is no boolean, a day no date of the machine's zone."""
+    releases, legal, reports = parse_holds(FILE, "holds.yaml")
+
+    assert releases == TagHold(
+        id="releases", tags="v*", history="true", owner="ada@example.org", reason="signed\n# not a comment\n",
+        until="2027-06-30",
+    )  # fmt: skip
+    assert legal == CommitHold(id="legal", commits={"legal": "no"}, owner="ada", reason="yes")
+    assert reports == PathHold(id="reports", paths="reports/*.pdf", owner="ada", reason="x")
+    assert parse_holds(b"holds: []", "holds.yaml") == ()
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "word"),
+    [
+        (b"", 1, "empty"),
+        (b"# nothing\n", 1, "empty"),
+        (b"\xff", 1, "not YAML"),
+        (b"holds: [", 1, "expected"),
+        (b"holds:\n  - {id: a\n", 3, "expected"),
+        (b"- id: a\n", 1, "'holds:' with a list is expected"),
+        (b"holds: all\n", 1, "must be a list"),
+        (b"\nholds: []\nhold: []\n", 3, "'hold' is unknown"),
+        (b"holds: []\nholds: []\n", 1, "once"),
+        (b"holds:\n  - releases\n", 2, "a hold has fields"),
+        (b"holds: &all []\nothers: *all\n", 2, "alias"),
+        (b"holds:\n  - !!binary aGVsbG8=\n", 2, "tag"),
+        (b"holds: []\n---\nholds: []\n", 2, "but found another document"),
+        (b"[" * 100_000, 1, "too many levels"),
+        (b"#" * (LARGEST_FILE + 1), 1, "bytes"),
+        (one(untill="2027-01-01"), 7, "'untill' is unknown; a hold of tags can have id, owner, reason, until, tags"),
+        (one(days="3"), 7, "'days' is unknown"),
+        (one(paths="a", history="true"), 7, "'history' is unknown; a hold of paths"),
+        (one(tags="a", paths="b"), 3, "it holds tags and paths; exactly one"),
+        (b"holds:\n  - {id: a, owner: b, reason: c}\n", 2, "doesn't say what is held"),
+        (b"holds:\n  - {id: a, tags: b, reason: c}\n", 2, "'owner' is missing"),
+        (b"holds:\n  - {id: a, tags: b, owner: c}\n", 2, "'reason' is missing"),
+        (b"holds:\n  - {id: a, branches: b, owner: c, reason: d}\n", 2, "'days' is missing"),
+        (b"holds:\n  - id: a\n    tags: b\n    tags: c\n", 4, "'tags' stands there twice"),
+        (one(id="Releases"), 3, "lower-case"),
+        (one(id='"a, b"'), 3, "lower-case"),
+        (one(owner='" "'), 5, "must say something"),
+        (one(reason='"\\e[31m"'), 6, "terminal"),
+        (one(tags='""'), 4, "empty pattern"),
+        (one(tags="v[0-9"), 4, "never closed"),
+        (one(tags='"[]"'), 4, "never closed"),
+        (one(tags="v[9-0]"), 4, "empty range"),
+        (one(tags="[a, b]"), 4, "valid string"),
+        (one(history="maybe"), 7, "neither true nor false"),
+        (one(branches="b", days="0"), 7, "not a number of days"),
+        (one(branches="b", days="-3"), 7, "not a number of days"),
+        (one(branches="b", days="1.5"), 7, "not a number of days"),
+        (one(branches="b", days="999999"), 7, "not a number of days"),
+        (one(commits="{}"), 4, "one key"),
+        (one(commits="{a: b, c: d}"), 4, "one key"),
+        (one(commits="{a: '['}"), 4, "never closed"),
+        (one(commits="legal"), 4, "dictionary"),
+        (one(prefix='""'), 4, "no object that could be collected"),
+        (one(prefix="_lakefs/x"), 4, "no object that could be collected"),
+        (one(prefix="data/../_lakefs/"), 4, "no object that could be collected"),
+        (one(prefix="s3://bucket/data/"), 4, "no object that could be collected"),
+        (one(prefix="/data/"), 4, "no object that could be collected"),
+        (one(until="tomorrow"), 7, "neither a date"),
+        (one(until="2027-02-30"), 7, "no date"),
+        (one(until="2027-1-1"), 7, "neither a date"),
+        (one(until="2027-01-01T10:00"), 7, "neither a date"),
+        (one(until="2027-01-01T25:00Z"), 7, "no date"),
+        (one(until='""'), 7, "neither a date"),
+        (one() + one()[7:], 8, "the id 'h' is that of the hold in line 3, too"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_right_holds_something_else(data: bytes, line: int, word: str) -> None:
+    """Whatever is wrong, the whole file is refused, and the line is named."""
+    assert any(found == line and word in what for found, what in troubles(data)), troubles(data)
+
+
+def test_a_second_error_hides_behind_the_first() -> None:
+    """All that is wrong is said at once."""
+    assert [line for line, _ in troubles(one(tags='"[x"', id="A", until="never", what="x"))] == [3, 4, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("until", "end"),
+    [
+        ("2027-06-30", datetime(2027, 7, 1, tzinfo=UTC)),
+        ("2027-06-30T12:00Z", datetime(2027, 6, 30, 12, tzinfo=UTC)),
+        ("2027-06-30 12:00:01+02:00", datetime(2027, 6, 30, 10, 0, 1, tzinfo=UTC)),
+    ],
+)
+def test_a_hold_ends_a_day_early(until: str, end: datetime) -> None:
+    """A day is held to its end in UTC, a time to its moment."""
+    (hold,) = parse_holds(one(until=until), "holds.yaml")
+
+    assert hold.ends == end
+    assert not hold.outdated(end - timedelta(seconds=1))
+    assert hold.outdated(end)
+
+
+def test_dropping_one_hold_drops_another_or_what_people_wrote() -> None:
+    """Without one hold the file says all that it said of the others, comments included."""
+    for hold in parse_holds(FILE, "holds.yaml"):
+        left = without_hold(FILE, hold.id, "holds.yaml")
+
+        assert parse_holds(left, "holds.yaml") == tuple(
+            each for each in parse_holds(FILE, "holds.yaml") if each.id != hold.id
+        )
+        assert b"# ours, reviewed" in left
+        assert (b"the lawyers" in left) is (hold.id != "legal")
+        assert (b"customers" in left) is (hold.id != "releases")
+        assert (b"# really" in left) is (hold.id != "reports")
+
+
+def test_adding_a_hold_changes_what_people_wrote() -> None:
+    """One more stands at the end, in the file's own indentation; everything before it is as it was."""
+    more = BranchHold(id="more", branches="exp-*", days="90", **WHOSE)
+    flat = FILE.replace(b"\n  ", b"\n")
+
+    for data in (FILE, flat, FILE.rstrip(b"\n")):
+        added = with_hold(data, more, "holds.yaml")
+
+        assert added.startswith(data)
+        assert parse_holds(added, "holds.yaml") == (*parse_holds(FILE, "holds.yaml"), more)
+    for data in (None, b"holds: []", b"{holds: [{id: a, tags: b, owner: c, reason: d}]}"):
+        assert parse_holds(with_hold(data, more, "holds.yaml"), "holds.yaml")[-1] == more
+
+
+words = st.builds("{}x{}".format, *2 * [st.text(st.sampled_from(" :#'\"-*&!|>%@`{}],?\\~no1é\u2028\t\n"), max_size=6)])
+ids = st.text("a0.-_", max_size=6).map("h{}".format)
+patterns = words
+ends = st.none() | st.dates().map(str)
+
+
+@st.composite
+def holds(draw: st.DrawFn) -> Hold:
+    common = {"id": draw(ids), "owner": draw(words), "reason": draw(words), "until": draw(ends)}
+    return draw(
+        st.one_of(
+            st.builds(TagHold, tags=patterns, history=st.sampled_from(["true", "false"]), **_just(common)),
+            st.builds(CommitHold, commits=st.dictionaries(words, patterns, min_size=1, max_size=1), **_just(common)),
+            st.builds(BranchHold, branches=patterns, days=st.integers(1, 9999).map(str), **_just(common)),
+            st.builds(PathHold, paths=patterns, **_just(common)),
+            st.builds(PrefixHold, prefix=st.sampled_from(["data/x", "data/", "legacy"]), **_just(common)),
+        )
+    )
+
+
+def _just(fields: dict[str, str | None]) -> dict[str, st.SearchStrategy[str | None]]:
+    return {name: st.just(value) for name, value in fields.items()}
+
+
+@given(st.lists(holds(), min_size=1, max_size=5, unique_by=lambda hold: hold.id), st.data())
+@settings(deadline=None, max_examples=25)
+def test_what_was_added_is_read_as_something_else(several: list[Hold], data: st.DataObject) -> None:
+    """Holds that were written are read back as they were, whatever their words; and a dropped one is gone."""
+    text = None
+    for hold in several:
+        text = with_hold(text, hold, "holds.yaml")
+    assert text is not None
+    assert parse_holds(text, "holds.yaml") == tuple(several)
+    assert yaml.safe_load(text).keys() == {"holds"}
+
+    dropped = data.draw(st.sampled_from(several))
+    left = without_hold(text, dropped.id, "holds.yaml")
+    assert parse_holds(left, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
+
+
+def test_what_a_pattern_begins_with_is_misread() -> None:
+    """The literal beginning of a pattern ends at its first special character."""
+    assert [literal_prefix(one) for one in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
