@@ -38,12 +38,14 @@ class Format(StrEnum):
 class ListFormat(StrEnum):
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"
     CSV = "csv"
 
 
 FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for scripts")]
 ListFormatOption = Annotated[
-    ListFormat, typer.Option("--format", help="table for people, json for scripts; csv with --list")
+    ListFormat,
+    typer.Option("--format", help="table for people, json for scripts; with --list also csv or jsonl"),
 ]
 RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
 
@@ -119,14 +121,29 @@ def review(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
     every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
+    depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """What would go: totals, by reason, by age, by prefix; --list for every object."""
+    """What would go, why, how old and where, what is unusual, and what changed; --list for every object."""
     from lakegc_assets.terminal import reviews
 
-    if output is ListFormat.CSV and not every:
-        raise WrongUsage("--format csv gives one object a line: add --list, or take json for the totals")
-    reviews.show(repository, mark_id, every=every, form=output.value)
+    refuse_lines_of_totals(output, every=every)
+    reviews.show(repository, mark_id, every=every, form=output.value, depth=depth)
+
+
+@app.command()
+def diff(
+    repository: RepositoryArgument,
+    before: Annotated[str, typer.Argument(metavar="MARK", help="the earlier mark's id")],
+    after: Annotated[str, typer.Argument(metavar="MARK", help="the later mark's id, or 'latest'")],
+    every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
+    output: ListFormatOption = ListFormat.TABLE,
+) -> None:
+    """What changed between two marks: what is newly expired, and what no longer is, and why."""
+    from lakegc_assets.terminal import diffs
+
+    refuse_lines_of_totals(output, every=every)
+    diffs.show(repository, before, after, every=every, form=output.value)
 
 
 @app.command()
@@ -267,6 +284,11 @@ def check_java() -> None:
     from spark_resources.java import check_java as check
 
     check(os.environ)
+
+
+def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
+    if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
+        raise WrongUsage(f"--format {output} gives one object a line: add --list, or take json for the totals")
 
 
 def read_lines(path: Path | None) -> list[str]:

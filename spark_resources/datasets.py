@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_A_FILE = 1_000_000
+BATCH_ROWS = 50_000
 LIST_NAME = "_files.json"
 
 
@@ -312,13 +313,7 @@ def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
     """One verified Parquet file. Raises `DamagedData` where bytes, rows or columns aren't those that were written."""
-    store = place.store()
-    try:
-        data = store.read(folder + file.name)
-    except NotThere as error:
-        raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")
+    data = verified_bytes(place, folder, file)
     try:
         # without Arrow's threads: a process that ends right after they started is aborted at times
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
@@ -327,7 +322,42 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
         found = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
     except (pa.ArrowException, ValueError, OSError) as error:
         found = str(error)
-    raise DamagedData(
-        f"{folder}{file.name} in {store.where} is not what its list says, {file.rows} rows of "
+    raise _another_file(place, folder, file, schema, found)
+
+
+def file_batches(
+    place: Place, folder: str, file: File, schema: pa.Schema, *, rows: int = BATCH_ROWS, columns: Sequence[str] = ()
+) -> Iterator[pa.Table]:
+    """One verified Parquet file, so many rows at a time, for who looks at each row and keeps none; all columns where
+    none are named. Raises as `read_file` does.
+    """
+    data, wanted = verified_bytes(place, folder, file), list(columns or schema.names)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
+        if (names, count) != (schema.names, file.rows):
+            raise ValueError(f"{count} rows of {', '.join(names)}")
+        types = pa.schema([schema.field(name) for name in wanted])
+        for batch in parquet.iter_batches(rows, columns=wanted, use_threads=False):
+            yield pa.Table.from_batches([batch]).select(wanted).cast(types)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _another_file(place, folder, file, schema, str(error)) from error
+
+
+def verified_bytes(place: Place, folder: str, file: File) -> bytes:
+    """The bytes of a file of a dataset. Raises `DamagedData` where they aren't those that were written."""
+    store = place.store()
+    try:
+        data = store.read(folder + file.name)
+    except NotThere as error:
+        raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")
+    return data
+
+
+def _another_file(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
+    return DamagedData(
+        f"{folder}{file.name} in {place.store().where} is not what its list says, {file.rows} rows of "
         f"{', '.join(schema.names)}: {found}. Make a new mark."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import unicodedata
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -38,6 +39,13 @@ class Outcome:
         assert self.out == ""
 
 
+def check_harmless(shown: str) -> None:
+    """Check that nothing in it moves a cursor, changes a colour, or turns a line around."""
+    strange = {char for char in shown if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+
+    assert strange <= {"\n"}
+
+
 class Lakegc:
     """Runs the command line in this process, with a Dagster home of the tests.
 
@@ -55,6 +63,12 @@ class Lakegc:
             with mock.patch.object(launch, "run_mark", shared):
                 code = cli.run(list(arguments))
         return Outcome(code, out.getvalue(), err.getvalue())
+
+    def told(self, settings: Mapping[str, str], *arguments: str) -> str:
+        """What a command that succeeds prints."""
+        outcome = self(settings, *arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
 
 
 @pytest.fixture(scope="session")

@@ -80,8 +80,8 @@ class Totals:
 def in_words(kind: str, label: Label) -> str:
     """What a label says to a person; a rule is named with its days, and nothing is claimed that isn't known."""
     if kind == "reason" and label.days is not None:
-        rule = f"{label.branch}'s rule" if label.branch is not None else "the default rule, as a dangling commit"
-        return f"{label.name}, kept longest by {rule} ({label.days:,} day{'s' if label.days != 1 else ''})"
+        rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
+        return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"
     if kind == "prefix" and label.name is None:
         return "(path not known)"
     return label.name or "/"

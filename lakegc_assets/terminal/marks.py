@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
 
@@ -17,11 +18,12 @@ from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from spark_resources.approvals import Standing, withdraw_stale_summaries
+from spark_resources.datasets import file_batches
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
 from spark_resources.marks import Mark, MarkRecord, asset_folder, marks
-from spark_resources.model import MarkState, Partition
+from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
 
@@ -191,16 +193,23 @@ def made_by(found: ReferenceMark) -> str:
     return f"the reference collector ({found.layout})"
 
 
-def open_mark(repository: str, mark_id: str) -> tuple[Target, MarkRecord]:
+def open_mark(repository: str, mark_id: str) -> Mark:
     """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotThere` or `WrongUsage`."""
-    target = Server.configured().target(repository)
+    place = Server.configured().target(repository).place
     if mark_id == "latest":
-        finished = [record for record in marks(target.place) if record.finished is not None]
+        finished = [record for record in marks(place) if record.finished is not None]
         if not finished:
             raise NotThere(f"{repository} has no finished mark. 'lakegc mark {repository}' makes one.")
-        return target, max(finished, key=lambda record: record.start)
-    record = Mark.open(target.place, mark_id).record
-    if record.finished is None:
-        why = f": {record.failure}" if record.failure else ""
-        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({record.state}){why}")
-    return target, record
+        return Mark.open(place, max(finished, key=lambda record: record.start).mark_id)
+    mark = Mark.open(place, mark_id)
+    if mark.record.finished is None:
+        why = f": {mark.record.failure}" if mark.record.failure else ""
+        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){why}")
+    return mark
+
+
+def expired_tables(mark: Mark) -> Iterator[pa.Table]:
+    """The expired set, each file verified, a part of one at a time in memory."""
+    dataset = mark.dataset("expired_set")
+    for file in dataset.files:
+        yield from file_batches(mark.place, dataset.folder, file, EXPIRED_OBJECTS)

@@ -11,15 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.table import Table
 
 from lakegc_assets.marking.run import Target
-from lakegc_assets.terminal import reviews
+from lakegc_assets.marking.totals import Totals, counted
+from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import Server, made_by, state_of
-from lakegc_assets.terminal.words import cell, console, size
+from lakegc_assets.terminal.sums import as_document, show_sums
+from lakegc_assets.terminal.words import console, size
 from spark_resources.marks import own_marks
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import objects_of, reference_mark
+
+KINDS = ("age", "slice")  # paths and reasons are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +52,33 @@ def opened(repository: str, name: str) -> Theirs | None:
 
 def show(theirs: Theirs, *, every: bool, form: str) -> None:
     if every:
-        reviews.list_rows(theirs.tables(), theirs.found.written, form)
+        list_rows(theirs.tables(), theirs.found.written, form)
         return
-    totals, gone = reviews.Totals(), 0
+    totals, gone = Totals(), 0
     for table in theirs.tables():
         stored = table.filter(pc.is_valid(table["size"]))
         gone += len(table) - len(stored)
-        totals.add(stored, theirs.found.written)
+        totals.add(counted(stored, start=theirs.found.written))
     if form == "json":
         print(json.dumps(document(theirs, totals, gone), indent=1))
     else:
         show_totals(theirs, totals, gone)
 
 
-def show_totals(theirs: Theirs, totals: reviews.Totals, gone: int) -> None:
+def show_totals(theirs: Theirs, totals: Totals, gone: int) -> None:
     found, out = theirs.found, console()
     out.print(
         f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
-        f"{totals.objects + gone:,} objects would go. {totals.objects:,} of them are in the store, "
-        f"{size(totals.bytes)}; {gone:,} are not, any more.",
+        f"{totals.whole.objects + gone:,} objects would go. {totals.whole.objects:,} of them are in the store, "
+        f"{size(totals.whole.bytes)}; {gone:,} are not, any more.",
         markup=False,
         soft_wrap=True,
     )
-    counted = (found.summary or {}).get("num_deleted_objects")
-    if isinstance(counted, int) and counted != totals.objects + gone:
-        out.print(f"Its summary counts {counted:,}, which is not what its files hold.", markup=False)
-    for what in ("age", "prefix"):
-        table = Table(title=f"By {what}", title_justify="left")
-        for heading in (reviews.KINDS[what], "objects", "bytes"):
-            table.add_column(heading, justify="left" if heading == reviews.KINDS[what] else "right")
-        for label, count in totals.by[what].most_common(reviews.PREFIXES_SHOWN):
-            name = cell(reviews.readable(what, label))
-            table.add_row(name, f"{count:,}", size(totals.bytes_by[what][label]))
-        if (more := len(totals.by[what]) - reviews.PREFIXES_SHOWN) > 0:
-            table.add_row(f"… and {more:,} more", "", "")
-        out.print(table)
+    said = (found.summary or {}).get("num_deleted_objects")
+    if isinstance(said, int) and said != totals.whole.objects + gone:
+        out.print(f"Its summary counts {said:,}, which is not what its files hold.", markup=False)
+    for kind in KINDS:
+        show_sums(totals, kind)
     out.print(
         "This mark is not lakegc's. It recorded addresses only: sizes and times are what the store says today, and why "
         f"an object would go is not known. To have that proved: lakegc mark {theirs.repository}",
@@ -92,7 +87,7 @@ def show_totals(theirs: Theirs, totals: reviews.Totals, gone: int) -> None:
     )
 
 
-def document(theirs: Theirs, totals: reviews.Totals, gone: int) -> dict[str, Any]:
+def document(theirs: Theirs, totals: Totals, gone: int) -> dict[str, Any]:
     found = theirs.found
     return {
         "repository": theirs.repository,
@@ -101,14 +96,7 @@ def document(theirs: Theirs, totals: reviews.Totals, gone: int) -> dict[str, Any
         "by": made_by(found),
         "layout": found.layout,
         "summary": found.summary,
-        "objects": totals.objects + gone,
+        **as_document(totals, KINDS),
+        "objects": totals.whole.objects + gone,
         "not_in_the_store": gone,
-        "bytes": totals.bytes,
-        **{
-            f"by_{what}": [
-                {what: label, "objects": count, "bytes": totals.bytes_by[what][label]}
-                for label, count in totals.by[what].most_common()
-            ]
-            for what in ("age", "prefix")
-        },
     }

@@ -1,177 +1,261 @@
-"""What would go, from a finished mark's files, one at a time: no Spark, and no more memory than a file takes."""
+"""What would go, from a finished mark's files, a part of one at a time: no Spark, and no more memory than that."""
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.table import Table
 
-from lakegc_assets.marking.run import Target
-from lakegc_assets.terminal.marks import open_mark
-from lakegc_assets.terminal.words import age, cell, console, harmless, printing, size
-from spark_resources.datasets import open_dataset, read_file
-from spark_resources.marks import MarkRecord, asset_folder
-from spark_resources.model import EXPIRED_OBJECTS
+from lakegc_assets.brakes import Brake
+from lakegc_assets.marking.highlights import Commit, commits_of, highlights
+from lakegc_assets.marking.totals import Totals, counted
+from lakegc_assets.terminal import brakes, diffs
+from lakegc_assets.terminal.listing import as_json, list_rows
+from lakegc_assets.terminal.marks import Server, expired_tables, open_mark
+from lakegc_assets.terminal.sums import as_document, show_sums
+from lakegc_assets.terminal.words import age, cell, console, printing, size
+from lakegc_assets.words import a_month, money, part
+from spark_resources.errors import LakegcError
+from spark_resources.marks import Mark, MarkRecord
+from spark_resources.model import ExpiredReason
 
-AGES = (("under a day", 1), ("under a week", 7), ("under a month", 30), ("under a year", 365), ("older", 10**6))
-PREFIXES_SHOWN = 10
-KINDS = {"reason": "Why", "age": "Age", "prefix": "Under"}
-
-
-@dataclass(slots=True)
-class Totals:
-    """Objects and bytes of an expired set, by what a reader asks for."""
-
-    objects: int = 0
-    bytes: int = 0
-    by: dict[str, Counter[str]] = field(default_factory=lambda: {what: Counter() for what in KINDS})
-    bytes_by: dict[str, Counter[str]] = field(default_factory=lambda: {what: Counter() for what in KINDS})
-
-    def add(self, table: pa.Table, now: datetime) -> None:
-        self.objects += table.num_rows
-        self.bytes += pc.sum(table.column("size")).as_py() or 0
-        branch = pc.fill_null(table.column("branch"), "")
-        self._count("reason", table, pc.binary_join_element_wise(table.column("reason"), branch, "\t"))
-        self._count("prefix", table, table.column("slice"))
-        days = pc.days_between(table.column("modified"), pa.scalar(now, table.schema.field("modified").type))
-        names = [pc.less(days, limit) for _, limit in AGES]
-        labels = pc.case_when(pc.make_struct(*names), *[pa.scalar(name) for name, _ in AGES])
-        self._count("age", table, labels)
-
-    def _count(self, what: str, table: pa.Table, labels: Any) -> None:
-        grouped = pa.table({"label": labels, "size": table.column("size")}).group_by("label", use_threads=False)
-        counted = grouped.aggregate([("size", "count"), ("size", "sum")])
-        for row in counted.to_pylist():
-            self.by[what][row["label"]] += row["size_count"]
-            self.bytes_by[what][row["label"]] += row["size_sum"]
+KINDS = ("reason", "age", "prefix", "slice")
+SHOWN = {"largest": 5, "newest": 5, "sample": 10}
+TITLES = {"largest": "The largest", "newest": "The newest", "sample": "Some of all, drawn by chance"}
+LETTERS = 50  # of a commit's message
+NEVER = (
+    "What no commit and no staged change refers to was overwritten, deleted or reset while it was staged, or uploaded "
+    "and never linked: nothing that a mark can read tells which."
+)
 
 
-def expired_tables(target: Target, record: MarkRecord) -> Iterator[pa.Table]:
-    """The expired set, a verified file at a time."""
-    folder = asset_folder(record.mark_id, "expired_set")
-    dataset = open_dataset(target.place, folder, sha256=str(record.steps["expired_set"].datasets[""]["sha256"]))
-    for file in dataset.files:
-        yield read_file(target.place, folder, file, EXPIRED_OBJECTS)
+@dataclass(frozen=True, slots=True)
+class Review:
+    """All that a review tells of a mark. `changed` is None for the first mark of a repository and scope, and where
+    the previous one can't be read, which `incomparable` then says."""
+
+    record: MarkRecord
+    totals: Totals
+    looked_at: Mapping[str, list[dict[str, Any]]]
+    commits: Mapping[str, Commit]
+    brakes: tuple[Brake, ...]
+    price: float | None
+    previous: MarkRecord | None
+    changed: diffs.Difference | None
+    incomparable: str | None
+
+    @classmethod
+    def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
+        totals = Totals()
+        for table in expired_tables(mark):
+            totals.add(counted(table, start=mark.record.start, depth=depth))
+        looked_at = highlights(mark)
+        commits = commits_of(mark, [row for rows in looked_at.values() for row in rows])
+        tripped = brakes.configured(mark.record, now=mark.place.store().now())
+        return cls(mark.record, totals, looked_at, commits, tripped, price, *since_previous(mark))
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.record.steps["expired_set"].facts
+
+    @property
+    def share_of_objects(self) -> float:
+        return part(self.totals.whole.objects, self.facts["candidates"])
+
+    @property
+    def share_of_bytes(self) -> float:
+        return part(self.totals.whole.bytes, self.facts["candidate_bytes"])
+
+    @property
+    def saved_a_month(self) -> float | None:
+        return None if self.price is None else a_month(self.totals.whole.bytes, self.price)
+
+    @property
+    def held(self) -> Mapping[str, Mapping[str, int]]:
+        """Objects and bytes that each hold keeps; what two holds keep counts for both."""
+        found: Mapping[str, Mapping[str, int]] = self.facts.get("held", {})
+        return found
+
+
+def since_previous(mark: Mark) -> tuple[MarkRecord | None, diffs.Difference | None, str | None]:
+    """The mark before, what changed since, and why that can't be told."""
+    previous = (mark.record.previous or {}).get("mark_id")
+    if previous is None:
+        lost = (mark.record.previous or {}).get("unreadable", ())
+        return None, None, f"earlier marks can't be read: {', '.join(lost)}" if lost else None
+    try:
+        before = Mark.open(mark.place, previous)
+        return before.record, diffs.difference(before, mark), None
+    except LakegcError as error:
+        return None, None, f"the mark before, {previous}, can't be read any more: {error}"
 
 
 @printing()
-def show(repository: str, mark_id: str, *, every: bool, form: str) -> None:
-    from lakegc_assets.terminal import reference_reviews  # which is built on this module
+def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 1) -> None:
+    from lakegc_assets.terminal import reference_reviews
 
     if (theirs := reference_reviews.opened(repository, mark_id)) is not None:
         reference_reviews.show(theirs, every=every, form=form)
         return
-    target, record = open_mark(repository, mark_id)
+    mark = open_mark(repository, mark_id)
     if every:
-        list_rows(expired_tables(target, record), record.start, form)
+        list_rows(expired_tables(mark), mark.record.start, form)
         return
-    totals = Totals()
-    for table in expired_tables(target, record):
-        totals.add(table, record.start)
+    review = Review.of(mark, depth=depth, price=Server.configured().settings.price_per_gb_month)
     if form == "table":
-        show_totals(record, totals)
+        show_review(review)
     else:
-        print(json.dumps(document(record, totals), indent=1))
+        print(json.dumps(document(review), indent=1))
 
 
-def show_totals(record: MarkRecord, totals: Totals) -> None:
-    out, candidates = console(), record.counts.get("candidates", 0)
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def show_review(review: Review) -> None:
+    record, out = review.record, console()
+
+    def say(sentence: str) -> None:
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    for sentence in how_much(review):
+        say(sentence)
+    if review.totals.whole.objects:
+        show_sums(review.totals, "reason")
+        for sentence in why_not_more(review):
+            say(sentence)
+        for kind in KINDS[1:]:
+            show_sums(review.totals, kind)
+        for kind in SHOWN:
+            show_objects(review, kind)
+    show_held(review)
+    brakes.show(review.brakes)
+    show_change(review)
+    if review.totals.whole.objects:
+        say(f"Every object: lakegc review {record.repository} {record.mark_id} --list")
+
+
+def how_much(review: Review) -> list[str]:
+    record, facts, whole = review.record, review.facts, review.totals.whole
     mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
-    if not totals.objects:
-        out.print(f"{mark}: nothing may go, of {candidates:,} objects.", markup=False)
-        return
-    share = 100 * totals.objects / candidates if candidates else 0.0
-    out.print(
-        f"{mark}: {totals.objects:,} of {candidates:,} objects ({share:.1f} %), {size(totals.bytes)} may go.",
-        markup=False,
+    made = (
+        f"Listed {record.start:%Y-%m-%d %H:%M:%S} UTC; kept is what was modified after "
+        f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
+        f"Retention: {diffs.rules_in_words(record.rules)}. Holds: {diffs.holds_in_words(record)}."
     )
-    for what, heading in KINDS.items():
-        table = Table(title=f"By {what}", title_justify="left")
-        table.add_column(heading)
-        table.add_column("objects", justify="right")
-        table.add_column("bytes", justify="right")
-        counted = totals.by[what]
-        for label, count in counted.most_common(PREFIXES_SHOWN):
-            table.add_row(cell(readable(what, label)), f"{count:,}", size(totals.bytes_by[what][label]))
-        if len(counted) > PREFIXES_SHOWN:
-            table.add_row(f"… and {len(counted) - PREFIXES_SHOWN:,} more", "", "")
-        out.print(table)
-    out.print(f"Every object: lakegc review {record.repository} {record.mark_id} --list", markup=False)
+    if not whole.objects:
+        return [f"{mark}: nothing may go, of {facts['candidates']:,} objects.", made]
+    amount = (
+        f"{whole.objects:,} of {facts['candidates']:,} objects ({100 * review.share_of_objects:.1f} %) may go, "
+        f"{size(whole.bytes)} of {size(facts['candidate_bytes'])} ({100 * review.share_of_bytes:.1f} %)"
+    )
+    return [f"{mark}: {amount}.", costs(review), made]
 
 
-def readable(what: str, label: str) -> str:
-    if what != "reason":
-        return label or "/"
-    reason, _, branch = label.partition("\t")
-    return f"{reason}, by the rule of {branch or 'dangling commits'}" if "commits" in reason else reason
+def costs(review: Review) -> str:
+    if review.saved_a_month is None:
+        return (
+            "What they cost is not known: give a price per GB and month, for example --set price_per_gb_month=0.023 "
+            "(about that of S3 Standard, in US dollars)."
+        )
+    return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
 
 
-def document(record: MarkRecord, totals: Totals) -> dict[str, Any]:
+def why_not_more(review: Review) -> list[str]:
+    """What can't be told about reasons, where it matters."""
+    reasons = {label.name for label in review.totals.by["reason"]}
+    found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
+    if "unexplained" in review.facts:
+        found.append(f"Some expired commits could not be read, so they explain nothing: {review.facts['unexplained']}")
+    elif ExpiredReason.UNKNOWN.value in reasons:
+        found.append("The commit graph could not be read, so whether expired commits had these objects is not known.")
+    return found
+
+
+def show_objects(review: Review, kind: str) -> None:
+    rows = review.looked_at[kind]
+    table = Table(title=TITLES[kind], title_justify="left")
+    for heading in ("size", "age"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("address", "path in lakeFS", "the last commit that had it"):
+        table.add_column(heading, overflow="fold")
+    for row in rows[: SHOWN[kind]]:
+        old = age(review.record.start - row["modified"])
+        path = row["path"] if row["path"] is not None else ""
+        table.add_row(size(row["size"]), old, cell(row["address"]), cell(path), cell(last_commit(review, row)))
+    console().print(table)
+
+
+def last_commit(review: Review, row: Mapping[str, Any]) -> str:
+    if row["commit_id"] is None:
+        return "none" if row["reason"] == ExpiredReason.NEVER_COMMITTED.value else "not known"
+    commit = review.commits.get(row["commit_id"])
+    if commit is None or commit.created is None:
+        return str(row["commit_id"])[:12]
+    message = commit.message or ""
+    shown = message if len(message) <= LETTERS else f"{message[: LETTERS - 1]}…"
+    return f"{commit.commit_id[:12]} {commit.created:%Y-%m-%d} {shown}"
+
+
+def show_held(review: Review) -> None:
+    if not review.held:
+        return
+    table = Table(title="Kept by holds, or it would go", title_justify="left")
+    for heading in ("hold", "objects", "bytes"):
+        table.add_column(heading, justify="left" if heading == "hold" else "right")
+    for hold, kept in sorted(review.held.items()):
+        table.add_row(cell(hold), f"{kept['objects']:,}", size(kept["bytes"]))
+    console().print(table)
+
+
+def show_change(review: Review) -> None:
+    if review.changed is not None and review.previous is not None:
+        diffs.show_difference(review.previous, review.record, review.changed)
+        return
+    why = review.incomparable or "this is the first mark of the repository in this scope"
+    console().print(f"What changed since the mark before can't be told: {why}.", markup=False, soft_wrap=True)
+
+
+# --- for scripts ----------------------------------------------------------------------------------------------------
+
+
+def document(review: Review) -> dict[str, Any]:
+    record, facts = review.record, review.facts
+    changed = None
+    if review.changed is not None and review.previous is not None:
+        changed = diffs.document(review.previous, record, review.changed)
     return {
         "repository": record.repository,
         "mark_id": record.mark_id,
         "state": record.state.value,
+        "scope": record.scope.value,
+        "start": record.start.isoformat(),
+        "cutoff": record.cutoff.isoformat(),
+        "finished": as_json(record.finished),
         "digest": record.digest,
-        "candidates": record.counts.get("candidates"),
-        "objects": totals.objects,
-        "bytes": totals.bytes,
-        **{
-            f"by_{what}": [
-                {**named(what, label), "objects": count, "bytes": totals.bytes_by[what][label]}
-                for label, count in counted.most_common()
-            ]
-            for what, counted in totals.by.items()
-        },
+        "rules": diffs.rules_in_words(record.rules),
+        "holds": list(record.holds.get("ids", ())),
+        "candidates": facts["candidates"],
+        "candidate_bytes": facts["candidate_bytes"],
+        "share_of_objects": review.share_of_objects,
+        "share_of_bytes": review.share_of_bytes,
+        "price_per_gb_month": review.price,
+        "saved_a_month": review.saved_a_month,
+        **as_document(review.totals, KINDS),
+        **{kind: [pointed_out(review, row) for row in rows] for kind, rows in review.looked_at.items()},
+        "sample_seed": record.mark_id,
+        "unexplained": facts.get("unexplained"),
+        "held": {hold: dict(kept) for hold, kept in sorted(review.held.items())},
+        "brakes": brakes.document(review.brakes),
+        "changed": changed,
+        "incomparable": review.incomparable,
     }
 
 
-def named(what: str, label: str) -> dict[str, str | None]:
-    """What a label stands for; a reason has the branch whose rule decided beside it."""
-    if what != "reason":
-        return {what: label}
-    reason, _, branch = label.partition("\t")
-    return {"reason": reason, "branch": branch or None}
-
-
-def list_rows(tables: Iterable[pa.Table], now: datetime, form: str) -> None:
-    """Every object of these tables: a line each of a table or of CSV, or one JSON array, written as it is read."""
-    names = ("address", "size", "modified", "reason", "branch", "until")
-    rows = (row for table in tables for row in table.select(list(names)).to_pylist())
-    if form == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(names)
-        shown = harmless if sys.stdout.isatty() else str  # a file gets every key as it is, a screen can't take them all
-        writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
-    elif form == "json":
-        separator = "["
-        for row in rows:
-            print(separator, json.dumps({name: as_json(row[name]) for name in names}), sep="\n", end="")
-            separator = ","
-        print("\n]" if separator == "," else "[]")
-    else:
-        row = None
-        for row in rows:
-            known = row["size"] is not None  # what others would delete may be gone by now
-            large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
-            print(f"{large:>10}  {old:>10}  {harmless(row['address'])}  ({row['reason']})")
-        if row is None:
-            print("Nothing may go.")
-
-
-def as_json(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def as_cell(value: object) -> str:
-    """A CSV cell that no spreadsheet takes for a formula."""
-    text = "" if value is None else str(as_json(value))
-    return f"'{text}" if isinstance(value, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def pointed_out(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
+    commit = review.commits.get(row["commit_id"])
+    plain = {name: as_json(value) for name, value in row.items()}
+    known = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}
+    return {**plain, "commit_date": None, "commit_message": None, **known}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_resources.datasets import Place
 from spark_resources.model import Rules
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
@@ -96,3 +97,16 @@ def still(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
 def pond(sandbox: Sandbox) -> str:
     """A repository without marks."""
     return sandbox.create("pond").id
+
+
+@pytest.fixture
+def name(sandbox: Sandbox, request: pytest.FixtureRequest) -> str:
+    """A repository of one test alone, without marks."""
+    return sandbox.create(f"lake-{abs(hash(request.node.nodeid)):x}").id
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, name: str) -> Place:
+    """The namespace of that repository."""
+    found: Place = target_of(sandbox.settings, name).place
+    return found

@@ -121,7 +121,7 @@ def test_what_a_layout_holds_is_read_otherwise(lakegc: Lakegc, sandbox: Sandbox,
 
     assert (totals["objects"], totals["not_in_the_store"], totals["bytes"]) == (5, 1, 15)
     assert (totals["layout"], totals["by"]) == (layout, f"the reference collector ({layout})")
-    assert {each["prefix"]: each["bytes"] for each in totals["by_prefix"]} == {"data/s1/": 12, "data/": 1, "": 2}
+    assert {each["slice"]: each["bytes"] for each in totals["by_slice"]} == {"data/s1/": 12, "data/": 1, "": 2}
     assert {each["address"]: each["size"] for each in every} == {
         **{key: len(data) for key, data in STORED.items()},
         GONE: None,

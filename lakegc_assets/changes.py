@@ -1,0 +1,89 @@
+"""What differs between two expired sets, from one pass over both: rows in, rows out, and a window of each in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import DamagedData
+
+
+class Change(StrEnum):
+    NEWLY = "newly expired"
+    NO_LONGER = "no longer expired"
+    STILL = "still expired"
+
+
+def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[tuple[Change, pa.Table]]:
+    """Every row of two sets once, in tables that aren't empty: those of `after` where it is in both.
+
+    Both have a column `address` and come in its order, byte by byte. Raises `DamagedData` where one doesn't, or names
+    an address twice: what one pass says of such sets would be wrong.
+    """
+    old, new = _Window(before), _Window(after)
+    while True:
+        bound = _least(old.last(), new.last())
+        if bound is None:
+            return
+        left, right = old.take(bound), new.take(bound)
+        for change, rows in (
+            (Change.NO_LONGER, _without(left, right)),
+            (Change.NEWLY, _without(right, left)),
+            (Change.STILL, _among(right, left)),
+        ):
+            if rows is not None and len(rows):
+                yield change, rows
+
+
+class _Window:
+    """The rows of a sorted set that were read and not yet taken."""
+
+    def __init__(self, tables: Iterable[pa.Table]) -> None:
+        self._tables, self._rows, self._reached = iter(tables), None, ""
+        self._begun = False
+
+    def last(self) -> str | None:
+        """The last address in the window, which is filled first; None at the end of the set."""
+        while self._rows is None or not len(self._rows):
+            self._rows = next(self._tables, None)
+            if self._rows is None:
+                return None
+            if len(self._rows):
+                self._check_order(self._rows["address"].combine_chunks())
+        return self._reached
+
+    def take(self, bound: str) -> pa.Table | None:
+        """The rows up to an address."""
+        if self._rows is None:
+            return None
+        count = pc.sum(pc.less_equal(self._rows["address"], bound)).as_py() or 0
+        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        return taken
+
+    def _check_order(self, addresses: pa.Array) -> None:
+        in_order = pc.all(pc.less(addresses[:-1], addresses[1:]), min_count=0).as_py()
+        if not in_order or (self._begun and addresses[0].as_py() <= self._reached):
+            raise DamagedData(
+                f"an expired set is not in the order of its addresses, or has one twice, near {addresses[0].as_py()!r}."
+                " It can't be compared; make a new mark."
+            )
+        self._begun, self._reached = True, addresses[-1].as_py()
+
+
+def _least(first: str | None, second: str | None) -> str | None:
+    return min((one for one in (first, second) if one is not None), default=None)
+
+
+def _among(rows: pa.Table | None, others: pa.Table | None) -> pa.Table | None:
+    if rows is None or others is None:
+        return None
+    return rows.filter(pc.is_in(rows["address"], value_set=others["address"].combine_chunks()))
+
+
+def _without(rows: pa.Table | None, others: pa.Table | None) -> pa.Table | None:
+    if rows is None or others is None:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows["address"], value_set=others["address"].combine_chunks())))

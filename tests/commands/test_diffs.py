@@ -1,0 +1,127 @@
+"""What `lakegc diff` and a review tell of the change from one mark to the next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.datasets import Place
+from spark_resources.model import STORED_OBJECTS, Rules
+from spark_resources.sandbox import Sandbox
+from tests.command_line import Lakegc
+from tests.finished import COUNTS, START
+from tests.reviewable import expired, reviewable, sums, tables
+
+LATER = START + timedelta(days=1)
+STAYS = [expired(f"data/s/stays{n}", 10, path=f"t/{n}") for n in range(5)]
+GONE, HELD, RESCUED = (
+    expired("data/s/gone", 100),
+    expired("data/s/held", 200, path="t/h"),
+    expired("data/r", 400, path="r"),
+)
+NEW = [expired("data/n/1", 1_000, path="t/new"), expired("data/n/2", 2_000)]
+
+
+def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
+    return [
+        pa.Table.from_pylist([{each: row.get(each) for each in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
+    ]
+
+
+@pytest.fixture
+def two(place: Place) -> Place:
+    """Mark m1, and a day later m2: one object was deleted meanwhile, one is held, one is needed again, two are new."""
+    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], each=3), "m1")
+    reviewable(
+        place,
+        tables([*STAYS, *NEW], each=2),
+        "m2",
+        start=LATER,
+        listed=listing([*STAYS, *NEW, HELD, RESCUED]),
+        held=[{**{key: HELD[key] for key in ("address", "size", "modified", "slice")}, "hold": "legal"}],
+        previous={"mark_id": "m1", "counts": dict(COUNTS), "unreadable": []},
+        rules=Rules(7, {"dev": 3}),
+    )
+    return place
+
+
+def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
+    return json.loads(lakegc.told(sandbox.settings, "diff", name, *marks, "--format", "json"))
+
+
+def test_a_change_is_lost(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """What is newly and no longer expired is told in objects and bytes, by reason and path, with what became of it."""
+    found = difference(lakegc, sandbox, name, "m1", "m2")
+
+    newly, no_longer = found["newly_expired"], found["no_longer_expired"]
+    assert (newly["objects"], newly["bytes"]) == (2, 3_000)
+    assert (no_longer["objects"], no_longer["bytes"]) == (3, 700)
+    assert found["still_expired"] == {"objects": 5, "bytes": 50}
+    assert sums(newly["by_prefix"], "prefix") == {"t/": (1, 1_000), None: (1, 2_000)}
+    assert sums(newly["by_reason"], "branch", "days") == {("main", 21): (1, 1_000), (None, None): (1, 2_000)}
+    assert sums(no_longer["by_prefix"], "prefix") == {"t/": (1, 200), "": (1, 400), None: (1, 100)}
+    assert sums(no_longer["by_fate"], "became") == {
+        "gone from the store": (1, 100), "held": (1, 200), "kept: needed again, or in doubt": (1, 400)
+    }  # fmt: skip
+    assert found["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
+
+
+def test_a_review_is_silent_about_the_mark_before(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """A review tells what changed since the mark before, as `diff` does; of a first mark, that there was none."""
+    shown = lakegc.told(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+
+    assert found["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
+    for words in (
+        "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) as before",
+        "1 object (100 B) gone from the store; 1 object (200 B) held; 1 object (400 B) kept: needed again, or in doubt",
+        "The marks differ in their rules: default 21 days, dev 7, then default 7 days, dev 3.",
+        "Newly expired, by prefix",
+        "No longer expired, by reason in mark m1",
+    ):
+        assert words in shown
+    assert "this is the first mark" in lakegc.told(sandbox.settings, "review", name, "m1")
+
+
+def test_a_lost_mark_before_stops_a_review(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """Where the mark before was changed or is gone, a review says so, and tells all the rest."""
+    folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
+    (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
+
+    shown = lakegc.told(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+
+    assert "can't be told: the mark before, m1, can't be read any more" in shown
+    assert (found["objects"], found["changed"]) == (7, None)
+    assert "part-00000-0-000.parquet" in found["incomparable"]
+    lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")
+
+
+def test_a_list_of_changes_misses_one(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """With --list each object that changed is a line with its change and what became of it, and no other is."""
+    lines = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list", "--format", "jsonl").splitlines()
+    people = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list")
+
+    assert {(row["address"], row["change"], row["became"]) for row in map(json.loads, lines)} == {
+        ("data/n/1", "newly expired", None),
+        ("data/n/2", "newly expired", None),
+        ("data/s/gone", "no longer expired", "gone from the store"),
+        ("data/s/held", "no longer expired", "held"),
+        ("data/r", "no longer expired", "kept: needed again, or in doubt"),
+    }
+    assert len(lines) == len(people.splitlines()) == 5
+    assert lakegc.told(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
+
+
+def test_marks_that_do_not_compare_are_compared(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """The later mark first, a mark that isn't there, and marks of two repositories of one name are refused."""
+    reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
+
+    lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(2, "m2 began after mark m1: give the earlier one first")
+    lakegc(sandbox.settings, "diff", name, "m1", "m7").stopped(1, "there is no mark m7")
+    lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and made again between mark m0")

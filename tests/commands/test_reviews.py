@@ -1,0 +1,226 @@
+"""What `lakegc review` answers of a mark: how much, how old, where, why, what it costs, and what is unusual."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from lakegc_assets.marking import highlights
+from spark_resources.datasets import Place
+from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
+from spark_resources.sandbox import Sandbox
+from tests.command_line import Lakegc, check_harmless
+from tests.reviewable import FACTS, commit, expired, reviewable, sums, tables
+
+DANGLING = {"commit_id": "d" * 64, "branch": None, "days": 7}
+ROWS = [
+    expired("data/s1/a", 600_000, 3, "tables/users/1.parquet"),
+    expired("data/s1/b", 1_000, 45, "tables/users/2.parquet"),
+    expired("data/s1/c", 2_000, 400, "tables/orders/1.parquet", branch="dev", days=7),
+    expired("data/s2/d", 4_000, 100, "raw/x.json", **DANGLING),
+    expired("data/s2/e", 8_000, 0.5),
+    expired("legacy", 16_000, 20, "top"),
+]
+COMMITS = [commit("loaded users"), commit("an experiment\x1b[31m", commit_id="d" * 64, branch=None, days=61)]
+WHOLE = (len(ROWS), sum(row["size"] for row in ROWS))
+
+
+def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: str) -> Any:
+    return json.loads(lakegc.told({**sandbox.settings, **more}, "review", name, "--format", "json", *options))
+
+
+# --- totals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("each", [1, 4, 100])
+def test_a_total_depends_on_files(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int) -> None:
+    """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole, whatever the files."""
+    reviewable(place, tables(ROWS, each=each), commits=COMMITS)
+
+    found = review(lakegc, sandbox, name)
+
+    assert (found["objects"], found["bytes"]) == WHOLE
+    assert sums(found["by_reason"], "reason", "branch", "days") == {
+        (ExpiredReason.EXPIRED_COMMIT.value, "main", 21): (3, 617_000),
+        (ExpiredReason.EXPIRED_COMMIT.value, "dev", 7): (1, 2_000),
+        (ExpiredReason.EXPIRED_COMMIT.value, None, 7): (1, 4_000),
+        (ExpiredReason.NEVER_COMMITTED.value, None, None): (1, 8_000),
+    }
+    assert list(sums(found["by_age"], "age").items()) == [
+        ("under a day", (1, 8_000)),
+        ("a day to a week", (1, 600_000)),
+        ("a week to a month", (1, 16_000)),
+        ("1 to 3 months", (1, 1_000)),
+        ("3 months to a year", (1, 4_000)),
+        ("over a year", (1, 2_000)),
+    ]
+    assert sums(found["by_prefix"], "prefix") == {
+        "tables/": (3, 603_000), "raw/": (1, 4_000), "": (1, 16_000), None: (1, 8_000)
+    }  # fmt: skip
+    assert sums(found["by_slice"], "slice") == {"data/s1/": (3, 603_000), "data/s2/": (2, 12_000), "": (1, 16_000)}
+
+
+def test_tables_cannot_be_told_apart(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """With --depth, so many folders of a path are one prefix."""
+    reviewable(place, tables(ROWS))
+
+    found = sums(review(lakegc, sandbox, name, "--depth", "2")["by_prefix"], "prefix")
+
+    assert {"tables/users/", "tables/orders/", "raw/", "", None} == set(found)
+
+
+def test_a_share_is_of_something_else(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """The share of the repository is told of objects and of bytes, out of all that was listed."""
+    reviewable(place, tables(ROWS))
+
+    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+
+    assert (found["candidates"], found["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
+    assert (found["share_of_objects"], found["share_of_bytes"]) == (0.006, 0.631)
+    for words in ("6 of 1,000 objects (0.6 %) may go", "616.2 KiB of 976.6 KiB (63.1 %)"):
+        assert words in shown
+
+
+def test_money_is_made_up(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """With a price there is an amount, by GB of 2^30 bytes; without one it is said how to name one."""
+    reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
+
+    assert review(lakegc, sandbox, name)["saved_a_month"] is None
+    assert "What they cost is not known" in lakegc.told(sandbox.settings, "review", name)
+    assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["saved_a_month"] == pytest.approx(61.44)
+    priced = {**sandbox.settings, "price_per_gb_month": "0.02"}
+    assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.told(priced, "review", name)
+    lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
+
+
+def test_a_reason_claims_what_is_not_known(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """Rules are named with their days, dangling commits as such; of what never was committed it is said what can't be
+    told; and where commits could not be read, that."""
+    unknown = {"reason": ExpiredReason.UNKNOWN.value}
+    reviewable(place, tables(ROWS), "m1")
+    reviewable(place, tables([expired("data/s/a", **unknown)]), "m2")
+    reviewable(place, tables([expired("data/s/a", **unknown)]), "m3", facts={**FACTS, "unexplained": "range 12 is cut"})
+
+    known, graph, damaged = (lakegc.told(sandbox.settings, "review", name, mark) for mark in ("m1", "m2", "m3"))
+
+    together = " ".join(known.replace("│", " ").split())
+    for words in ("(main's rule of 21 days)", "(dev's rule of 7 days)", "(dangling: the default rule of 7 days)"):
+        assert words in together
+    assert "nothing that a mark can read tells which" in known
+    assert "nothing that a mark can read tells which" not in graph
+    assert "The commit graph could not be read" in graph
+    assert "could not be read, so they explain nothing: range 12 is cut" in damaged
+
+
+# --- what to look at ------------------------------------------------------------------------------------------------
+
+
+def test_a_person_cannot_look_at_objects(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """The largest, the newest and a sample come with paths, and with id, date and message of their last commits."""
+    reviewable(place, tables(ROWS, each=2), commits=COMMITS)
+
+    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+
+    assert [row["address"] for row in found["largest"][:3]] == ["data/s1/a", "legacy", "data/s2/e"]
+    assert [row["address"] for row in found["newest"][:3]] == ["data/s2/e", "data/s1/a", "legacy"]
+    assert {row["address"] for row in found["sample"]} == {row["address"] for row in ROWS}
+    assert found["sample_seed"] == "m1"
+    largest = found["largest"][0]
+    assert (largest["path"], largest["commit_id"]) == ("tables/users/1.parquet", "c" * 64)
+    assert (largest["commit_date"], largest["commit_message"]) == ("2026-10-12T08:50:00+00:00", "loaded users")
+    assert (found["newest"][0]["path"], found["newest"][0]["commit_message"]) == (None, None)
+    for words in ("The largest", "The newest", "drawn by chance", "cccccccccccc 2026-10-12 loaded users"):
+        assert words in shown
+    check_harmless(shown)
+
+
+def test_a_sample_is_of_the_first_rows(place: Place) -> None:
+    """A sample is drawn from all rows alike; the same mark has the same one however its rows are spread over files."""
+    rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
+
+    one = highlights.highlights(reviewable(place, tables(rows), "m1"))
+    many = highlights.highlights(reviewable(place, tables(rows, each=90), "m2"))
+    again = highlights.chosen(tables(rows)[0], seed="m2").to_pylist()
+
+    for kind in ("largest", "newest"):
+        assert [row["address"] for row in one[kind]] == [row["address"] for row in many[kind]]
+    assert one["largest"][0]["size"] == 1_999
+    drawn = [row["address"] for row in many["sample"]]
+    assert drawn == [row["address"] for row in again if row["kind"] == "sample"]
+    assert drawn != [row["address"] for row in one["sample"]]  # another mark, another draw
+    numbers = [int(address[-5:]) for address in drawn]
+    assert len(set(numbers)) == 20
+    assert min(numbers) < 600
+    assert max(numbers) > 1_400
+
+
+def test_holds_and_brakes_are_not_shown(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """What each hold kept is told, and every brake, tripped or not, with what it measured."""
+    held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
+    reviewable(place, tables(ROWS), facts={**FACTS, "held": held}, holds={"sha256": "f" * 64, "ids": [*held]})
+
+    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+
+    assert found["held"] == held
+    assert found["holds"] == [*held]
+    assert [brake["name"] for brake in found["brakes"]] == ["share", "bytes", "count", "jump", "live", "listing", "age"]
+    assert {brake["name"] for brake in found["brakes"] if brake["tripped"]} >= {"share"}
+    rows = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
+    for row in ("releases 7 7.0 KiB", "legal 1 10 B"):
+        assert row in rows
+    assert "tripped" in shown
+
+
+def test_nothing_to_go_hides_what_is_unusual(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """A mark that lets nothing go says so, and shows holds and brakes and what changed all the same."""
+    reviewable(place, [], facts={**FACTS, "held": {"all": {"objects": 2, "bytes": 2}}})
+
+    shown = lakegc.told(sandbox.settings, "review", name)
+
+    for words in ("nothing may go, of 1,000 objects", "Kept by holds", "Brakes", "this is the first mark"):
+        assert words in shown
+
+
+# --- the whole list -------------------------------------------------------------------------------------------------
+
+
+def test_lists_differ_by_form(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """JSON, JSON lines and CSV have every column of every row, in the order of addresses; people get a line each."""
+    reviewable(place, tables(ROWS, each=4))
+
+    as_json, as_lines, as_csv, people = (
+        lakegc.told(sandbox.settings, "review", name, "--list", "--format", form)
+        for form in ("json", "jsonl", "csv", "table")
+    )
+
+    rows = json.loads(as_json)
+    assert [json.loads(line) for line in as_lines.splitlines()] == rows
+    assert [row["address"] for row in rows] == sorted(row["address"] for row in ROWS)
+    assert all(list(row) == EXPIRED_OBJECTS.names for row in rows)
+    assert [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows] == list(
+        csv.DictReader(io.StringIO(as_csv, newline=""))
+    )
+    assert len(people.splitlines()) == len(ROWS)
+    assert "data/s1/a  tables/users/1.parquet  (only expired commits refer to it)" in people
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_spreadsheet_runs_a_key(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str) -> None:
+    """A cell that a spreadsheet would run, an address or a path, begins with a quote; the rest of it is as it is."""
+    reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
+
+    text = lakegc.told(sandbox.settings, "review", name, "--list", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+
+    assert (row["address"], row["path"]) == (f"'{begin}1+1", f"'{begin}cmd|' /C calc'!A0")
+
+
+def test_lines_of_totals_are_something_else(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
+    """JSON lines and CSV are forms of lists; for totals they are refused, with what to add."""
+    for command in (("review", name), ("diff", name, "m1", "m2")):
+        for form in ("jsonl", "csv"):
+            lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or take json")
