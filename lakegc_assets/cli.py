@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from lakegc_assets.progress import listening
+from lakegc_assets.terminal.holds_commands import holds_app
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.model import Partition, Scope, default_mark_id
 from spark_resources.settings import Settings
@@ -231,6 +232,7 @@ def ui(
     serve_ui(home, host=host, port=port)
 
 
+app.add_typer(holds_app, name="holds")
 sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
 

@@ -230,6 +230,18 @@ class PrefixHold(Hold):
 KINDS: Mapping[str, type[Hold]] = {each.kind: each for each in (TagHold, CommitHold, BranchHold, PathHold, PrefixHold)}
 
 
+def made_hold(fields: Mapping[str, Any]) -> Hold:
+    """The hold of fields as a file would have them. Raises `WrongUsage` with all that is wrong."""
+    kinds = [kind for kind in KINDS if kind in fields]
+    if len(kinds) != 1:
+        raise WrongUsage(f"a hold holds one of {', '.join(KINDS)}; {' and '.join(kinds) or 'nothing'} was given")
+    try:
+        return KINDS[kinds[0]].model_validate(dict(fields))
+    except ValidationError as error:
+        said = (_sentence(one, KINDS[kinds[0]]) for one in error.errors(include_url=False))
+        raise WrongUsage("this can't be held: " + "; ".join(said)) from None
+
+
 # --- from bytes -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,206 @@
+"""`lakegc holds`: what people add, see, check and drop."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from spark_resources.hold_file import parse_holds
+from spark_resources.holds import HOLDS_KEY, read_holds
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import Rules
+from spark_resources.sandbox import Sandbox, SandboxRepository
+from spark_resources.sandbox.gc_api import set_rules
+from spark_resources.stores.local import LocalStore
+from tests.command_line import Lakegc, Outcome
+from tests.marking import target_of
+
+WHOSE = ("--owner", "ada", "--reason", "because")
+_serial = itertools.count(1)
+
+
+@dataclass
+class Held:
+    """A repository, and the command line on its holds."""
+
+    sandbox: Sandbox
+    lakegc: Lakegc
+    repository: SandboxRepository
+
+    def __call__(self, *arguments: str) -> Outcome:
+        return self.lakegc(self.sandbox.settings, "holds", self.repository.id, *arguments)
+
+    @property
+    def file(self) -> Path:
+        return self.sandbox.local_path / self.repository.id / HOLDS_KEY
+
+    def ids(self) -> list[str]:
+        return [hold.id for hold in parse_holds(self.file.read_bytes(), "holds.yaml")]
+
+    def write(self, text: str) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(text)
+
+
+@pytest.fixture
+def held(sandbox: Sandbox, lakegc: Lakegc) -> Held:
+    """Three commits on main, the second tagged and legal; only the last is retained by the rules."""
+    lake, now = sandbox.create(f"held-{next(_serial)}"), sandbox.now()
+    for days, metadata in ((60, {}), (50, {"legal": "hold"}), (40, {})):
+        lake.put("main", "a", f"{days}".encode())
+        lake.commit("main", f"{days}", metadata=metadata, date=now - timedelta(days=days))
+        if metadata:
+            lake.create_tag("v1", "main")
+    set_rules(lake, Rules(7))
+    return Held(sandbox, lakegc, lake)
+
+
+def test_a_hold_is_not_what_was_asked_for(held: Held) -> None:
+    """What was added is in the file and in the list, in the words it was given, until it is dropped."""
+    empty = held("list")
+    added = [
+        held("add", "releases", "--tags", "v*", "--history", *WHOSE, "--until", "2127-01-31"),
+        held("add", "legal", "--commits", "legal=hold", *WHOSE),
+        held("add", "experiments", "--branches", "exp-*", "--days", "90", *WHOSE),
+        held("add", "reports", "--paths", "[bold]*.pdf", *WHOSE),
+        held("add", "imported", "--prefix", "data/imported/", *WHOSE),
+    ]
+    listed = json.loads(held("list", "--json").out)
+    shown = held("list")
+    dropped = held("drop", "legal")
+
+    assert "has no holds" in empty.out
+    assert [outcome.code for outcome in (*added, shown, dropped)] == [0] * 7
+    assert "tags v* with their history, until 2127-01-31" in added[0].out
+    assert [row["id"] for row in listed["holds"]] == ["releases", "legal", "experiments", "reports", "imported"]
+    assert listed["holds"][0]["history"] == "true"
+    assert {row["state"] for row in listed["holds"]} == {"in force"}
+    assert "[bold]*.pdf" in shown.out
+    assert held.ids() == ["releases", "experiments", "reports", "imported"]
+
+
+def test_a_check_counts_what_a_hold_does_not_match(held: Held) -> None:
+    """A check says what each hold matches today, and how much of it the rules let go."""
+    for hold_id, *what in (
+        ("tagged", "--tags", "v*"),
+        ("history", "--tags", "*", "--history"),
+        ("legal", "--commits", "legal=*"),
+        ("typo", "--tags", "V1"),
+        ("main", "--branches", "ma*", "--days", "45"),
+        ("data", "--prefix", "data/"),
+        ("reports", "--paths", "*"),
+    ):
+        assert held("add", hold_id, *what, *WHOSE).code == 0
+
+    checked = held("check", "--json")
+    rows = {row.pop("hold"): row for row in json.loads(checked.out)["holds"]}
+    counts = {
+        name: tuple(row[k] for k in ("branches", "tags", "commits", "beyond_the_rules")) for name, row in rows.items()
+    }
+
+    assert counts["tagged"] == (None, 1, 1, 1)
+    assert counts["history"] == (None, 1, 3, 3)  # the repository's first commit, too
+    assert counts["legal"] == (None, None, 1, 1)
+    assert counts["typo"] == (None, 0, 0, 0)
+    assert counts["main"] == (1, None, 2, 1)
+    assert rows["data"]["objects"] == "3"
+    assert "the next mark tells" in held("check").out
+
+
+def test_an_outdated_hold_looks_alive(held: Held) -> None:
+    """A hold that has run out by the server's clock is listed as outdated."""
+    held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")
+
+    assert json.loads(held("list", "--json").out)["holds"][0]["state"] == "outdated"
+    checked = json.loads(held("check", "--json").out)["holds"][0]
+    assert (checked["state"], checked["commits"]) == ("outdated", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("h", "--tags", "*", "--until", "2020-01-01"), ("in the past", "server's clock")),
+        (("h", "--tags", "*", "--until", "soon"), ("'until'", "neither a date")),
+        (("h", "--tags", "v[0-9"), ("never closed",)),
+        (("H", "--tags", "*"), ("lower-case",)),
+        (("h",), ("holds one of tags, commits, branches, paths, prefix",)),
+        (("h", "--tags", "*", "--paths", "*"), ("tags and paths",)),
+        (("h", "--paths", "*", "--history"), ("'history' is unknown",)),
+        (("h", "--branches", "*"), ("'days' is missing",)),
+        (("h", "--branches", "*", "--days", "0"), ("number of days",)),
+        (("h", "--commits", "legal"), ("KEY=PATTERN",)),
+        (("h", "--prefix", "_lakefs/"), ("no object that could be collected",)),
+    ],
+)
+def test_a_bad_hold_is_added(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """What can't be held is refused as wrong usage, and nothing is written."""
+    held("add", *arguments, *WHOSE).stopped(2, *words)
+
+    assert not held.file.exists()
+
+
+def test_an_id_is_given_twice(held: Held) -> None:
+    """An id that is taken is refused, and so is dropping what isn't there."""
+    assert held("add", "h", "--tags", "*", *WHOSE).code == 0
+
+    held("add", "h", "--paths", "*", *WHOSE).stopped(2, "there is a hold 'h' already")
+    held("drop", "g").stopped(2, "there is no hold 'g'", "Known: h")
+
+
+@pytest.mark.parametrize("command", [("list",), ("check",), ("drop", "h"), ("add", "g", "--tags", "*", *WHOSE)])
+def test_a_file_with_an_error_is_half_believed(held: Held, command: tuple[str, ...]) -> None:
+    """No command goes by a file that isn't right throughout; the line is named, and the file is left alone."""
+    text = "holds:\n  - {id: h, tags: '*', owner: a, reason: b}\n  - {id: i, tag: '*', owner: a, reason: b}\n"
+    held.write(text)
+
+    held(*command).stopped(3, "line 3", "exactly one of tags")
+
+    assert held.file.read_text() == text
+
+
+def test_two_people_overwrite_each_other(held: Held) -> None:
+    """What somebody else wrote in the meantime stays, and the later one is told to try again."""
+    read = LocalStore.read_with_tag
+
+    def and_then_somebody_writes(store: LocalStore, key: str) -> tuple[bytes, str]:
+        try:
+            return read(store, key)
+        finally:
+            if not self_written:
+                self_written.append(key)
+                with_more = held.file.read_text() if held.file.exists() else "holds:\n"
+                held.write(with_more + "  - {id: theirs, paths: '*', owner: a, reason: b}\n")
+
+    for known in ([], ["theirs"]):
+        self_written: list[str] = []
+        if known:
+            held.write("holds:\n  - {id: ours, tags: '*', owner: a, reason: b}\n")
+        with mock.patch.object(LocalStore, "read_with_tag", and_then_somebody_writes):
+            held("add", "mine", "--tags", "*", *WHOSE).stopped(3, "changed by somebody else meanwhile")
+        assert held.ids()[-1] == "theirs"
+    assert held("add", "mine", "--tags", "*", *WHOSE).code == 0
+    assert held.ids() == ["ours", "theirs", "mine"]
+
+
+def test_a_hold_of_commits_is_counted_without_the_graph(held: Held) -> None:
+    """Where not every commit can be read, a check of what needs them says so."""
+    assert held("add", "legal", "--commits", "legal=*", *WHOSE).code == 0
+
+    with mock.patch.object(LakeFS, "dump_refs", return_value=None):
+        held("check").stopped(3, "legal", "whole commit graph")
+
+
+def test_no_file_is_a_file_without_holds(held: Held) -> None:
+    """Without a file there are no holds; with one that lists none, neither, but for its hash."""
+    place = target_of(held.sandbox.settings, held.repository.id).place
+
+    assert (read_holds(place).holds, read_holds(place).sha256) == ((), "")
+    held.write("holds: []\n")
+    assert read_holds(place).holds == ()
+    assert len(read_holds(place).sha256) == 64
