@@ -1,0 +1,198 @@
+"""`lakegc approve` and `lakegc revoke`: who is asked, what is shown, and what a script has to say."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets.approval import on_the_stores_clock
+from spark_resources.model import MarkState
+from tests.approval.conftest import Lake
+from tests.command_line import Lakegc, Outcome
+from tests.finished import COUNTS
+
+
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def approve(lakegc: Lakegc, lake: Lake, *options: str, mark: str = "m1") -> Outcome:
+    return lakegc(lake.sandbox.settings, "approve", lake.name, mark, *options)
+
+
+def by_script(lakegc: Lakegc, lake: Lake, *options: str) -> Outcome:
+    return approve(lakegc, lake, "--yes", "--digest", lake.record().digest or "", *options)
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(text))
+
+
+def test_a_person_can_not_tell_what_they_approve(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Totals, brakes and the digest are shown; the typed word approves, and the way back is told."""
+    mark = lake.marked()
+    typed(monkeypatch, "approve\n")
+    outcome = approve(lakegc, lake)
+
+    assert outcome.code == 0, outcome.err
+    for words in ("3 objects, 3 B", "100,000 objects", mark.record.digest or "", "Brakes", "jump", "Type 'approve'"):
+        assert words in outcome.out
+    assert f"lakegc revoke {lake.name} m1" in outcome.out
+    assert "Nothing was deleted" in outcome.out
+    given = lake.approval()
+    assert given is not None
+    assert (given.how, "@" in given.who, "process" in given.who) == ("lakegc approve", True, False)
+    lake.verify()
+
+
+@pytest.mark.parametrize("answer", ["", "\n", "y\n", "yes\n", "Approve\n", "approve it\n", "m1\n"])
+def test_another_word_approves(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """Whatever else is typed approves nothing."""
+    lake.marked()
+    typed(monkeypatch, answer)
+    outcome = approve(lakegc, lake)
+
+    assert outcome.code in (1, 2)
+    assert "fault of lakegc" not in outcome.err
+    assert (lake.record().state, lake.approval()) == (MarkState.MARKED, None)
+
+
+def test_a_script_approves_what_it_has_not_seen(lakegc: Lakegc, lake: Lake) -> None:
+    """Nobody to ask: a script names the digest of what was looked at; without it, or with another, it is refused."""
+    lake.marked()
+
+    approve(lakegc, lake).stopped(2, "--yes and --digest")
+    approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "--yes and --digest")
+    approve(lakegc, lake, "--yes").stopped(2, "--yes needs --digest")
+    approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
+    assert lake.record().state is MarkState.MARKED
+    outcome = by_script(lakegc, lake, "--by", "Ada", "--format", "json")
+    said = json.loads(outcome.out)
+    assert (said["repository"], said["mark_id"], said["who"], said["digest"]) == (
+        lake.name, "m1", "Ada", lake.record().digest
+    )  # fmt: skip
+    lake.verify()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--release", "share"), "1 times and --because 0 times"),
+        (("--because", "so"), "0 times and --because 1 times"),
+        (("--release", "shares", "--because", "so"), "no brake 'shares'"),
+        (("--release", "share", "--because", " "), "reason for releasing share"),
+        (("--release", "share", "--because", "a", "--release", "share", "--because", "b"), "twice"),
+        (("--release", "jump", "--because", "so"), "has not tripped"),
+        (("--by", " "), "name after --by"),
+        (("--until", "soon"), "expected how long"),
+        (("--until", "2020-01-01"), "has passed"),
+        (("--until", "0"), "has passed"),
+        (("--until", "99999999999d"), "expected how long"),
+    ],
+)
+def test_an_option_is_misread(lakegc: Lakegc, lake: Lake, options: tuple[str, ...], words: str) -> None:
+    """An option that can't be meant is wrong usage, with what was expected, and nothing is approved."""
+    lake.marked()
+
+    by_script(lakegc, lake, *options).stopped(2, words)
+    assert lake.approval() is None
+
+
+def test_brakes_are_released_unseen(lakegc: Lakegc, lake: Lake) -> None:
+    """Brakes that have tripped are named; each release stands beside its reason."""
+    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+
+    by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
+    options = ("--release", "share", "--because", "first sweep", "--release", "live", "--because", "it was emptied")
+    assert by_script(lakegc, lake, *options).code == 0
+    given = lake.approval()
+    assert given is not None
+    assert given.released == {"share": "first sweep", "live": "it was emptied"}
+
+
+@pytest.mark.parametrize(
+    ("until", "end"),
+    [
+        ("36h", timedelta(hours=36)),
+        ("{date}", None),
+        ("{date}T12:00:00+02:00", None),
+    ],
+)
+def test_an_end_is_read_otherwise(lakegc: Lakegc, lake: Lake, until: str, end: timedelta | None) -> None:
+    """An end is a while from now, or a date or time, in UTC unless it says otherwise."""
+    lake.marked()
+    date = f"{lake.now + timedelta(days=3):%Y-%m-%d}"
+    assert by_script(lakegc, lake, "--until", until.format(date=date)).code == 0
+    given = lake.approval()
+
+    assert given is not None
+    if end is not None:
+        assert given.until == given.when + end
+    else:
+        at = datetime.fromisoformat(f"{date}T10:00:00+00:00" if "T" in until else f"{date}T00:00:00+00:00")
+        assert given.until == at
+
+
+def test_a_mark_is_handed_over_quietly(lakegc: Lakegc, lake: Lake) -> None:
+    """Handing a mark to the reference collector warns, and is taken back with the approval."""
+    lake.marked()
+    outcome = by_script(lakegc, lake, "--for-reference", "--format", "json")
+
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["for_reference"] is True
+    assert "without any proof" in outcome.err
+    assert lake.summary.exists()
+    assert lakegc(lake.sandbox.settings, "revoke", lake.name, "m1").code == 0
+    assert not lake.summary.exists()
+
+
+def test_an_expired_approval_looks_like_one(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status says of an approval that has expired that it has, and takes back what it handed over."""
+    lake.marked()
+    given = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
+    assert statuses(lakegc, lake) == ["approved"]
+    later = given.until + timedelta(seconds=1)
+    monkeypatch.setattr(type(lake.place.store()), "now", lambda _: later)
+
+    assert lake.summary.exists()
+    assert statuses(lakegc, lake) == ["approval expired"]
+    assert not lake.summary.exists()
+
+
+def statuses(lakegc: Lakegc, lake: Lake) -> list[str]:
+    outcome = lakegc(lake.sandbox.settings, "status", lake.name, "--format", "json")
+    rows: list[dict[str, Any]] = json.loads(outcome.out)["marks"]
+    return [row["state"] for row in rows]
+
+
+def test_a_revoke_is_not_heard(lakegc: Lakegc, lake: Lake) -> None:
+    """An approval is taken back by name; what isn't approved, or isn't there, can't be."""
+    lake.marked()
+    settings = lake.sandbox.settings
+    lakegc(settings, "revoke", lake.name, "m1").stopped(2, "is not approved")
+    lakegc(settings, "revoke", lake.name, "m2").stopped(2, "there is no mark m2")
+    lake.approve()
+
+    assert "not approved any more" in lakegc(settings, "revoke", lake.name, "m1", "--by", "Grace").out
+    ended = lake.approval()
+    assert ended is not None
+    assert ended.ended is not None
+    assert ended.ended["who"] == "Grace"
+    lakegc(settings, "revoke", lake.name, "m1").stopped(2, "is not approved")
+
+
+def test_a_word_from_another_clock_is_dated_wrong(lake: Lake) -> None:
+    """What happened a minute ago by this machine's clock happened a minute ago by the store's."""
+    store, machine = lake.now, lake.now + timedelta(hours=5)
+
+    ago = on_the_stores_clock(machine - timedelta(minutes=1), machine=machine, store=store)
+    ahead = on_the_stores_clock(machine + timedelta(minutes=1), machine=machine, store=store)
+
+    assert (ago, ahead) == (store - timedelta(minutes=1), store)

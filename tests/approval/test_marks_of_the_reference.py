@@ -1,0 +1,252 @@
+"""Marks of the reference collector, in each of its layouts, go through the same approval (formats §5)."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets import approval
+from lakegc_assets.proposals import approval_of_theirs, propose
+from spark_resources.approvals import Standing, approval_key
+from spark_resources.datasets import parquet_bytes
+from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage
+from spark_resources.marks import GC_ROOT, MARKS_ROOT, own_marks
+from spark_resources.model import ADDRESSES
+from spark_resources.reference import ReferenceMark
+from tests.approval.conftest import Lake, but, one_byte
+from tests.command_line import Lakegc
+
+LAYOUTS = {
+    "unified": "unified/{}/deleted/",
+    "uncommitted": "uncommitted/{}/deleted/",
+    "committed": "addresses/mark_id={}/",
+    "committed before 0.4": "addresses/run_id={}/",
+}
+SUMMARY = {"run_id": "t1", "success": True, "num_deleted_objects": 2}
+STORED = ("data/s/a", "data/s/b", "data/s/c", "data/right-here", "legacy")
+
+
+def leave(
+    lake: Lake, layout: str = "unified", *files: tuple[str, ...], mark_id: str = "t1", summary: Any = SUMMARY
+) -> str:
+    """Write a mark as its collector does, of two addresses in two files by default; the key of its folder."""
+    folder, store = GC_ROOT + LAYOUTS[layout].format(mark_id), lake.place.store()
+    for key in STORED:
+        store.write(key, b"12")
+    for number, addresses in enumerate(files or (("data/s/a",), ("data/s/b",))):
+        table = pa.table({"address": list(addresses)}, schema=ADDRESSES)
+        store.write(f"{folder}part-0000{number}-x.snappy.parquet", parquet_bytes(table))
+    if layout in ("unified", "uncommitted") and summary is not None:
+        store.write(f"{folder.removesuffix('deleted/')}summary.json", json.dumps(summary).encode())
+    return folder
+
+
+def found(lake: Lake, name: str = "t1") -> ReferenceMark:
+    theirs = lake.proposal(name).theirs
+    assert theirs is not None
+    return theirs
+
+
+def verify(lake: Lake, name: str = "t1", **when: Any) -> None:
+    approval.verify_theirs(lake.target, found(lake, name), lake.approval("t1"), now=when.get("now", lake.now))
+
+
+def later(lake: Lake) -> dict[str, Any]:
+    """A word that is surely newer than a file written just now."""
+    return {"now": lake.now + timedelta(seconds=1)}
+
+
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **said: Any) -> None:
+    with pytest.raises(kind) as refused:
+        lake.approve(name, **{**later(lake), **said})
+    for word in words:
+        assert word in str(refused.value)
+    assert not (lake.folder / approval_key("t1")).exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_goes_without_approval(lake: Lake, lakegc: Lakegc, layout: str) -> None:
+    """A mark in each layout is approved, proved, shown and taken back, and stays the reference collector's."""
+    leave(lake, layout)
+    given = lake.approve("t1", **later(lake))
+    listed = json.loads(lakegc(lake.sandbox.settings, "status", lake.name, "--format", "json").out)["marks"]
+    reviewed = lakegc(lake.sandbox.settings, "review", lake.name, "t1")
+
+    assert (given.layout, given.digest, lake.approval("t1")) == (layout, lake.proposal("t1").digest, given)
+    verify(lake)
+    assert [row["state"].endswith(", approved") for row in listed] == [True]
+    assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
+    assert own_marks(lake.place) == frozenset()
+    assert approval_of_theirs(lake.place, found(lake), now=lake.now) is Standing.APPROVED
+    assert approval_of_theirs(lake.place, found(lake), now=given.until) is Standing.EXPIRED
+    with pytest.raises(Refused, match="was approved until"):
+        verify(lake, now=given.until)
+    lake.revoke("t1")
+    with pytest.raises(Refused, match="is not approved"):
+        verify(lake)
+    with pytest.raises(WrongUsage, match="is not approved"):
+        lake.revoke("t1")
+
+
+def test_a_summary_of_the_references_own_is_removed(lake: Lake) -> None:
+    """What the reference collector finished stays its own: neither approving, revoking nor status touch its summary."""
+    folder = leave(lake)
+    lake.approve("t1", **later(lake))
+    lake.revoke("t1")
+    propose(lake.target, "t1", now=lake.now)
+
+    assert (lake.folder / folder.removesuffix("deleted/") / "summary.json").exists()
+    refuses_handing_over = {"for_reference": True, "now": lake.now + timedelta(seconds=5)}
+    with pytest.raises(WrongUsage, match="reference collector's own"):
+        lake.approve("t1", **refuses_handing_over)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("how", ["altered", "added", "dropped"])
+def test_an_altered_mark_of_theirs_is_swept(lake: Lake, how: str, layout: str) -> None:
+    """A file that is altered, added or dropped refuses: after it was looked at, and after it was approved."""
+    folder = lake.folder / leave(lake, layout, ("data/s/a",), ("data/s/b",))
+    seen = lake.proposal("t1")
+    given = lake.approve("t1", **later(lake))
+    part = folder / "part-00000-x.snappy.parquet"
+    if how == "altered":
+        leave(lake, layout, ("data/s/c",))
+    elif how == "added":
+        leave(lake, layout, ("data/s/a",), ("data/s/b",), ("data/s/c",))
+    else:
+        part.unlink()
+
+    with pytest.raises(Refused, match="not those that were approved"):
+        verify(lake)
+    lake.revoke("t1")
+    with pytest.raises(Refused, match="not those that were looked at"):
+        lake.approve(proposal=seen, now=lake.now + timedelta(seconds=2))
+    assert lake.proposal("t1").digest != given.digest
+
+
+def test_a_damaged_mark_of_theirs_is_approved(lake: Lake) -> None:
+    """A file that isn't whole Parquet refuses, and is named."""
+    folder = leave(lake)
+    but(lake.folder / folder / "part-00001-x.snappy.parquet", lambda data: data[:-9])
+
+    refuses(lake, DamagedData, "part-00001-x.snappy.parquet")
+
+
+@pytest.mark.parametrize("summary", [None, {}, {"success": False}, {"success": "true"}])
+def test_an_unfinished_mark_of_theirs_is_approved(lake: Lake, summary: Any) -> None:
+    """Without a summary that says success the mark isn't finished."""
+    leave(lake, summary=summary)
+
+    refuses(lake, WrongUsage, "not finished")
+
+
+@pytest.mark.parametrize("key", ["_lakefs/x", "../x", "data/../_lakefs/x", "s3://b/data/x", "other/x", "dummy", ""])
+@pytest.mark.parametrize("layout", ["unified", "committed"])
+def test_a_key_planted_in_their_parquet_is_approved(lake: Lake, layout: str, key: str) -> None:
+    """A row that names what may never be collected refuses the whole mark, in whichever file it is."""
+    leave(lake, layout, ("data/s/a",), ("data/s/b", key))
+
+    refuses(lake, Refused, "lie outside data/", "part-00001", repr(key))
+
+
+def test_a_mark_of_a_repository_before_is_approved(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that is older than the repository was made of another one of its name."""
+    leave(lake)
+    repository = lake.target.repository
+    younger = type(repository)(
+        **{name: getattr(repository, name) for name in repository.__slots__ if name != "created"},
+        created=lake.now + timedelta(hours=1),
+    )
+    lake.target = type(lake.target)(younger, lake.target.blockstore, lake.target.place)
+
+    refuses(lake, Refused, "older than the repository")
+
+
+def test_a_namespace_of_another_is_approved(lake: Lake) -> None:
+    """Where the namespace is marked as another repository's, its marks are not approved as this one's."""
+    leave(lake)
+    owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
+    lake.place.store().write(MARKS_ROOT + "owner.json", json.dumps(owner).encode())
+
+    refuses(lake, Refused, "belonging to another repository", "pond")
+
+
+def test_a_word_is_older_than_their_mark(lake: Lake) -> None:
+    """What was said before the mark's newest file was written, its summary included, is no word for it."""
+    leave(lake)
+    summary = lake.place.store().stat(f"{GC_ROOT}unified/t1/summary.json").modified
+
+    refuses(lake, Refused, "can't have seen this set", when=summary)
+
+
+def test_brakes_do_not_hold_a_mark_of_theirs(lake: Lake) -> None:
+    """Brakes measure what the store lists now, and compare with the last mark of lakegc's."""
+    leave(lake, "unified", STORED[:3])
+    refuses(lake, Refused, "share", "60.0 % of all objects")
+    given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
+    assert given.released == {"share": "it was meant"}
+
+    lake.marked()
+    counts = lake.proposal("t1").record
+    assert counts.counts == {"candidates": 5, "candidate_bytes": 10, "expired": 3, "expired_bytes": 6, "live": 2}
+    assert counts.previous is not None
+    assert counts.previous["mark_id"] == "m1"
+
+
+def test_an_approval_of_one_layout_counts_for_another(lake: Lake) -> None:
+    """Of two marks that share an id, in two layouts, the one that was approved is approved."""
+    leave(lake)
+    leave(lake, "committed")
+    with pytest.raises(WrongUsage, match="2 marks t1"):
+        lake.proposal("t1")
+    lake.approve("committed/t1", **later(lake))
+
+    verify(lake, "committed/t1")
+    with pytest.raises(Refused, match="is not approved"):
+        verify(lake, "unified/t1")
+
+
+def test_an_approval_of_theirs_is_used_twice(lake: Lake) -> None:
+    """Once a sweep has noted the end of an approval, the mark is neither approved nor revoked again."""
+    leave(lake)
+    lake.approve("t1", **later(lake))
+    approval.note_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
+
+    with pytest.raises(Refused, match="was used"):
+        lake.approve("t1", now=lake.now + timedelta(seconds=9))
+    with pytest.raises(Refused, match="was used"):
+        lake.revoke("t1")
+    with pytest.raises(Refused, match="is not approved"):
+        verify(lake)
+
+
+def test_two_approvals_of_theirs_both_count(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two people at once one approves, and the other one is told."""
+    leave(lake)
+    checked, first = approval.check_set, []
+
+    def interrupted(proposal: Any) -> None:
+        monkeypatch.setattr(approval, "check_set", checked)
+        first.append(lake.approve("t1", who="Grace", **later(lake)))
+        checked(proposal)
+
+    monkeypatch.setattr(approval, "check_set", interrupted)
+    with pytest.raises(Refused, match="approved already, by Grace"):
+        lake.approve("t1", **later(lake))
+    assert [lake.approval("t1")] == first
+
+
+def test_an_altered_approval_of_theirs_counts(lake: Lake) -> None:
+    """An approval of theirs that can't be read is none, and is written over by the next one."""
+    leave(lake)
+    lake.approve("t1", **later(lake))
+    but(lake.folder / approval_key("t1"), one_byte)
+
+    with pytest.raises(DamagedData, match="can't be read as an approval"):
+        approval.approved(lake.proposal("t1"), now=lake.now)
+    assert approval_of_theirs(lake.place, found(lake), now=lake.now) is Standing.NONE
+    assert lake.approve("t1", **later(lake)) == lake.approval("t1")

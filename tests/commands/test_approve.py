@@ -1,0 +1,32 @@
+"""A mark as it is really made can be approved, and every byte of it counts."""
+
+from __future__ import annotations
+
+import json
+
+from spark_resources.marks import mark_folder, reference_folder
+from tests.command_line import Lakegc
+from tests.commands.conftest import Marked
+
+
+def test_a_real_mark_can_not_be_approved(hostile: Marked, lakegc: Lakegc) -> None:
+    """A mark with hostile keys is approved as it is; with one more byte in any of its files, it isn't."""
+    mark = json.loads(hostile.made.out)
+    tripped = [brake["name"] for brake in mark["brakes"] if brake["tripped"]]
+    releases = [option for name in tripped for option in ("--release", name, "--because", "a test")]
+    arguments = ("approve", hostile.repository, "m1", "--yes", "--digest", mark["digest"], *releases)
+    folders = (mark_folder("m1"), reference_folder("m1"))
+    files = sorted(path for folder in folders for path in (hostile.folder / folder).rglob("*") if path.is_file())
+    assert len(files) > 20
+    for path in files:
+        whole = path.read_bytes()
+        path.write_bytes(whole + b"x")
+        outcome = lakegc(hostile.settings, *arguments)
+        path.write_bytes(whole)
+        assert outcome.code == 3, f"{path}: {outcome.err}"
+    made = lakegc(hostile.settings, *arguments)
+    taken_back = lakegc(hostile.settings, "revoke", hostile.repository, "m1")
+
+    assert tripped == ["share"]
+    assert made.code == 0, made.err
+    assert taken_back.code == 0, taken_back.err
