@@ -31,7 +31,7 @@ SUMMARY = "summary.json"
 
 # Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
 LATER = ("mark.json", APPROVAL_NAME, "sweep.json")
-LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/")
+LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/")
 
 
 # --- keys that may be collected -------------------------------------------------------------------------------------

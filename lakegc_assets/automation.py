@@ -18,6 +18,7 @@ import dagster as dg
 from lakegc_assets.assets import MARK_ASSETS, PARTITIONS, told
 from lakegc_assets.marking.resource import refuse_read_only
 from lakegc_assets.marking.run import find_target
+from lakegc_assets.sweep_assets import APPROVAL, APPROVAL_TAG, sweep_report
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
@@ -44,6 +45,16 @@ To make a mark: **Materialize all**, then add a partition `repository|mark_id`, 
 repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one
 process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
 next one needs a new name.""",
+)
+
+sweep_job = dg.define_asset_job(
+    "sweep",
+    selection=dg.AssetSelection.assets(sweep_report),
+    executor_def=dg.in_process_executor,
+    description="""Deletes what a person approved, and is still garbage. **This is the job that deletes.**
+
+It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), proves everything again,
+and reports on every object. A sweep that was killed goes on where it was when it is launched again.""",
 )
 
 
@@ -198,6 +209,51 @@ lacking, has one failed run that says why, and is then left out until that has c
         return make(requests_for_all)
     except dg.DagsterInvalidDefinitionError:
         raise WrongUsage(f"LAKEGC_MARK_CRON is '{cron}': expected a cron schedule in UTC, such as 0 3 * * *") from None
+
+
+# --- what was approved ----------------------------------------------------------------------------------------------
+
+APPROVALS_A_TICK = 20
+
+
+@dg.sensor(
+    job=sweep_job,
+    minimum_interval_seconds=30,
+    description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
+
+An approval is a materialization of *sweep_approval*, reported in this UI or by `lakegc approve`. Whether it counts is
+for the sweep to find out: one that doesn't ends in a failed run that says why, before anything is deleted. While this
+sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
+)
+def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    # the oldest ones first, by the number of their records: none is left out, however many came at once
+    seen = int(context.cursor) if context.cursor else None
+    events = context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_A_TICK, ascending=True
+    ).records
+    if not events:
+        return dg.SkipReason("No new approval.")
+    requests, unknown = [], []
+    for event in events:
+        key = event.partition_key or ""
+        try:
+            partition = Partition.parse(key)
+        except LakegcError as error:
+            unknown.append(str(error))
+            continue
+        tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
+        requests.append(dg.RunRequest(run_key=f"approval {event.storage_id}", partition_key=key, tags=tags))
+    for sentence in unknown:
+        context.log.error(f"An approval can't be followed: {sentence}")
+    return dg.SensorResult(
+        run_requests=requests,
+        # a partition that nobody knows here, such as one approved on another machine, is added: its run says what it is
+        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(one.partition_key) for one in requests])]
+        if requests
+        else [],
+        skip_reason=None if requests else dg.SkipReason("; ".join(unknown)),
+        cursor=str(events[-1].storage_id),
+    )
 
 
 # the one setting that is needed before anything runs; the others are read, and complained about, by each run

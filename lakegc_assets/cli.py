@@ -170,7 +170,8 @@ def approve(
     from lakegc_assets.terminal import approvals
 
     asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
-    approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON)
+    given = approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON)
+    approvals.tell_dagster(repository, given)
 
 
 @app.command()
@@ -183,6 +184,55 @@ def revoke(
     from lakegc_assets.terminal import approvals
 
     approvals.revoke(repository, mark_id, by=by)
+
+
+@app.command()
+def sweep(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id")],
+    rate: Annotated[float | None, typer.Option(help="at most so many keys a second", min=0.1)] = None,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="put objects aside, to be brought back or purged, instead")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Delete what was approved and is still garbage, and account for every object. Killed, it goes on where it was."""
+    from lakegc_assets.sweeping.opening import SweepOptions
+    from lakegc_assets.terminal import sweeps
+
+    check_java()
+    with progress():
+        options = SweepOptions(rate, quarantine)
+        return sweeps.sweep(Partition.of(repository, mark_id), options, as_json=output is Format.JSON)
+
+
+@app.command()
+def undo(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring quarantined objects back to their places, byte for byte, never over something else."""
+    from lakegc_assets.terminal import sweeps
+
+    check_java()
+    with progress():
+        sweeps.undo(Partition.of(repository, mark_id), as_json=output is Format.JSON)
+
+
+@app.command()
+def purge(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete quarantined objects for good, after one more proof; what is live by now is brought back."""
+    from lakegc_assets.terminal import sweeps
+
+    check_java()
+    with progress():
+        sweeps.purge(Partition.of(repository, mark_id), yes=yes, as_json=output is Format.JSON)
 
 
 @app.command()

@@ -15,7 +15,7 @@ import platformdirs
 
 from lakegc_assets.assets import PARTITIONS
 from lakegc_assets.automation import REPOSITORY_TAG
-from lakegc_assets.definitions import defs, mark_job
+from lakegc_assets.definitions import defs, mark_job, sweep_job
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.model import Partition
 
@@ -92,17 +92,39 @@ def run_mark(
 
     `options` are those of `MarkConfig`. Raises the `LakegcError` that stopped the run, or `KeyboardInterrupt`.
     """
+    run_job(mark_job.name, "namespace_slices", partition, options, instance, resources)
+
+
+def run_sweep(
+    partition: Partition,
+    options: Mapping[str, Any],
+    *,
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Sweep one approved mark. `options` are those of `SweepConfig`. Raises like `run_mark`, or `SweptWithFailures`."""
+    run_job(sweep_job.name, "sweep_report", partition, options, instance, resources)
+
+
+def run_job(
+    name: str,
+    first: str,
+    partition: Partition,
+    options: Mapping[str, Any],
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None,
+) -> None:
+    """Run a job in this process for one partition; its first asset takes the options."""
     key = str(partition)
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     known = defs if resources is None else _with(resources)
-    job = known.resolve_job_def(mark_job.name)
     try:
-        job.execute_in_process(
+        known.resolve_job_def(name).execute_in_process(
             instance=instance,
             partition_key=key,
             run_config={
-                "ops": {"namespace_slices": {"config": dict(options)}},
+                "ops": {first: {"config": dict(options)}},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
             },
             tags={REPOSITORY_TAG: partition.repository, **IN_THE_UI},

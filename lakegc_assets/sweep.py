@@ -44,3 +44,10 @@ def deleted(outcomes: DataFrame) -> DataFrame:
 
     taken = (Outcome.DELETED.value, Outcome.QUARANTINED.value)
     return outcomes.where(F.col("outcome").isin(*taken)).select("address", "size")
+
+
+def quarantined(outcomes: DataFrame) -> DataFrame:
+    """The objects that a sweep put aside (column address)."""
+    from pyspark.sql import functions as F
+
+    return outcomes.where(F.col("outcome") == Outcome.QUARANTINED.value).select("address")

@@ -4,6 +4,7 @@
     ├── WrongUsage              exit 2   what was asked for can't be meant: an option, an id, a setting
     ├── Refused                 exit 3   an invariant or a brake says no
     │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
+    ├── SweptWithFailures       exit 4   a sweep ended, and not every object could be deleted, or was garbage to the end
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Forbidden                    it answered: not with these rights
         └── NotThere                     it answered: no such thing
@@ -47,6 +48,12 @@ class DamagedData(Refused):
 
     def __init__(self, message: str, *, invariant: int | None = 4) -> None:
         super().__init__(message, invariant=invariant)
+
+
+class SweptWithFailures(LakegcError):
+    """Raised at the end of a sweep whose report is no success; the message is the report's sentence."""
+
+    exit_code = 4
 
 
 class Unavailable(LakegcError):

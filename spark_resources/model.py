@@ -412,6 +412,8 @@ class Outcome(StrEnum):
     RESCUED = "rescued"  # live again when it was proved again
     CHANGED = "changed"  # another object by now under this key: size, time or checksum
     FAILED = "failed"
+    RESTORED = "restored"  # of a quarantined object: back in its place
+    PURGED = "purged"  # of a quarantined object: gone for good
 
 
 RECEIPTS = pa.schema(

@@ -145,6 +145,7 @@ class Settings(BaseSettings):
     brake_live: Share = 0.5
     brake_listing: Share = 0.5
     brake_age: Duration = timedelta(days=7)
+    proof_age: Duration = timedelta(minutes=30)
 
     # What a GB (2^30 bytes) costs in the store for a month, in any currency: a review then tells money, too.
     price_per_gb_month: Amount | None = None
@@ -302,6 +303,7 @@ _EXPECTED = {
     **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
+    "proof_age": "a duration such as 30m",
     "attempts": "a whole number from 1 to 100",
     "store_attempts": "a whole number from 1 to 100",
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",

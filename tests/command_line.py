@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from lakegc_assets import cli, launch
-from tests.marking import environment, resources
+from tests.marking import SharedSpark, environment, resources
 
 NO_AGE = ("--min-age", "0", "--allow-young")
 
@@ -46,6 +47,14 @@ def check_harmless(shown: str) -> None:
     assert strange <= {"\n"}
 
 
+RUN_JOB = launch.run_job
+
+
+def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
+    """The product's own way to run a job, but with these resources."""
+    RUN_JOB(*arguments[:-1], resources)
+
+
 class Lakegc:
     """Runs the command line in this process, with a Dagster home of the tests.
 
@@ -57,10 +66,13 @@ class Lakegc:
 
     def __call__(self, settings: Mapping[str, str], *arguments: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
-        shared = functools.partial(launch.run_mark, resources=resources())
+        shared = functools.partial(run_with, resources())
         with environment(settings), redirect_stdout(out), redirect_stderr(err):
             os.environ["DAGSTER_HOME"] = str(self.home)
-            with mock.patch.object(launch, "run_mark", shared):
+            with (
+                mock.patch.object(launch, "run_job", shared),
+                mock.patch("spark_resources.session.SparkResource", SharedSpark),
+            ):
                 code = cli.run(list(arguments))
         return Outcome(code, out.getvalue(), err.getvalue())
 

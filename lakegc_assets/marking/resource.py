@@ -83,7 +83,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             accepted_missing=options.accept_missing,
             holds=read_holds(target.place).recorded(),
         )
-        return self._run(partition, target, Mark.begin(target.place, record), lakefs, settings, say)
+        return self._run(partition, target, Mark.begin(target.place, record), lakefs, say)
 
     def go_on(self, partition_key: str, say: Say) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
@@ -93,7 +93,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         mark.check_unfinished()
         self.hold(partition, target, settings)
         refuse_another_repository(mark.record, target)
-        return self._run(partition, target, mark, lakefs, settings, say)
+        return self._run(partition, target, mark, lakefs, say)
 
     def record(self, partition_key: str) -> MarkRecord:
         """The record of a partition's mark as the namespace holds it now."""
@@ -109,7 +109,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def settings(self) -> Settings:
         return Settings.load(os.environ, Path.home())
 
-    def hold(self, partition: Partition, target: Target, settings: Settings) -> None:
+    def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease for this run, once, and see that it still holds."""
         if self._lease is None:
             self._lease = take_lease(
@@ -120,25 +120,28 @@ class MarksResource(ConfigurableResource["MarksResource"]):
                 single_deployment=settings.single_deployment,
             )
         self._lease.check()
+        return self._lease
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         if self._lease is not None:
             self._lease.release()
             self._lease = None
 
-    def _run(
-        self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, settings: Settings, say: Say
-    ) -> MarkRun:
-        limits = Limits(
+    def _run(self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, say: Say) -> MarkRun:
+        return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), said_to(say))
+
+    def limits(self) -> Limits:
+        settings = self.settings()
+        return Limits(
             settings.max_clock_skew,
             settings.max_missing,
             settings.max_questions,
             settings.trusted_repositories,
             settings.require_other_repositories,
         )
-        return MarkRun(partition, target, mark, lakefs, self._session, limits, said_to(say))
 
-    def _session(self) -> Any:
+    def session(self) -> Any:
+        """The run's Spark session; it is started when somebody asks for it."""
         return self.spark.spark_session
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.words import cell, console, printing, size
 from spark_resources.approvals import Approval
 from spark_resources.errors import WrongUsage
+from spark_resources.model import Partition
 from spark_resources.settings import parse_duration
 
 ENTRANCE = "lakegc approve"
@@ -45,7 +47,7 @@ class Asked:
     for_reference: bool = False
 
 
-def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> None:
+def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> Approval:
     """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
@@ -70,6 +72,16 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> No
         proposal, word, server.lakefs, BrakeLimits.of(settings), now=now, single_deployment=settings.single_deployment
     )
     tell(proposal, given, as_json=as_json)
+    return given
+
+
+def tell_dagster(repository: str, given: Approval) -> None:
+    """Have the approval seen in Dagster's graph, too, and by the sensor that follows approvals there."""
+    from lakegc_assets.launch import dagster_home, open_instance
+    from lakegc_assets.sweep_assets import report_approval
+
+    with open_instance(dagster_home(os.environ)) as instance:
+        report_approval(instance, str(Partition.of(repository, given.mark_id)), given.who)
 
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:

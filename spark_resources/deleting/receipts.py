@@ -44,11 +44,6 @@ class Receipts:
     def store(self) -> Store:
         return self.place.store()
 
-    def next_round(self) -> int:
-        """The number of a new round: one more than any that left a trace."""
-        rounds = [prefix for page in self.store.pages(self.folder, delimiter="/") for prefix in page.prefixes]
-        return 1 + max((int(name) for name in (each.rstrip("/").rpartition("/")[2] for each in rounds)), default=0)
-
     def keys(self, kind: str, below: str = "") -> Iterator[str]:
         """The keys of all intents, or all receipts, of all rounds or of those below a name."""
         for page in self.store.pages(self.folder + below):

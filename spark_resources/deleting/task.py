@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ from spark_resources.datasets import Batches, Place
 from spark_resources.deleting.batches import IN_FLIGHT, Sender, Sent
 from spark_resources.deleting.fresh import Looker
 from spark_resources.deleting.pace import Pace
+from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused
 from spark_resources.lease import LeaseWatch
@@ -52,6 +54,28 @@ COUNTED = pa.schema(
 NOT_SETTLED = "not settled"
 
 
+class Action(StrEnum):
+    """What a round does with each object that is still what was approved."""
+
+    DELETE = "delete"
+    QUARANTINE = "quarantine"
+    RESTORE = "restore"
+    PURGE = "purge"
+
+    @property
+    def on_quarantined(self) -> bool:
+        """Whether it is about objects that a sweep has put aside."""
+        return self in (Action.RESTORE, Action.PURGE)
+
+
+_DONE = {
+    Action.DELETE: Outcome.DELETED,
+    Action.QUARANTINE: Outcome.QUARANTINED,
+    Action.RESTORE: Outcome.RESTORED,
+    Action.PURGE: Outcome.PURGED,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
@@ -66,6 +90,8 @@ class Orders:
     lease_token: str
     proof_until: datetime
     cutoff: datetime
+    mark_id: str
+    action: Action = Action.DELETE
     most: float | None = None
 
     @property
@@ -144,22 +170,52 @@ class _Task:
 
     def prepare(self, chunk: pa.Table, stem: str) -> tuple[pa.Table, pa.Table, str]:
         """Look at the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
-        there = self.looker.look(chunk)
-        garbage, others = judged(chunk, there, self.orders.cutoff, self.now())
-        if len(garbage):
-            self.orders.receipts.write("intent", self.orders.round, stem, garbage)
-        return garbage, others, stem
+        if self.orders.action.on_quarantined:
+            return chunk, RECEIPTS.empty_table(), stem
+        found = Judged.of(chunk, self.looker.look(chunk), self.orders.cutoff)
+        if len(found.garbage):
+            self.orders.receipts.write("intent", self.orders.round, stem, found.garbage)
+        return found.garbage, pa.concat_tables([found.receipts(self.now()), self.cut_off(found.cut_off)]), stem
+
+    def cut_off(self, rows: pa.Table) -> pa.Table:
+        """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
+        aside = pa.array(
+            [
+                stat_or_none(self.store, quarantine_key(self.orders.mark_id, key)) is not None
+                for key in rows["address"].to_pylist()
+            ],
+            pa.bool_(),
+        )
+        why = "by an attempt that was cut off before it wrote this"
+        return pa.concat_tables(
+            [
+                _receipts(rows.filter(aside), Outcome.QUARANTINED, why, self.now()),
+                _receipts(rows.filter(pc.invert(aside)), Outcome.DELETED, why, self.now()),
+            ]
+        )
 
     def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
-        slices = pc.unique(garbage["slice"])
-        prefix = slices[0].as_py() if len(slices) == 1 else ""
         before = self.sender.requests
-        sent, _ = self.sender.send(garbage["address"].to_pylist(), prefix) if len(garbage) else ([], None)
-        receipts = pa.concat_tables([others, receipts_of(sent, garbage, self.now())])
+        sent = self.act(garbage) if len(garbage) else []
+        receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.orders.action], self.now())])
         if len(receipts):
             self.orders.receipts.write("receipt", self.orders.round, stem, receipts)
         not_settled = sum(1 for each in sent if each.result is None)
         yield from counted(receipts, not_settled, self.sender.requests - before)
+
+    def act(self, rows: pa.Table) -> list[Sent]:
+        slices = pc.unique(rows["slice"])
+        prefix = slices[0].as_py() if len(slices) == 1 else ""
+        keys, mark_id = rows["address"].to_pylist(), self.orders.mark_id
+        match self.orders.action:
+            case Action.DELETE:
+                return self.sender.send(keys, prefix)[0]
+            case Action.QUARANTINE:
+                return put_aside(self.sender, keys, prefix, mark_id)
+            case Action.RESTORE:
+                return bring_back(self.sender, keys, mark_id)
+            case Action.PURGE:
+                return throw_away(self.sender, keys, mark_id)
 
 
 class ProofTooOld(Refused):
@@ -175,22 +231,37 @@ def _ticking(store: Store) -> Callable[[], datetime]:
 # --- what is to be done with a key ----------------------------------------------------------------------------------
 
 
-def judged(chunk: pa.Table, there: pa.Table, cutoff: datetime, at: datetime) -> tuple[pa.Table, pa.Table]:
-    """Rows of PENDING against what is there now: those to delete (PENDING, sizes filled in), receipts of the others."""
-    index = pc.index_in(chunk["address"], value_set=there["address"].combine_chunks())
-    now = {name: there[name].take(index) for name in ("size", "modified", "checksum")}
-    present = pc.is_valid(index)
-    changed = pc.and_(present, _changed(chunk, now, cutoff))
-    size = pc.fill_null(pc.coalesce(chunk["size"], now["size"]), 0)
-    chunk = chunk.set_column(1, PENDING.field("size"), size)
-    cut_off = pc.and_(pc.invert(present), chunk["intended"])
-    gone = pc.and_(pc.invert(present), pc.invert(chunk["intended"]))
-    others = [
-        _receipts(chunk.filter(cut_off), Outcome.DELETED, "by an attempt that was cut off before it wrote this", at),
-        _receipts(chunk.filter(gone), Outcome.ALREADY_GONE, "", at),
-        _receipts(chunk.filter(changed), Outcome.CHANGED, "size, time or checksum differ from what was marked", at),
-    ]
-    return chunk.filter(pc.and_(present, pc.invert(changed))), pa.concat_tables(others)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of PENDING, sizes filled in, by what is at their keys now."""
+
+    garbage: pa.Table  # still what was approved
+    changed: pa.Table
+    gone: pa.Table
+    cut_off: pa.Table  # gone, and an attempt had set out to delete it
+
+    @classmethod
+    def of(cls, chunk: pa.Table, there: pa.Table, cutoff: datetime) -> Judged:
+        index = pc.index_in(chunk["address"], value_set=there["address"].combine_chunks())
+        now = {name: there[name].take(index) for name in ("size", "modified", "checksum")}
+        present = pc.is_valid(index)
+        changed = pc.and_(present, _changed(chunk, now, cutoff))
+        size = pc.fill_null(pc.coalesce(chunk["size"], now["size"]), 0)
+        chunk = chunk.set_column(1, PENDING.field("size"), size)
+        absent = pc.invert(present)
+        return cls(
+            garbage=chunk.filter(pc.and_(present, pc.invert(changed))),
+            changed=chunk.filter(changed),
+            gone=chunk.filter(pc.and_(absent, pc.invert(chunk["intended"]))),
+            cut_off=chunk.filter(pc.and_(absent, chunk["intended"])),
+        )
+
+    def receipts(self, at: datetime) -> pa.Table:
+        """Receipts of what is changed or gone."""
+        why = "size, time or checksum differ from what was marked"
+        return pa.concat_tables(
+            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, why, at)]
+        )
 
 
 def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime) -> pa.ChunkedArray:
@@ -207,7 +278,7 @@ def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime)
     return pc.fill_null(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), False)
 
 
-def receipts_of(sent: list[Sent], garbage: pa.Table, at: datetime) -> pa.Table:
+def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
     """Receipts of the keys that were sent and answered; the others stay without one."""
     answered = [each for each in sent if each.result is not None]
     addresses = pa.array([each.key for each in answered], pa.string())
@@ -217,7 +288,7 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, at: datetime) -> pa.Table:
         [
             addresses,
             garbage["size"].combine_chunks().take(index),
-            pa.array([_outcome(each).value for each in answered], pa.string()),
+            pa.array([_outcome(each, done).value for each in answered], pa.string()),
             pa.array([each.code for each in results], pa.string()),
             pa.array([each.message for each in results], pa.string()),
             pa.array([each.attempts for each in answered], pa.int32()),
@@ -227,15 +298,15 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, at: datetime) -> pa.Table:
     )
 
 
-def _outcome(sent: Sent) -> Outcome:
+def _outcome(sent: Sent, done: Outcome) -> Outcome:
     assert sent.result is not None
     match sent.result.deletion:
         case Deletion.FAILED:
             return Outcome.FAILED
-        case Deletion.ALREADY_GONE if sent.attempts == 1:
+        case Deletion.ALREADY_GONE if sent.attempts == 1 and done is Outcome.DELETED:
             return Outcome.ALREADY_GONE
         case _:  # gone at a repeated attempt: the first one did it, and its answer was lost
-            return Outcome.DELETED
+            return done
 
 
 def _receipts(rows: pa.Table, outcome: Outcome, why: str, at: datetime) -> pa.Table:

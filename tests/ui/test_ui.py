@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.ui.conftest import NIGHT
 from tests.ui.pages import JOB, SCHEDULE, Run, Ui, polled
 
 pytestmark = pytest.mark.timeout(600)  # each waits for what the one before it began
@@ -97,3 +98,18 @@ def test_marks_of_the_command_line_are_missing(ui: Ui) -> None:
     page = ui.open(f"/runs/{run.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
     ui.picture("by-cli")
+
+
+def test_a_broken_repository_stops_the_night(ui: Ui, night: str) -> None:
+    """The schedule, turned on in the UI, marks every repository of its patterns; the broken one says why it isn't."""
+    ended = {name: ui.ended_run(f"{name}|{night}") for name in NIGHT}
+
+    assert not ui.schedule_is_on()
+    assert [run.status for run in ended.values()] == ["SUCCESS", "SUCCESS", "FAILURE"]
+    assert [run.tags["lakegc/repository"] for run in ended.values()] == list(NIGHT)
+    page = ui.open(SCHEDULE)
+    expect(page.get_by_text("3 runs requested").first).to_be_visible()
+    ui.picture("ticks")
+    page = ui.open(f"/runs/{ended['night-broken'].id}")
+    expect(page.get_by_text("can't be used: it doesn't end like a table").first).to_be_visible()
+    ui.picture("broken")

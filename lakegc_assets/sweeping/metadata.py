@@ -1,0 +1,85 @@
+"""What Dagster shows of a sweep: outcomes, the rate as a plot, and the objects that a person has to look at."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.sweeping.report import ASSET, Report
+from spark_resources.datasets import Place, open_dataset, read_file
+from spark_resources.marks import asset_folder
+from spark_resources.model import RECEIPTS, Outcome
+
+PREVIEW_ROWS = 20
+ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
+BINS = 60
+
+
+def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
+    """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
+    folder = asset_folder(report.mark_id, ASSET)
+    done = sum(report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
+    metadata: dict[str, Any] = {
+        "repository": report.repository,
+        "mark": report.mark_id,
+        "success": report.success,
+        "where": f"{place.namespace.uri}/{folder}",
+        "dagster/row_count": report.approved,
+        **{f"objects.{outcome}": count for outcome, count in sorted(report.objects.items())},
+        **{f"bytes.{outcome}": count for outcome, count in sorted(report.sizes.items())},
+        "seconds": report.seconds,
+        "keys_a_second": round(done / report.seconds) if report.seconds else 0,
+        "requests": report.requests,
+        "repeated": max(0, report.attempts - done),
+        "proofs": len(report.proofs),
+        "came_to_life_too_late": report.late_objects,
+    }
+    times, rows = looked_through(place, folder, report)
+    if times:
+        metadata["rate"] = dg.MetadataValue.md(plot(times))
+    if rows:
+        metadata["not_deleted"] = dg.MetadataValue.table(rows)
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
+    """Objects a second by when they were settled, and a few that weren't deleted; a file of the report at a time."""
+    times: Counter[float] = Counter()
+    rows: list[dg.TableRecord] = []
+    dataset = open_dataset(place, folder, sha256=str(report.dataset["sha256"]))
+    for file in dataset.files:
+        table = read_file(place, folder, file, RECEIPTS)
+        seconds = pc.value_counts(pc.floor_temporal(table["at"], unit="second"))
+        times.update({row["values"].timestamp(): row["counts"] for row in seconds.to_pylist()})
+        left = table.filter(pc.is_in(table["outcome"], value_set=pa.array(ATTENTION)))
+        rows += [
+            dg.TableRecord({name: row[name] for name in ("address", "size", "outcome", "code", "why")})
+            for row in left.slice(0, PREVIEW_ROWS - len(rows)).to_pylist()
+        ]
+    return times, rows
+
+
+def plot(times: Counter[float]) -> str:
+    """Objects settled a second, over the time of the sweep, as a PNG in a line of Markdown."""
+    from matplotlib.figure import Figure
+
+    first, last = min(times), max(times)
+    width = max(1.0, (last - first + 1) / BINS)
+    bars: Counter[int] = Counter()
+    for moment, count in times.items():
+        bars[int((moment - first) / width)] += count
+    figure = Figure(figsize=(8, 2.4), layout="constrained", dpi=100)
+    axes = figure.subplots()
+    axes.bar([each * width for each in bars], [count / width for count in bars.values()], width=width, align="edge")
+    axes.set_xlabel("seconds since the first object", fontsize=8)
+    axes.set_title("Objects settled a second", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return f"![objects a second](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"

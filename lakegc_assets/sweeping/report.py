@@ -1,0 +1,154 @@
+"""What became of each approved object, and the numbers that must add up before a sweep may call itself done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets import sweep
+from lakegc_assets.sweeping.rounds import Tally
+from lakegc_assets.sweeping.run import Proof, SweepRun
+from spark_resources.datasets import write_dataset
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.executors import errors_from_executors
+from spark_resources.marks import mark_folder
+from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.stores.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REPORT_FORMAT = 1
+NAMED = 1_000  # objects that a summary names at most; the dataset has all
+ASSET = "sweep_report"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
+
+    `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
+    the last proof and are deleted: only a backup or quarantine brings them back.
+    """
+
+    mark_id: str
+    repository: str
+    digest: str
+    by: str
+    began: datetime
+    ended: datetime
+    approved: int
+    objects: Mapping[str, int]
+    sizes: Mapping[str, int]
+    seconds: float
+    requests: int
+    attempts: int
+    proofs: tuple[datetime, ...]
+    late: tuple[str, ...]
+    late_objects: int
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    format: int = REPORT_FORMAT
+
+    @property
+    def success(self) -> bool:
+        """Every key accounted for, none failed, and none taken that came to life meanwhile."""
+        return (
+            sum(self.objects.values()) == self.approved
+            and not self.objects.get(Outcome.FAILED.value)
+            and not self.late_objects
+        )
+
+    def sentence(self) -> str:
+        """What a person wants to know first, and what to do next."""
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
+        text = f"mark {self.mark_id} of {self.repository}, {self.approved:,} objects approved: {counts}"
+        if failed := self.objects.get(Outcome.FAILED.value):
+            again = f"lakegc sweep {self.repository} {self.mark_id}"
+            text += f". {failed:,} could not be deleted; what the store said is in the report. Try these again: {again}"
+        if self.late_objects:
+            text += (
+                f". {self.late_objects:,} objects came to life while they were being deleted, and are gone: "
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore them from a backup, or by "
+                f"'lakegc undo' if they were quarantined"
+            )
+        return text
+
+    def to_json(self) -> bytes:
+        plain = {name: getattr(self, name) for name in self.__slots__} | {"success": self.success}
+        return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Report:
+        try:
+            plain = json.loads(data)
+            plain.pop("success")
+            if plain["format"] != REPORT_FORMAT:
+                raise ValueError(f"format {plain['format']}")
+            times = {name: datetime.fromisoformat(plain[name]).astimezone(UTC) for name in ("began", "ended")}
+            proofs = tuple(datetime.fromisoformat(each).astimezone(UTC) for each in plain["proofs"])
+            return cls(**{**plain, **times, "proofs": proofs, "late": tuple(plain["late"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    raise TypeError(f"{value!r} does not belong into a report")
+
+
+def report_key(mark_id: str) -> str:
+    return mark_folder(mark_id) + "sweep.json"
+
+
+def read_report(store: Store, mark_id: str) -> Report | None:
+    """The report of a mark's sweep; None where there is none yet."""
+    key = report_key(mark_id)
+    try:
+        return Report.from_json(store.read(key), f"{store.where}/{key}")
+    except NotThere:
+        return None
+
+
+def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proof | None, began: datetime) -> Report:
+    """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
+    spark = run.spark()
+    outcomes = sweep.reported(approved, run.receipts.outcomes(spark)).persist()
+    with errors_from_executors():
+        totals = outcomes.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
+        count = sum(row["count(1)"] for row in totals)
+        without = sum(row["count(1)"] for row in totals if row["outcome"] is None)
+        if without:
+            raise DamagedData(
+                f"{without:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. The "
+                "sweep isn't done; run the same command again.",
+                invariant=10,
+            )
+        rows = outcomes.repartitionByRange(1 + count // 250_000, "address").sortWithinPartitions("address")
+        dataset = write_dataset(rows, run.place, run.mark.folder(ASSET), RECEIPTS)
+        late = closing.rescued.select("address").orderBy("address").limit(NAMED).collect() if closing else []
+    outcomes.unpersist()
+    record = run.mark.record
+    report = Report(
+        mark_id=record.mark_id,
+        repository=record.repository,
+        digest=record.digest or "",
+        by=run.by,
+        began=began,
+        ended=run.store.now(),
+        approved=count,
+        objects={row["outcome"]: row["count(1)"] for row in totals},
+        sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
+        seconds=round(tally.seconds, 2),
+        requests=tally.requests,
+        attempts=tally.attempts,
+        proofs=tuple(proof.began for proof in tally.proofs),
+        late=tuple(row["address"] for row in late),
+        late_objects=closing.rescued_objects if closing else 0,
+        dataset={"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+    )
+    run.store.write(report_key(record.mark_id), report.to_json())
+    return report

@@ -1,0 +1,185 @@
+"""Rounds: Spark jobs that settle what is pending, each under one proof, until every object has its outcome."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets import sweep
+from lakegc_assets.mark import without
+from lakegc_assets.sweeping.proof import prove
+from lakegc_assets.sweeping.run import Proof, SweepRun
+from spark_resources.datasets import Batches, Place, arrow_to_spark
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
+from spark_resources.errors import LakegcError
+from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.model import RECEIPTS, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DOING = {
+    Action.DELETE: "deleting",
+    Action.QUARANTINE: "putting aside",
+    Action.RESTORE: "bringing back",
+    Action.PURGE: "deleting for good",
+}
+SAY_EVERY_S = 5.0
+LEAST_ROWS_A_TASK = 1_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rounds of one sweep did: objects by outcome, requests, and seconds of deleting."""
+
+    objects: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    proofs: list[Proof] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.objects.update(other.objects)
+        self.requests += other.requests
+        self.attempts += other.attempts
+        self.seconds += other.seconds
+
+
+def settle(run: SweepRun, approved: DataFrame) -> Tally:
+    """Delete what is pending and still garbage, round by round. Raises where a round comes no further.
+
+    `approved` has the columns of EXPIRED_OBJECTS that a listing gives.
+    """
+    tally, since = Tally(), run.next_number()
+    while True:
+        number = run.next_number()
+        pending = waiting(run, approved, since).persist()
+        left = pending.count()
+        if not left:
+            return tally
+        proof = prove(run, pending, number)
+        tally.proofs.append(proof)
+        book_rescued(run, proof)
+        garbage = pending.transform(without(proof.rescued))
+        if left > proof.rescued_objects:
+            action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
+            until = proof.began + run.limits.proof_age
+            tally.add(round_of(run, garbage, action, run.receipts, number, until, left - proof.rescued_objects))
+        pending.unpersist()
+
+
+def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
+    """What has no outcome yet, or failed before the round `since` (PENDING)."""
+    spark = run.spark()
+    return sweep.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
+
+
+def book_rescued(run: SweepRun, proof: Proof) -> None:
+    """Write the receipts of what the proof rescued."""
+    if not proof.rescued_objects:
+        return
+    receipts, number, at = run.receipts, proof.number, proof.began
+
+    def write(batches: Batches) -> Batches:
+        from spark_resources.datasets import task_name
+
+        rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        if rows:
+            table = pa.concat_tables(rows)
+            values = (Outcome.RESCUED.value, "", 0, at)
+            outcome, code, attempts, when = (
+                pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(table))
+                for name, value in zip(("outcome", "code", "attempts", "at"), values, strict=True)
+            )
+            columns = [table["address"], table["size"], outcome, code, table["why"], attempts, when]
+            receipts.write("receipt", number, f"rescued-{task_name()}", pa.table(columns, schema=RECEIPTS))
+        yield from ()
+
+    with errors_from_executors():
+        proof.rescued.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+
+
+def round_of(
+    run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int
+) -> Tally:
+    """One Spark job over rows of PENDING. It ends early at `until` (store's clock) or with the lease; then some rows
+    have no receipt yet. Raises where the lease was lost, or where a whole round settled nothing."""
+    spark = run.spark()
+    tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
+    orders = Orders(
+        place=trying_once(run),
+        receipts=receipts,
+        round=number,
+        lease_token=run.lease.token,
+        proof_until=until,
+        cutoff=run.mark.record.cutoff,
+        mark_id=run.mark.record.mark_id,
+        action=action,
+        most=None if run.limits.rate is None else run.limits.rate / tasks,
+    )
+
+    def work(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        yield from sweep_rows(batches, orders, task.partitionId(), task.attemptNumber())
+
+    spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
+    sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
+    began, done = time.monotonic(), Tally()
+    with errors_from_executors(), telling(run, DOING[action], receipts, number, objects):
+        counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
+    done.seconds = time.monotonic() - began
+    for row in counts:
+        if row["outcome"] != NOT_SETTLED:
+            done.objects[row["outcome"]] += row["objects"]
+        done.requests += row["requests"]
+        done.attempts += row["attempts"]
+    run.lease.check()
+    if not sum(done.objects.values()):
+        raise LakegcError(
+            f"{objects:,} objects of mark {run.mark.record.mark_id} are pending, and a whole round settled none of "
+            "them. Look at the store and at the clocks, and run the same command again."
+        )
+    return done
+
+
+def trying_once(run: SweepRun) -> Place:
+    """The same place through a store that sends every request once: repeating is the sweep's, at its own pace."""
+    return replace(run.place, settings=run.place.settings.model_copy(update={"max_attempts": 1}))
+
+
+@contextmanager
+def telling(run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int) -> Iterator[None]:
+    """Say how far a round is, from the receipts that its tasks wrote so far."""
+    stop, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not stop.wait(SAY_EVERY_S):
+            try:
+                done = receipts.settled_rows(number)
+            except LakegcError:
+                continue  # only the telling is disturbed
+            seconds = time.monotonic() - began
+            rate = done / seconds
+            left = f", {timedelta(seconds=round((rows - done) / rate))} left" if done else ""
+            run.say(f"{done:,} of {rows:,} objects settled, {rate:,.0f} a second{left}")
+
+    run.say(f"{doing} {rows:,} objects")
+    thread = threading.Thread(target=tell, name="lakegc-telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,96 @@
+"""What every part of a sweep works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lakegc_assets.marking.run import Limits, Target
+from lakegc_assets.progress import Say
+from spark_resources.datasets import Dataset, Place, read_dataset
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.lakefs import LakeFS
+from spark_resources.lease import Lease
+from spark_resources.marks import Mark, mark_folder
+from spark_resources.model import Partition
+from spark_resources.stores.base import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PROOF_AGE = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """`proof_age` is how old a proof may grow before no more is deleted by it (invariant 1); `rate` a ceiling in keys a
+    second over all tasks, None for none; what `marking` bounds is bounded in proofs, too. `quarantine` puts objects
+    aside instead of deleting them.
+    """
+
+    marking: Limits
+    proof_age: timedelta = PROOF_AGE
+    rate: float | None = None
+    quarantine: bool = False
+
+
+@dataclass(slots=True)
+class SweepRun:
+    """One sweep at work, under its lease."""
+
+    partition: Partition
+    target: Target
+    mark: Mark
+    lakefs: LakeFS
+    spark: Callable[[], SparkSession]
+    limits: SweepLimits
+    lease: Lease
+    by: str
+    say: Say
+
+    @property
+    def place(self) -> Place:
+        return self.target.place
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    @property
+    def receipts(self) -> Receipts:
+        return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "receipts/")
+
+    @property
+    def undone(self) -> Receipts:
+        """The receipts of what became of quarantined objects: restored or purged."""
+        return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "undone/")
+
+    @property
+    def proofs(self) -> str:
+        """The key of the folder of proofs, each in a folder of its number."""
+        return mark_folder(self.mark.record.mark_id) + "proofs/"
+
+    def next_number(self) -> int:
+        """The number of a new proof and its round: one more than any that left a trace, since none is written twice."""
+        folders = (self.proofs, self.receipts.folder, self.undone.folder)
+        names = (
+            name for folder in folders for page in self.store.pages(folder, delimiter="/") for name in page.prefixes
+        )
+        return 1 + max((int(name.rstrip("/").rpartition("/")[2]) for name in names), default=0)
+
+    def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark(), self.place, dataset, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One proof that candidates are garbage. `began` by the store's clock, before its first reading; `rescued` has
+    columns address, size, why: candidates that are live now."""
+
+    number: int
+    began: datetime
+    rescued: DataFrame
+    rescued_objects: int

@@ -1,0 +1,66 @@
+"""A sweep from its approval to its report. The order of effects, and what a crash right after each leaves:
+
+1. a key of lakegc's own is written and deleted   nothing
+2. the mark says `sweeping`                       the same command goes on; the approval is used
+3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
+4. rounds: proof, then chunks (see `deleting.task`)   every key has an outcome, an intent, or is untouched
+5. the closing proof                              the same command proves again
+6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts
+7. the mark says `swept`                          done
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from lakegc_assets import sweep as sets
+from lakegc_assets.sweeping.proof import prove
+from lakegc_assets.sweeping.report import Report, write_report
+from lakegc_assets.sweeping.rounds import settle
+from lakegc_assets.sweeping.run import Proof, SweepRun
+from spark_resources.approvals import withdraw_reference_summary
+from spark_resources.errors import Forbidden
+from spark_resources.executors import errors_from_executors
+from spark_resources.model import EXPIRED_OBJECTS, MarkState
+from spark_resources.stores.base import Deletion
+
+
+def sweep(run: SweepRun) -> Report:
+    """Delete what is approved and still garbage, and report on every object."""
+    check_rights(run)
+    began: datetime = run.store.now()
+    if run.mark.record.state is not MarkState.SWEEPING:
+        run.mark.move_to(MarkState.SWEEPING)
+    withdraw_reference_summary(run.place, run.mark.record.mark_id)
+    approved = run.read(run.mark.dataset("expired_set"), EXPIRED_OBJECTS)
+    with errors_from_executors():
+        tally = settle(run, approved)
+        closing = prove_at_the_end(run)
+        report = write_report(run, approved, tally, closing, began)
+    run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
+    return report
+
+
+def check_rights(run: SweepRun) -> None:
+    """Raise `Forbidden` where nothing may be deleted here: found on a key of lakegc's own, before anything else."""
+    key = f"{run.receipts.folder}may-delete-{run.lease.token}"
+    run.store.write(key, b"")
+    result = run.store.delete_many([key])[0]
+    if result.deletion is Deletion.FAILED:
+        raise Forbidden(
+            f"nothing can be deleted in {run.store.where}: {result.code} {result.message}".rstrip()
+            + ". Give these credentials the right to delete objects, and run the same command again. "
+            "Nothing was deleted."
+        )
+
+
+def prove_at_the_end(run: SweepRun) -> Proof | None:
+    """What came to life while it was being deleted; None where nothing was deleted."""
+    taken = sets.deleted(run.receipts.outcomes(run.spark())).persist()
+    try:
+        if taken.isEmpty():
+            return None
+        run.say("proving once more what was deleted")
+        return prove(run, taken, run.next_number())
+    finally:
+        taken.unpersist()

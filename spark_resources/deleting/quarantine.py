@@ -1,0 +1,136 @@
+"""Objects put out of the way instead of deleted, and back: a copy on the store's side, verified, then the delete.
+
+A quarantined object keeps its key behind `_lakefs/retention/gc/quarantine/<mark_id>/`, and its metadata. No key is ever
+taken from a listing of that folder: what lies there and wasn't put there by a receipt stays untouched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_resources.deleting.batches import Sender, Sent
+from spark_resources.errors import LakegcError, NotThere
+from spark_resources.marks import GC_ROOT
+from spark_resources.model import check_mark_id
+from spark_resources.stores.base import DeleteResult, Deletion, Store, StoredObject
+
+QUARANTINE_ROOT = GC_ROOT + "quarantine/"
+COPIES_AT_ONCE = 16
+READ_TO_COMPARE = 256 * 2**20  # bytes: larger objects without comparable checksums are compared by size
+
+
+def quarantine_key(mark_id: str, address: str) -> str:
+    return f"{QUARANTINE_ROOT}{check_mark_id(mark_id)}/{address}"
+
+
+class Differs(LakegcError):
+    """Raised where a copy isn't what was copied."""
+
+
+def stat_or_none(store: Store, key: str) -> StoredObject | None:
+    try:
+        return store.stat(key)
+    except NotThere:
+        return None
+
+
+def copy_verified(store: Store, source: str, target: str) -> None:
+    """Copy, and look that the copy is the same. Raises `Differs`, or what the store raises."""
+    store.copy(source, target)
+    if not same_content(store, store.stat(source), store.stat(target)):
+        raise Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
+
+
+def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
+    """Whether two objects are the same by size and checksum, or by their bytes where checksums can't tell."""
+    if one.size != other.size:
+        return False
+    if one.checksum is not None and one.checksum == other.checksum:
+        return True
+    if one.size > READ_TO_COMPARE:
+        return one.checksum is None or other.checksum is None or "-" in one.checksum + other.checksum
+    first, second = (hashlib.sha256(store.read(each.key)).digest() for each in (one, other))
+    return first == second
+
+
+def each_in_threads(
+    keys: Sequence[str], work: Callable[[str], DeleteResult], may_send: Callable[[], None]
+) -> tuple[list[DeleteResult], list[str]]:
+    """The answer on each key, and the keys that were not begun because no more may be sent."""
+
+    def one(key: str) -> DeleteResult | None:
+        try:
+            may_send()
+        except LakegcError:
+            return None
+        try:
+            return work(key)
+        except LakegcError as error:
+            return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
+
+    with ThreadPoolExecutor(max_workers=COPIES_AT_ONCE, thread_name_prefix="lakegc-copy") as pool:
+        answers = list(pool.map(one, keys))
+    return (
+        [answer for answer in answers if answer is not None],
+        [key for key, answer in zip(keys, answers, strict=True) if answer is None],
+    )
+
+
+# --- there ----------------------------------------------------------------------------------------------------------
+
+
+def put_aside(sender: Sender, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
+    """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays."""
+    store = sender.store
+
+    def copied(key: str) -> DeleteResult:
+        copy_verified(store, key, quarantine_key(mark_id, key))
+        return DeleteResult(key, Deletion.DELETED)
+
+    answers, not_begun = each_in_threads(keys, copied, sender.may_send)
+    fine = [each.key for each in answers if each.deletion is Deletion.DELETED]
+    failed = [Sent(each.key, each, 1) for each in answers if each.deletion is Deletion.FAILED]
+    sent, _ = sender.send(fine, prefix)
+    return [*sent, *failed, *(Sent(key, None, 0) for key in not_begun)]
+
+
+# --- and back -------------------------------------------------------------------------------------------------------
+
+
+def bring_back(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
+    """Copy each key back from quarantine, never over something else, verify it, and delete the quarantined copy."""
+    answers, not_begun = each_in_threads(keys, lambda key: brought_back(sender.store, key, mark_id), sender.may_send)
+    fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
+    removed, _ = sender.send(list(fine), "")
+    # a copy that couldn't be removed does no harm where it is: the object itself is back
+    return [
+        *(Sent(fine[each.key].key, fine[each.key], max(1, each.attempts)) for each in removed),
+        *(Sent(each.key, each, 1) for each in answers if each.deletion is not Deletion.DELETED),
+        *(Sent(key, None, 0) for key in not_begun),
+    ]
+
+
+def brought_back(store: Store, key: str, mark_id: str) -> DeleteResult:
+    """One object back in its place; `ALREADY_GONE` where it is back already and its copy removed."""
+    aside = quarantine_key(mark_id, key)
+    there, copy = stat_or_none(store, key), stat_or_none(store, aside)
+    if copy is None:
+        if there is None:
+            return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy is there")
+        return DeleteResult(key, Deletion.ALREADY_GONE)
+    if there is None:
+        copy_verified(store, aside, key)
+    elif not same_content(store, there, copy):
+        return DeleteResult(
+            key, Deletion.FAILED, "PlaceTaken", f"another object is at {key!r} by now; the old one stays at {aside!r}"
+        )
+    return DeleteResult(key, Deletion.DELETED)
+
+
+def throw_away(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
+    """Delete the quarantined copies of these keys for good."""
+    aside = {quarantine_key(mark_id, key): key for key in keys}
+    sent, _ = sender.send(list(aside), "")
+    return [Sent(aside[each.key], each.result, each.attempts) for each in sent]

@@ -1,0 +1,7 @@
+"""Fixtures of sweeps: the command line, and Dagster's home."""
+
+from __future__ import annotations
+
+from tests.command_line import dagster_home, lakegc
+
+__all__ = ["dagster_home", "lakegc"]
