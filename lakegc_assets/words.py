@@ -27,8 +27,8 @@ def a_month(count: int, price: float) -> float:
 
 
 def money(amount: float) -> str:
-    """An amount in whatever currency the price was in; small ones keep two digits that count."""
-    return f"{amount:,.2f}" if amount >= 0.1 or not amount else f"{amount:.2g}"
+    """An amount in whatever currency the price was in."""
+    return f"{amount:,.2f}" if amount >= 0.01 or not amount else "less than 0.01"
 
 
 def age(span: timedelta) -> str:

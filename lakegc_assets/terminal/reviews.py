@@ -145,6 +145,7 @@ def how_much(review: Review) -> list[str]:
         f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
         f"Retention: {diffs.rules_in_words(record.rules)}. Holds: {diffs.holds_in_words(record)}."
     )
+    made += f" Digest: {record.digest}."
     if not whole.objects:
         return [f"{mark}: nothing may go, of {facts['candidates']:,} objects.", made]
     amount = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -170,6 +171,22 @@ def test_numbers_of_the_expired_set_are_not_shown(ran: Run) -> None:
     assert (shown["candidates"], shown["expired"]) == (4, 2)
     assert shown["expired_bytes"] == len(b"first") + len(b"was never committed")
     assert shown["state"] == "marked"
+
+
+def test_the_expired_set_cannot_be_looked_at(ran: Run) -> None:
+    """The expired set shows plots, sums that add up to it, shares, and objects with paths and last commits."""
+    shown = ran.materialized["expired_set"]
+
+    for plot in ("bytes_by_age", "bytes_by_prefix", "bytes_by_reason"):
+        assert re.fullmatch(r"!\[Bytes by \w+\]\(data:image/png;base64,[A-Za-z0-9+/]{1000,}=*\)", shown[plot])
+    for by in ("by_reason", "by_age", "by_prefix", "by_slice"):
+        rows = [record.data for record in shown[by].records]
+        assert sum(row["objects"] for row in rows) == shown["expired"]
+        assert sum(row["bytes"] for row in rows) == shown["expired_bytes"]
+    assert (shown["share_of_objects"], "saved_a_month" in shown) == (0.5, False)
+    for kind in ("largest", "newest", "sample"):
+        rows = [record.data for record in shown[kind].records]
+        assert {(row["path"], row["message"]) for row in rows} == {("overwritten", "first"), (None, None)}
 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])

@@ -1,0 +1,25 @@
+"""What a review may say of an object where something that would explain it can't be read."""
+
+from __future__ import annotations
+
+import json
+
+from spark_resources.model import ExpiredReason
+from tests.fault.conftest import NO_AGE, Lake, Lakegc
+from tests.fault.test_damaged import range_ids, table, truncated
+
+
+def test_an_object_of_a_damaged_commit_is_called_never_committed(lakegc: Lakegc, lake: Lake) -> None:
+    """Where an expired commit can't be read, no reason is claimed for what it may have held; which one is named."""
+    (only_expired,) = set(range_ids(lake, lake.commits[0])) - set(range_ids(lake, lake.commits[1]))
+    lake.server.after("/prepare_commits/status", lambda _: truncated(table(lake, only_expired)))
+
+    made = lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    found = json.loads(lakegc(lake.settings, "review", lake.name, "m1", "--format", "json").out)
+    shown = lakegc(lake.settings, "review", lake.name, "m1").out
+
+    assert made.code == 0, made.err
+    assert [(row["reason"], row["objects"]) for row in found["by_reason"]] == [(ExpiredReason.UNKNOWN.value, 1)]
+    assert only_expired in found["unexplained"]
+    assert only_expired in shown.replace("\n", "")
+    assert "not known" in shown
