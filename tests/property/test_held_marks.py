@@ -6,16 +6,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
 from spark_resources.datasets import all_rows
+from spark_resources.errors import DamagedData, Forbidden, Refused
+from spark_resources.hold_file import BadHolds
 from spark_resources.holds import HOLDS_KEY
+from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, marks
-from spark_resources.model import HELD_OBJECTS, Rules
+from spark_resources.model import HELD_OBJECTS, HELD_RANGES, Rules, Scope
 from spark_resources.sandbox import Sandbox, SandboxRepository
 from spark_resources.sandbox.gc_api import set_rules
-from tests.marking import NO_MINIMUM_AGE, Marked, marked, target_of
+from tests.marking import Marked, Marker, target_of
 
 WHOSE = "owner: ada, reason: because"
 EVERY_KIND = f"""
@@ -45,8 +51,9 @@ class World:
         else:
             file.write_text(text)
 
-    def mark(self, mark_id: str, **options: Any) -> Marked:
-        return marked(self.sandbox.settings, "lake", mark_id, {**NO_MINIMUM_AGE, **options})
+    def mark(self, mark_id: str, scope: Scope = Scope.UNIFIED) -> Marked:
+        options = MarkOptions(scope, timedelta(0), allow_young=True)
+        return Marker().mark(self.sandbox.settings, "lake", mark_id, options)
 
     def expired(self, mark: Marked) -> set[str]:
         return {self.named[address] for address in mark.expired}
@@ -126,3 +133,143 @@ def test_a_hold_lets_something_go(world: World) -> None:
     assert facts["held"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
     assert (facts["held_objects"], facts["held"]["legal"]["objects"]) == (len(HELD) + 2, 2)
     assert facts["kept_as_served_or_unclear"] == 0
+
+
+@pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
+def test_a_scope_forgets_what_is_held(world: World, scope: Scope) -> None:
+    """What is held is kept in every scope, and what would have gone in it is ascribed to the holds."""
+    world.hold(EVERY_KIND)
+    mark = world.mark(scope.value, scope)
+
+    of_scope, held = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
+    assert world.expired(mark) == of_scope - held.keys()
+    assert world.held(mark) == held
+
+
+def test_an_outdated_hold_keeps_something(world: World) -> None:
+    """Holds that have run out keep nothing: the answer is that without a file, which is the rules' own."""
+    world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
+    outdated = world.mark("outdated")
+    world.hold(None)
+    without = world.mark("without")
+
+    assert outdated.expired == without.expired
+    assert world.expired(without) == LET_GO | NEVER_COMMITTED
+    for mark in (outdated, without):
+        assert (mark.facts("expired_set")["held"], mark.facts("retained_commits")["held"]) == ({}, 0)
+        assert not world.held(mark)
+    assert (without.record.holds, outdated.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
+    assert outdated.record.digest != without.record.digest
+
+
+def test_a_held_object_that_is_gone_stops_every_mark(world: World) -> None:
+    """What went before it was held is counted and said; it is no reason to stop."""
+    world.hold(EVERY_KIND)
+    gone = next(address for address, name in world.named.items() if name == "a, second")
+    file = world.lake.objects.file(gone)
+    data = file.read_bytes()
+    file.unlink()
+    try:
+        mark = world.mark("gone")
+    finally:
+        file.write_bytes(data)
+
+    assert mark.facts("expired_set")["held_not_listed"] == 1
+    assert "a, first" in world.held(mark)
+
+
+# --- what stops a mark ----------------------------------------------------------------------------------------------
+
+
+def test_a_range_that_only_a_hold_needs_is_missing(world: World) -> None:
+    """What is held can't be told without its ranges: the mark stops, and names one."""
+    world.hold(EVERY_KIND)
+    place = target_of(world.sandbox.settings, "lake").place
+    ranges = all_rows(place, Mark.open(place, "every-kind").dataset("committed_addresses", "held_ranges"), HELD_RANGES)
+    held = next(row for row in ranges if row["hold"] == "with-history")
+    file = world.lake.objects.file(f"_lakefs/{held['range_id']}")
+    data = file.read_bytes()
+    file.unlink()
+    try:
+        with pytest.raises(DamagedData, match=f"table {held['range_id']}, which a hold needs, is missing") as caught:
+            world.mark("no-range")
+    finally:
+        file.write_bytes(data)
+
+    assert caught.value.invariant == 3
+    world.has_no_finished_mark("no-range")
+
+
+def test_a_file_of_holds_with_an_error_is_passed_over(world: World) -> None:
+    """A mark begins by no file that isn't right throughout: nothing is read, no record is written."""
+    world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
+
+    with pytest.raises(BadHolds, match="line 3: 'raison' is unknown") as caught:
+        world.mark("bad-file")
+
+    assert (caught.value.exit_code, caught.value.invariant) == (3, 3)
+    assert not Mark.exists(target_of(world.sandbox.settings, "lake").place, "bad-file")
+
+
+def test_holds_that_change_under_a_mark_are_half_counted(world: World) -> None:
+    """A hold that is added or dropped while a mark is made stops it, whichever step comes next."""
+    world.hold(EVERY_KIND)
+
+    def changing(sentence: str) -> None:
+        if sentence.startswith("reading what is staged"):
+            world.hold(None)
+
+    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked") as caught:
+        world.mark("changed")
+
+    assert caught.value.invariant == 7
+    world.has_no_finished_mark("changed")
+
+
+def test_a_hold_that_comes_at_the_end_is_too_late(world: World) -> None:
+    """Also when all is read and the set is written, a mark by other holds than today's doesn't finish."""
+
+    def changing(sentence: str) -> None:
+        if sentence == "writing the expired set":
+            world.hold(EVERY_KIND)
+
+    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked"):
+        world.mark("late")
+
+    world.has_no_finished_mark("late")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "words"),
+    [
+        ("dump_refs", {"return_value": None}, "legal, reports of lake name commits or paths"),
+        ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake name tags"),
+    ],
+)
+def test_a_hold_that_nobody_can_tell_holds_less(world: World, call: str, answer: Any, words: str) -> None:
+    """Without the commit graph, or the right to list tags, the holds that need it stop the mark."""
+    world.hold(EVERY_KIND)
+
+    with mock.patch.object(LakeFS, call, **answer), pytest.raises(Refused, match=words):
+        world.mark(f"no-{call}".replace("_", "-"))
+
+    world.has_no_finished_mark(f"no-{call}".replace("_", "-"))
+
+
+def test_a_tag_made_while_a_mark_is_made_holds_nothing(world: World) -> None:
+    """A tag that comes after the commits were read is held, too, with its history."""
+    world.hold(f"holds: [{{id: all, tags: '*', history: true, {WHOSE}}}]")
+    dangling = next(commit.id for commit in world.lake.commits() if commit.message == "48 days ago")
+
+    def tagging(sentence: str) -> None:
+        if sentence.startswith("reading once more"):
+            world.lake.create_tag("late", dangling)
+
+    try:
+        with listening(tagging):
+            mark = world.mark("late-tag")
+    finally:
+        world.lake.delete_tag("late")
+
+    assert world.expired(mark) & {"legal", "legal, too", "not legal"} == set()
+    assert "experiment, first" in world.expired(mark)
