@@ -16,6 +16,8 @@ from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.metadata import described
 from lakegc_assets.sweeping.opening import SweepOptions, located, open_sweep
 from lakegc_assets.sweeping.sweep_report import sweep
+from lakegc_assets.sweeping.theirs import begun
+from spark_resources.approvals import Standing
 from spark_resources.errors import LakegcError, SweptWithFailures
 from spark_resources.model import MarkState
 
@@ -88,8 +90,12 @@ def take_word(context: dg.AssetExecutionContext, marks: MarksResource) -> None:
     """Write down an approval that was reported in the UI, if this mark has none yet (invariant 7)."""
     partition, target = located(marks, context.partition_key)
     store = target.place.store()
+    if begun(target, partition.mark_id) is not None:
+        return
     proposal = propose(target, partition.mark_id, now=store.now())
     if proposal.record.state is not MarkState.MARKED:
+        return
+    if proposal.standing(proposal.approval(), now=store.now()) is Standing.APPROVED:
         return
     event = reported(context.instance, context.partition_key, context.run.tags.get(APPROVAL_TAG))
     if event is None:

@@ -239,16 +239,16 @@ class Mark:
         return True
 
     @classmethod
-    def open(cls, place: Place, mark_id: str) -> Mark:
-        """The mark with this id. Raises `NotThere` where no record of it exists."""
-        store, key = place.store(), mark_folder(mark_id) + "mark.json"
+    def open(cls, place: Place, mark_id: str, *, root: str = "") -> Mark:
+        """The mark with this id, or the record in another folder. Raises `NotThere` where no record of it exists."""
+        store, key = place.store(), (root or mark_folder(mark_id)) + "mark.json"
         try:
             data, tag = store.read_with_tag(key)
         except NotThere as error:
             raise NotThere(
                 f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
             ) from error
-        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), tag)
+        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), tag, root)
 
     def check_unfinished(self) -> None:
         """Raise `Refused` where the mark is finished: it is never made again (invariant 12)."""

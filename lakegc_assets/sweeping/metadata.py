@@ -11,9 +11,8 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.sweeping.report import ASSET, Report
+from lakegc_assets.sweeping.report import Report
 from spark_resources.datasets import Place, open_dataset, read_file
-from spark_resources.marks import asset_folder
 from spark_resources.model import RECEIPTS, Outcome
 
 PREVIEW_ROWS = 20
@@ -23,7 +22,7 @@ BINS = 60
 
 def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
-    folder = asset_folder(report.mark_id, ASSET)
+    folder = str(report.dataset["folder"])
     done = sum(report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
     metadata: dict[str, Any] = {
         "repository": report.repository,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakegc_assets.approval import verify, verify_set
-from lakegc_assets.marking.resource import MarksResource, probed, refuse_another_repository, who
+from lakegc_assets.approval import verify, verify_set, verify_theirs
+from lakegc_assets.marking.resource import MarksResource, probed, refuse_another_repository, said_to, who
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.progress import Say
-from lakegc_assets.sweeping.run import SweepLimits, SweepRun
+from lakegc_assets.sweeping.run import SweepLimits, SweepRun, Theirs
+from lakegc_assets.sweeping.theirs import begin, begun
 from spark_resources.approvals import read_approval
-from spark_resources.errors import Refused
-from spark_resources.marks import Mark, MarkRecord
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.lease import Lease
+from spark_resources.marks import Mark, MarkRecord, own_marks
 from spark_resources.model import MarkState, Partition
+from spark_resources.reference_sets import reference_mark
 
 BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
@@ -32,21 +35,36 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     """
     partition, target = located(marks, partition_key)
     say("verifying what was approved")
-    refuse_unapproved(target, Mark.open(target.place, partition.mark_id).record)
-    return under_lease(marks, partition, target, options, say)
+    if Mark.exists(target.place, partition.mark_id):
+        refuse_unapproved(target, Mark.open(target.place, partition.mark_id).record)
+        lease = marks.hold(partition, target, marks.settings())
+        mark, theirs = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
+        refuse_moved(mark.record)
+    else:
+        theirs = approved_theirs(target, partition)
+        lease = marks.hold(partition, target, marks.settings())
+        mark = begin(target, theirs.found, theirs.approval)
+    return run_of(marks, partition, target, mark, lease, options, say, theirs)
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
     """A mark whose objects a sweep put aside, to bring them back or to delete them for good. Takes the lease."""
     partition, target = located(marks, partition_key)
-    record = Mark.open(target.place, partition.mark_id).record
-    refuse_another_repository(record, target)
-    if record.state not in (MarkState.SWEPT, *BEGUN):
-        raise Refused(
-            f"mark {record.mark_id} of {record.repository} is {record.state}: nothing of it is in quarantine."
+    theirs = None
+    if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
+        theirs = known_theirs(target, partition)
+    lease = marks.hold(partition, target, marks.settings())
+    mark = begun(target, partition.mark_id) if theirs is not None else Mark.open(target.place, partition.mark_id)
+    assert mark is not None
+    refuse_another_repository(mark.record, target)
+    if mark.record.state not in (MarkState.SWEPT, *BEGUN):
+        raise WrongUsage(
+            f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: nothing of it is in "
+            "quarantine."
         )
-    verify_set(target, record)
-    return under_lease(marks, partition, target, options, say)
+    if theirs is None:
+        verify_set(target, mark.record)
+    return run_of(marks, partition, target, mark, lease, options, say, theirs)
 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
@@ -64,10 +82,46 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     verify(target, record, read_approval(place, record.mark_id), now=place.store().now())
 
 
-def under_lease(
-    marks: MarksResource, partition: Partition, target: Target, options: SweepOptions, say: Say
-) -> SweepRun:
-    lease = marks.hold(partition, target, marks.settings())
-    mark = Mark.open(target.place, partition.mark_id)  # as it is under the lease
-    limits = SweepLimits(marks.limits(), marks.settings().proof_age, options.rate, options.quarantine)
-    return SweepRun(partition, target, mark, marks.lakefs.client(), marks.session, limits, lease, who(), say)
+def refuse_moved(record: MarkRecord) -> None:
+    """Raise `Refused` where an approval was taken back, or used by another sweep, before the lease was taken."""
+    if record.state not in (MarkState.APPROVED, *BEGUN):
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
+            invariant=7,
+        )
+
+
+def known_theirs(target: Target, partition: Partition) -> Theirs:
+    """The mark of the reference collector that an approval is for. Raises `WrongUsage` where there is none."""
+    approval = read_approval(target.place, partition.mark_id)
+    if approval is None or approval.layout is None:
+        raise WrongUsage(
+            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status' lists the marks "
+            f"there are; 'lakegc approve {partition.repository} {partition.mark_id}' approves one."
+        )
+    place = target.place
+    found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
+    if found is None:
+        raise Refused(f"the files of mark {partition.mark_id} of {partition.repository} are gone.", invariant=7)
+    return Theirs(found, approval)
+
+
+def approved_theirs(target: Target, partition: Partition) -> Theirs:
+    """The same, approved as it is now; a sweep that was begun goes on though the approval has expired."""
+    theirs = known_theirs(target, partition)
+    mark = begun(target, partition.mark_id)
+    if mark is None or mark.record.state not in BEGUN:
+        verify_theirs(target, theirs.found, theirs.approval, now=target.place.store().now())
+    else:
+        refuse_another_repository(mark.record, target)
+    return theirs
+
+
+def run_of(
+    marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
+    say: Say, theirs: Theirs | None,
+) -> SweepRun:  # fmt: skip
+    settings = marks.settings()
+    limits = SweepLimits(marks.limits(), settings.proof_age, options.rate, options.quarantine)
+    lakefs = marks.lakefs.client()
+    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)

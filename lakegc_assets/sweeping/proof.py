@@ -70,8 +70,10 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     return MarkRun(run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, manifest(run))
 
 
-def manifest(run: SweepRun) -> pa.Array:
-    """The ids of the ranges that the approved set was proved against."""
+def manifest(run: SweepRun) -> pa.Array | None:
+    """The ids of the ranges that the approved set was proved against; None for a mark that doesn't tell."""
+    if committed_addresses.ASSET not in run.mark.record.steps:
+        return None
     dataset = run.mark.dataset(committed_addresses.ASSET, committed_addresses.RANGES_PART)
     return pa.array([row["range_id"] for row in all_rows(run.place, dataset, RANGE_REFS)], pa.string())
 
@@ -80,7 +82,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     """Write RESCUED: the candidates that anything read now refers to, and why each is kept."""
     from pyspark.sql import functions as F
 
-    rows = candidates.select("address", "size").persist()
+    rows = candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")).persist()
     notes.facts["unreferenced"] = rows.count()
     staged = expired_set.staged(run).select("address").dropDuplicates()
     committed = committed_addresses.read_live(run)

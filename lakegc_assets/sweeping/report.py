@@ -148,7 +148,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         proofs=tuple(proof.began for proof in tally.proofs),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
-        dataset={"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )
     run.store.write(report_key(record.mark_id), report.to_json())
     return report

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from lakegc_assets.marking.run import Limits, Target
 from lakegc_assets.progress import Say
+from spark_resources.approvals import Approval
 from spark_resources.datasets import Dataset, Place, read_dataset
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.lakefs import LakeFS
 from spark_resources.lease import Lease
 from spark_resources.marks import Mark, mark_folder
-from spark_resources.model import Partition
+from spark_resources.model import EXPIRED_OBJECTS, Partition
+from spark_resources.reference import ReferenceMark
+from spark_resources.reference_sets import REFERENCE_OBJECTS
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
@@ -37,6 +40,14 @@ class SweepLimits:
     quarantine: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """A mark of the reference collector, and the approval that it is swept by."""
+
+    found: ReferenceMark
+    approval: Approval
+
+
 @dataclass(slots=True)
 class SweepRun:
     """One sweep at work, under its lease."""
@@ -50,6 +61,7 @@ class SweepRun:
     lease: Lease
     by: str
     say: Say
+    theirs: Theirs | None = None
 
     @property
     def place(self) -> Place:
@@ -80,6 +92,11 @@ class SweepRun:
             name for folder in folders for page in self.store.pages(folder, delimiter="/") for name in page.prefixes
         )
         return 1 + max((int(name.rstrip("/").rpartition("/")[2]) for name in names), default=0)
+
+    def approved(self) -> DataFrame:
+        """What was approved: address, size, modified, checksum and slice, as far as the mark knows them."""
+        schema = EXPIRED_OBJECTS if self.theirs is None else REFERENCE_OBJECTS
+        return self.read(self.mark.dataset("expired_set"), schema)
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)

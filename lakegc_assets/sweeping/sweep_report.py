@@ -18,10 +18,11 @@ from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.report import Report, write_report
 from lakegc_assets.sweeping.rounds import settle
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.sweeping.theirs import list_today, use_up
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.errors import Forbidden
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import EXPIRED_OBJECTS, MarkState
+from spark_resources.model import MarkState
 from spark_resources.stores.base import Deletion
 
 
@@ -29,15 +30,19 @@ def sweep(run: SweepRun) -> Report:
     """Delete what is approved and still garbage, and report on every object."""
     check_rights(run)
     began: datetime = run.store.now()
+    if run.theirs is not None:
+        list_today(run, run.theirs.found, run.theirs.approval)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
-    approved = run.read(run.mark.dataset("expired_set"), EXPIRED_OBJECTS)
+    approved = run.approved()
     with errors_from_executors():
         tally = settle(run, approved)
         closing = prove_at_the_end(run)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
+    if run.theirs is not None and report.success:
+        use_up(run.place, run.theirs.approval, who=run.by, now=run.store.now())
     return report
 
 

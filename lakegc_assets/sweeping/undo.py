@@ -16,7 +16,6 @@ from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.deleting.task import Action
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import EXPIRED_OBJECTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +64,6 @@ def purge(run: SweepRun) -> Tally:
 def aside(run: SweepRun, *, since: int) -> DataFrame:
     """The approved objects that lie in quarantine (PENDING), as far as receipts know; what failed before, again."""
     spark = run.spark()
-    approved = run.read(run.mark.dataset("expired_set"), EXPIRED_OBJECTS)
     put_aside = sweep.quarantined(run.receipts.outcomes(spark))
     nothing = run.undone.intents(spark)
-    return sweep.pending(approved.transform(only(put_aside)), run.undone.outcomes(spark), nothing, since=since)
+    return sweep.pending(run.approved().transform(only(put_aside)), run.undone.outcomes(spark), nothing, since=since)

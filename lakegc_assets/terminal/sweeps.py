@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import dagster as dg
 from rich.table import Table
 
-from lakegc_assets.progress import tell
 from lakegc_assets.sweeping.opening import SweepOptions, open_swept
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
@@ -145,7 +144,7 @@ def opened(partition: Partition) -> Iterator[SweepRun]:
     marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
     context = dg.build_init_resource_context()
     try:
-        yield open_swept(marks, str(partition), SweepOptions(), tell)
+        yield open_swept(marks, str(partition), SweepOptions(), lambda _: None)
     finally:
         marks.teardown_after_execution(context)
         spark.teardown_after_execution(context)

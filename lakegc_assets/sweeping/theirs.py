@@ -1,0 +1,153 @@
+"""Marks of the reference collector, made ready for a sweep of ours: with what the store holds of them today.
+
+They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, keeps what
+is listed now, and the state of the sweep; no range is known to have been read, so proofs read every live one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.approved_set import check_keys, their_files
+from lakegc_assets.marking import expired_set, namespace_slices
+from lakegc_assets.marking.run import MarkRun, StepNotes, Target
+from lakegc_assets.sweeping.run import SweepRun
+from lakegc_assets.their_marks import as_record
+from spark_resources.approvals import Approval, read_with_tag, write_approval
+from spark_resources.datasets import Batches, Place, arrow_to_spark, write_dataset
+from spark_resources.entries import id_tasks
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.marks import Mark, StepRecord, mark_folder
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, MarkState
+from spark_resources.reference import ReferenceMark
+from spark_resources.reference_sets import NOT_RECORDED, REFERENCE_OBJECTS, addresses_in, read_listed
+from spark_resources.stores.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LINK_TOKEN = timedelta(hours=24)
+ROOT = "theirs/"
+
+
+def root_of(mark_id: str) -> str:
+    return mark_folder(mark_id) + ROOT
+
+
+def begun(target: Target, mark_id: str) -> Mark | None:
+    """The record of a sweep of the reference's mark, where one was begun."""
+    try:
+        return Mark.open(target.place, mark_id, root=root_of(mark_id))
+    except NotThere:
+        return None
+
+
+def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:
+    """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
+    said = (theirs.summary or {}).get("cutoff_time")
+    if said is None:
+        return min(store.stat(key).modified for key in theirs.files) - LINK_TOKEN
+    try:
+        found = datetime.fromisoformat(str(said))
+        if found.tzinfo is None:
+            raise ValueError("it names no time zone")
+        return found.astimezone(UTC)
+    except ValueError as error:
+        raise DamagedData(
+            f"the summary of mark {theirs.mark_id} has {said!r} for its cutoff ({error}), so what is younger than the "
+            "mark can't be told. Mark again."
+        ) from error
+
+
+def begin(target: Target, theirs: ReferenceMark, approval: Approval) -> Mark:
+    """The record for a sweep of an approved mark, or the one that an interrupted sweep left."""
+    files = their_files(target, theirs)
+    if files.digest != approval.digest:
+        raise Refused(
+            f"the files of mark {theirs.mark_id} of {target.repository.id} are not those that were approved. Make a "
+            "new mark.",
+            invariant=7,
+        )
+    found = begun(target, theirs.mark_id)
+    if found is not None:
+        return found
+    store = target.place.store()
+    known = as_record(target, theirs, files.addresses)
+    record = replace(
+        known,
+        state=MarkState.MARKING,
+        start=store.now(),
+        cutoff=cutoff_of(store, theirs),
+        finished=None,
+        previous=None,
+    )
+    return Mark.begin(target.place, record, root=root_of(theirs.mark_id))
+
+
+def list_today(run: SweepRun, theirs: ReferenceMark, approval: Approval) -> None:
+    """Finish the record: list the namespace, and write the mark's addresses with what the store holds of each."""
+    mark = run.mark
+    if mark.record.finished is None:
+        write_listed(run, theirs, approval)
+    if mark.record.state is MarkState.MARKED:
+        mark.move_to(MarkState.APPROVED, approval=approval.sha256)
+
+
+def write_listed(run: SweepRun, theirs: ReferenceMark, approval: Approval) -> None:
+    mark, store = run.mark, run.store
+    inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.say)
+    namespace_slices.list_namespace(inner)
+    started = store.now()
+    with errors_from_executors():
+        rows = with_what_is_there(run, their_addresses(run, theirs))
+        dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
+    notes = StepNotes()
+    notes.wrote(dataset)
+    mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
+    mark.move_to(MarkState.MARKED, finished=store.now(), digest=approval.digest)
+
+
+def their_addresses(run: SweepRun, theirs: ReferenceMark) -> DataFrame:
+    """The addresses of their files, read by the executors, each once. Raises `Refused` for what may never go."""
+    place, local = run.place, run.target.blockstore == "local"
+
+    def read(batches: Batches) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            where = f"{place.store().where}/{key}"
+            addresses = addresses_in(read_listed(place, key), where)
+            check_keys(addresses, where, local_adapter=local)
+            yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
+
+    keys = id_tasks(run.spark(), "key", list(theirs.files), batch=1)
+    return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
+
+
+def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
+    """The addresses as REFERENCE_OBJECTS: size and checksum of today, and no time, for none was recorded."""
+    from pyspark.sql import functions as F
+
+    types = arrow_to_spark(REFERENCE_OBJECTS)
+    listed = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS).drop("modified")
+    found = {
+        "slice": F.coalesce("slice", F.regexp_extract("address", r"^(data/[^/]+/|data/|)", 1)),
+        "reason": F.lit(NOT_RECORDED),
+    }
+    kept = ("address", "size", "checksum")
+    return addresses.join(listed, "address", "left").select(
+        *(
+            F.col(name) if name in kept else found.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
+            for name in REFERENCE_OBJECTS.names
+        )
+    )
+
+
+def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
+    """Write into an approval that the mark was swept by it, so that it counts no more."""
+    over = read_with_tag(place, approval.mark_id)
+    ended = {"how": "swept", "who": who, "when": now.isoformat()}
+    write_approval(place, replace(approval, ended=ended), over=over)

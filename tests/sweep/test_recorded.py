@@ -1,0 +1,73 @@
+"""Marks that the reference collector really made, swept by lakegc: what is live in them is rescued."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from datetime import timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakegc_assets.brakes import BRAKES
+from tests.command_line import Lakegc
+from tests.marking import target_of
+from tests.recordings.folders import AT_HAND
+from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_s3
+from tests.servers import SeaweedFS
+
+MARK = "_lakefs/retention/gc/unified/theirs/"
+
+
+def parquet(addresses: list[str]) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"address": pa.array(addresses, pa.string())}), buffer)
+    return buffer.getvalue()
+
+
+def approve(lakegc: Lakegc, settings: dict[str, str], repository: str) -> None:
+    """Approve it whatever brakes have tripped, as somebody would who knows it is a test."""
+    command = ("approve", repository, "theirs", "--yes", "--digest")
+    (digest,) = re.findall(r"is ([0-9a-f]{64})", lakegc(settings, *command, "another").err)
+    refused = lakegc(settings, *command, digest)
+    for brake in BRAKES if refused.code == 3 else ():
+        if f"\n  {brake}: " in refused.err:
+            command = (*command[:3], "--release", brake, "--because", "it is a test", *command[3:])
+    if refused.code:
+        lakegc.told(settings, *command, digest)
+
+
+@pytest.mark.parametrize("name", ["same-bytes", "random-20", "shared-parent"])
+def test_what_the_reference_deletes_by_mistake_is_deleted(name: str, lakegc: Lakegc, seaweedfs: SeaweedFS) -> None:
+    """Of a recorded mark exactly what is truly expired goes; the rest is rescued, and the report adds up."""
+    recording = Recording(AT_HAND / name)
+    expected = recording.path / "expected"
+    theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
+    upload_to_s3(recording, seaweedfs.client())
+    with replaying(recording) as endpoint:
+        settings = {
+            "endpoint_url": endpoint,
+            "access_key_id": ACCESS_KEY_ID,
+            "secret_access_key": SECRET_ACCESS_KEY,
+            "s3_endpoint_url": seaweedfs.endpoint_url,
+            "s3_access_key_id": seaweedfs.access_key,
+            "s3_secret_access_key": seaweedfs.secret_key,
+            "s3_region": "us-east-1",
+            "max_clock_skew": "5000w",  # the recorded server's clock stands still
+        }
+        store = target_of(settings, recording.repository).place.store()
+        before = {one.key for page in store.pages("data/") for one in page.objects}
+        store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
+        summary = json.loads((expected / "reference_summary.json").read_text(encoding="utf-8"))
+        # its objects were uploaded just now, and were old when it was made
+        summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
+        store.write(f"{MARK}summary.json", json.dumps(summary).encode())
+        approve(lakegc, settings, recording.repository)
+        report = json.loads(lakegc.told(settings, "sweep", recording.repository, "theirs", "--format", "json"))
+        after = {one.key for page in store.pages("data/") for one in page.objects}
+
+    assert before - after == theirs & recording.expired()
+    assert report["objects"].get("rescued", 0) == len(theirs - recording.expired())
+    assert sum(report["objects"].values()) == report["approved"] == len(theirs)
