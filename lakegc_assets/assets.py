@@ -93,7 +93,8 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 
     A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
     keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files may go, if nothing else
-    needs them. Without rules every commit is retained.
+    needs them. Without rules every commit is retained. What the rules let go and people hold (tags, say, or commits
+    marked as legal evidence) is retained, too, and says by which holds.
 
     The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
     retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
@@ -128,8 +129,9 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
 def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
     """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first.
 
-    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young`, each object with its
-    size, its age and the reason why nothing needs it. *Young* is what was stored less than the minimum age ago (24
+    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - held`, each object with
+    its size, its age and the reason why nothing needs it. *Held* is what people listed as never to go, or not yet, and
+    what only that keeps is written beside the set. *Young* is what was stored less than the minimum age ago (24
     hours unless configured otherwise): somebody may be about to commit it. Where a branch may serve an object though no
     list says so, the server is asked, and without a clear answer the object stays.
 
