@@ -60,7 +60,9 @@ def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[
         commits = commits_of(run.mark, [row for rows in looked_at.values() for row in rows])
         found |= {kind: dg.MetadataValue.table([pointed_out(row, commits) for row in rows])
                   for kind, rows in looked_at.items()}  # fmt: skip
-    return dg.MaterializeResult(metadata={**(result.metadata or {}), **found})
+    shown = dict(result.metadata or {})
+    first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
+    return dg.MaterializeResult(metadata={**first, **found, **shown})  # which the UI shows in this order
 
 
 def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:

@@ -57,6 +57,13 @@ def test_a_mark_cannot_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
     expect(row.first).to_contain_text("41")
     ui.picture("asset")
 
+    plot = page.locator("tr").filter(has_text="bytes_by_reason").last
+    plot.get_by_text("Show Markdown").click()
+    drawn = page.get_by_alt_text("Bytes by reason")
+    expect(drawn).to_be_visible()
+    assert drawn.evaluate("picture => picture.naturalWidth") == 800
+    ui.picture("plot")
+
     page = ui.open("/assets/expired_set?view=lineage&lineageScope=upstream")
     expect(page.get_by_text("retained_commits").first).to_be_visible()
     ui.picture("lineage")
