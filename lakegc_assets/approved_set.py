@@ -97,20 +97,40 @@ def check_files(target: Target, record: MarkRecord) -> None:
             pass
 
 
-def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for a file in the mark's folders that no list names: another collector would take it for ours."""
+def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
+    """The files in a mark's folders that no list names, but for what lakegc itself writes later."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
     own, theirs = mark_folder(record.mark_id), reference_folder(record.mark_id)
     known |= {own + name for name in LATER} | {theirs + SUMMARY}
     later = tuple(own + folder for folder in LATER_FOLDERS)
     found = (one.key for folder in (own, theirs) for page in place.store().pages(folder) for one in page.objects)
-    if added := sorted(key for key in found if key not in known and not key.startswith(later)):
+    return sorted(key for key in found if key not in known and not key.startswith(later))
+
+
+def remove_unrecorded(place: Place, record: MarkRecord) -> None:
+    """Delete what a task that was tried twice left in the folders of a mark, right before it is finished.
+
+    Never called on a finished one: what is there then was added by somebody else.
+    """
+    left = unrecorded(place, record, list(parts(place, record)))
+    failed = [result for result in place.store().delete_many(left) if result.code]
+    if failed:
+        raise DamagedData(
+            f"{failed[0].key} in {place.store().where} is left of a task that was tried twice, and can't be removed "
+            f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+            invariant=12,
+        )
+
+
+def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
+    """Raise `Refused` for a file in the mark's folders that no list names: another collector would take it for ours."""
+    if added := unrecorded(place, record, recorded):
         more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
         raise Refused(
             f"{', '.join(added[:NAMED])}{more} in {place.store().where} "
-            f"{'was' if len(added) == 1 else 'were'} added to mark {record.mark_id} after it was made, or left by a "
-            "task that was tried twice. Find out by whom; remove it, or make a new mark.",
+            f"{'was' if len(added) == 1 else 'were'} added to mark {record.mark_id} after it was made. "
+            "Find out by whom; remove it, or make a new mark.",
             invariant=7,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
+from lakegc_assets.approved_set import remove_unrecorded
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
@@ -24,6 +25,7 @@ from lakegc_assets.marking import (
     uncommitted_addresses,
 )
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
 from spark_resources.marks import digest_of, previous_mark
@@ -47,6 +49,8 @@ def compute(run: MarkRun) -> None:
 def finish(run: MarkRun) -> None:
     """Write what brakes compare and an approval names, and with it the mark's end: from now on it is never changed."""
     record = run.mark.record
+    remove_unrecorded(run.place, record)
+    withdraw_reference_summary(run.place, record.mark_id)
     facts = record.steps[ASSET].facts
     counts = {name: facts[name] for name in ("candidates", "candidate_bytes", "expired", "expired_bytes")}
     compared: dict[str, Any] = {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets import approval, proposals
+from lakegc_assets.approved_set import remove_unrecorded
 from lakegc_assets.brakes import BRAKES
 from spark_resources import approvals
 from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries
@@ -370,6 +371,23 @@ def test_a_file_is_added_to_a_set(lake: Lake, file: str) -> None:
     lake.place.store().write(key_of(file), b"x")
     with pytest.raises(Refused, match=key_of(file)):
         lake.verify()
+
+
+def test_what_a_task_left_that_was_tried_twice_can_not_be_approved(lake: Lake) -> None:
+    """Before a mark is finished, files that no list names are removed from its folders, and nothing else anywhere."""
+    mark, store = lake.marked(), lake.place.store()
+    lake.marked(mark_id="m2")
+    beside = ["_lakefs/retention/gc/lakegc/m1x/part-0", "_lakefs/retention/gc/unified/m1x/part-0", "data/s/a"]
+    for key in [*map(key_of, ADDED), *beside]:
+        store.write(key, b"x")
+    others = lake.files("m2")
+
+    remove_unrecorded(lake.place, mark.record)
+
+    lake.approve()
+    lake.verify()
+    assert all(store.read(key) == b"x" for key in beside)
+    assert lake.files("m2") == others
 
 
 def test_what_a_sweep_leaves_is_taken_for_added(lake: Lake) -> None:

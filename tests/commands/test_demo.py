@@ -17,6 +17,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from lakegc_assets.brakes import BrakeLimits, brakes
+from spark_resources.marks import MarkRecord
 from spark_resources.session import QUICK_START
 from tests.command_line import Lakegc
 
@@ -146,3 +148,14 @@ def test_what_to_type_next_does_not_work(demo: Demo, lakegc: Lakegc) -> None:
     assert len(listed.out.splitlines()) == totals["objects"] == 6
     assert (process.returncode, errors) == (0, b"")
     assert rest.decode().strip().endswith("stopped")
+
+
+def test_the_demo_is_stopped_by_a_brake(demo: Demo) -> None:
+    """No brake of the demo's mark trips, whose six of twenty objects are its repository's first."""
+    [written] = demo.folder.rglob("lakegc/demo/mark.json")
+    record = MarkRecord.from_json(written.read_bytes(), "the demo's mark")
+    finished = record.finished
+    assert finished is not None
+
+    assert (record.counts["expired"], record.counts["candidates"], record.previous) == (6, 20, None)
+    assert [brake.why for brake in brakes(record, BrakeLimits(), now=finished) if brake.tripped] == []
