@@ -209,6 +209,10 @@ def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:
     """Remove the summary of one mark, unless its approval counts and hands it over; whether there was one to remove."""
     try:
+        place.store().stat(summary_key(record.mark_id))
+    except NotThere:
+        return False
+    try:
         found = read_approval(place, record.mark_id)
     except DamagedData:
         found = None  # an approval that can't be read hands nothing over

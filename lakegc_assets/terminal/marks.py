@@ -17,7 +17,7 @@ from lakegc_assets import proposals
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
-from spark_resources.approvals import Standing, withdraw_stale_summaries
+from spark_resources.approvals import Standing, withdraw_stale_summary
 from spark_resources.datasets import file_batches
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
@@ -158,9 +158,10 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 def rows_of(target: Target, repository: str) -> Iterator[Row]:
     """The marks of a repository, ours by age and then the reference's."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
-    withdraw_stale_summaries(target.place, now=now)
     ours = list(marks(target.place))
     for record in ours:
+        if record.finished is not None:
+            withdraw_stale_summary(target.place, record, now=now)
         state = proposals.state_of(target.place, record, now=now)
         if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
             state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
