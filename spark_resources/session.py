@@ -102,6 +102,13 @@ class SparkResource(LazyPySparkResource):
             jvm_log().unlink(missing_ok=True)  # kept only where the process died before it came here
 
 
+class KeptSparkResource(SparkResource):
+    """The same for several runs of one process, such as the demo's: the session ends with the process."""
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Leave the session to the next run."""
+
+
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
     """A new SparkSession with lakegc's settings under `overrides`, or the running one where it has the same.
 

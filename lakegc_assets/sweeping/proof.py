@@ -13,11 +13,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets import mark
-from lakegc_assets.marking import committed_addresses, expired_set, retained_commits, uncommitted_addresses
+from lakegc_assets.holds import prefixes_of
+from lakegc_assets.marking import (
+    committed_addresses,
+    expired_set,
+    held_addresses,
+    holding,
+    retained_commits,
+    uncommitted_addresses,
+)
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.sweeping.run import Proof, SweepRun
 from spark_resources.datasets import all_rows, write_dataset
+from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
+from spark_resources.holds import read_holds
 from spark_resources.marks import Mark
 from spark_resources.model import RANGE_REFS, MarkState
 
@@ -32,10 +42,26 @@ RESCUED = pa.schema(
     ]
 )
 RESCUED_PART = "rescued"
+TRIES = 3
 
 
-def prove(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
-    """Which of the candidates (columns address, size) are live. Everything is read after `began`, in a mark's order."""
+def prove(run: SweepRun, candidates: DataFrame) -> Proof:
+    """Which of the candidates (columns address, size) are live, by rules and holds that stay as they are meanwhile.
+
+    Raises `Refused` where a proof can't be had, such as for a damaged table, or where they are changed again and again.
+    """
+    for last in (*[False] * (TRIES - 1), True):
+        try:
+            return prove_once(run, candidates, run.next_number())
+        except Refused as error:
+            if error.invariant != 7 or last:
+                raise
+            run.say("rules or holds were changed while it was being proved; once more")
+    raise AssertionError("unreachable: the last try raises or returns")
+
+
+def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
+    """One proof. Everything is read after `began`, in a mark's order."""
     run.lease.check()
     began = run.store.now()
     inner = begin_proof(run, number, began)
@@ -61,6 +87,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         min_age=timedelta(0),
         server_now=run.lakefs.server_time(),
         rules=run.lakefs.rules(run.partition.repository),
+        holds=read_holds(run.place).recorded(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},
         finished=None,
         digest=None,
@@ -85,23 +112,26 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     rows = candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")).persist()
     notes.facts["unreferenced"] = rows.count()
     staged = expired_set.staged(run).select("address").dropDuplicates()
-    committed = committed_addresses.read_live(run)
+    committed = committed_addresses.read_live(run).dropDuplicates()
     apart = rows.transform(mark.without(staged)).transform(mark.without(committed))
-    garbage = expired_set.served_by_nobody(run, notes, apart).select("address").persist()
+    unserved = expired_set.served_by_nobody(run, notes, apart).select("address").persist()
+    prefixes = prefixes_of(holding.in_force(run))
+    judged = mark.with_holds(rows, held_addresses.read_all(run), prefixes)
+    sides = {"staged": staged, "committed": committed, "unserved": unserved}
+    for name, side in sides.items():
+        judged = judged.join(side.withColumn(name, F.lit(True)), "address", "left")
     why = (
         F.when(F.col("staged"), "it is staged on a branch")
-        .when(F.col("committed"), "a retained commit, a branch or a hold refers to it")
-        .otherwise("a branch serves it or may serve it, or another repository refers to it")
+        .when(F.col("committed"), "a retained commit or a branch refers to it")
+        .when(F.col("unserved").isNull(), "a branch serves it or may serve it, or another repository refers to it")
+        .otherwise(F.concat(F.lit("held by "), F.col("hold")))
     )
-    live = (
-        rows.transform(mark.without(garbage))
-        .join(staged.withColumn("staged", F.lit(True)), "address", "left")
-        .join(committed.dropDuplicates().withColumn("committed", F.lit(True)), "address", "left")
-        .select("address", "size", why.alias("why"))
+    live = judged.where(F.col("unserved").isNull() | F.col("hold").isNotNull()).select(
+        "address", "size", why.alias("why")
     )
     dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
     rows.unpersist()
-    garbage.unpersist()
+    unserved.unpersist()
     return run.read_dataset(dataset, RESCUED)

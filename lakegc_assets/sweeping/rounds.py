@@ -61,19 +61,18 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
     """
     tally, since = Tally(), run.next_number()
     while True:
-        number = run.next_number()
         pending = waiting(run, approved, since).persist()
         left = pending.count()
         if not left:
             return tally
-        proof = prove(run, pending, number)
+        proof = prove(run, pending)
         tally.proofs.append(proof)
         book_rescued(run, proof)
         garbage = pending.transform(without(proof.rescued))
         if left > proof.rescued_objects:
             action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
             until = proof.began + run.limits.proof_age
-            tally.add(round_of(run, garbage, action, run.receipts, number, until, left - proof.rescued_objects))
+            tally.add(round_of(run, garbage, action, run.receipts, proof.number, until, left - proof.rescued_objects))
         pending.unpersist()
 
 

@@ -66,6 +66,6 @@ def prove_at_the_end(run: SweepRun) -> Proof | None:
         if taken.isEmpty():
             return None
         run.say("proving once more what was deleted")
-        return prove(run, taken, run.next_number())
+        return prove(run, taken)
     finally:
         taken.unpersist()

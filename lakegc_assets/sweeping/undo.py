@@ -41,23 +41,21 @@ def purge(run: SweepRun) -> Tally:
     tally, since = Tally(), run.next_number()
     with errors_from_executors():
         while True:
-            number = run.next_number()
             rows = aside(run, since=since).persist()
             objects = rows.count()
             if not objects:
                 return tally
-            proof = prove(run, rows, number)
+            proof = prove(run, rows)
             tally.proofs.append(proof)
             live = proof.rescued_objects
             if live:
                 wanted = rows.transform(only(proof.rescued))
                 until = run.store.now() + NO_HURRY
-                tally.add(round_of(run, wanted, Action.RESTORE, run.undone, number, until, live))
-                number = run.next_number()
+                tally.add(round_of(run, wanted, Action.RESTORE, run.undone, run.next_number(), until, live))
             if objects > live:
                 garbage = rows.transform(without(proof.rescued))
                 until = proof.began + run.limits.proof_age
-                tally.add(round_of(run, garbage, Action.PURGE, run.undone, number, until, objects - live))
+                tally.add(round_of(run, garbage, Action.PURGE, run.undone, run.next_number(), until, objects - live))
             rows.unpersist()
 
 

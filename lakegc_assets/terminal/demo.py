@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets import demo
+from lakegc_assets import approval, demo
+from lakegc_assets.brakes import BrakeLimits
+from lakegc_assets.proposals import Word, propose
 from lakegc_assets.retention import Reason
+from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.words import age, console, size
 from spark_resources.datasets import all_rows
@@ -23,11 +27,17 @@ from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.sandbox import Sandbox
 
 MARK_ID = "demo"
+ME = "the demo"
+GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demo found, as rows of COMMIT_VERDICTS and EXPIRED_OBJECTS."""
+    """What the demo found, as rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and what became of it.
+
+    `kept` counts what readers get byte for byte as before the sweep, `lost` what they don't; `gone` what answers
+    410 Gone now.
+    """
 
     story: demo.Story
     record: MarkRecord
@@ -35,10 +45,14 @@ class Outcome:
     mark_folder: Path
     commits: list[dict[str, Any]]
     expired: list[dict[str, Any]]
+    report: Report
+    kept: int
+    lost: int
+    gone: int
 
 
 def run(folder: Path | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
-    """Replay the example in a sandbox under a folder, mark it with the Dagster job, and read the mark back."""
+    """Replay the example in a sandbox under a folder; mark, approve and sweep it; and read all of it again."""
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise WrongUsage(f"{folder} is not empty; the demo makes its sandbox in a new folder")
@@ -47,30 +61,81 @@ def run(folder: Path | None, *, now: datetime, status: Callable[[str], None]) ->
         os.environ.update(sandbox.environment)
         os.environ["DAGSTER_HOME"] = str(root / "dagster")
         story = demo.replay(sandbox, now=now)
-        return marked(sandbox, story)
+        return collected(sandbox, story, status)
 
 
-def marked(sandbox: Sandbox, story: demo.Story) -> Outcome:
-    import json
-
-    from lakegc_assets.launch import dagster_home, open_instance, run_mark
-    from spark_resources.session import QUICK_START
+def collected(sandbox: Sandbox, story: demo.Story, status: Callable[[str], None]) -> Outcome:
+    from lakegc_assets.launch import dagster_home, open_instance, run_mark, run_sweep
+    from lakegc_assets.marking.resource import MarksResource
+    from spark_resources.lakefs.resource import LakeFSResource
+    from spark_resources.session import QUICK_START, KeptSparkResource
 
     os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
     partition = Partition(demo.REPOSITORY, MARK_ID)
+    lakefs, spark = LakeFSResource(), KeptSparkResource()
+    resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
-        run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance)
-    place = Server.configured().target(demo.REPOSITORY).place
-    mark = Mark.open(place, MARK_ID)
-    folder = asset_folder(MARK_ID, "expired_set")
+        run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance, resources=resources)
+        server = Server.configured()
+        place = server.target(demo.REPOSITORY).place
+        mark = Mark.open(place, MARK_ID)
+        commits = all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
+        expired = all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
+        living = {row["commit_id"]: paths_at(server, row["commit_id"]) for row in commits if row["retained"]}
+        before = {(ref, path): read(server, ref, path) for ref, paths in living.items() for path in paths}
+        approve(server)
+        run_sweep(partition, {}, instance=instance, resources=resources)
+        status("reading everything again")
+        after = {(ref, path): read(server, ref, path) for ref, path in before}
+    report = read_report(place.store(), MARK_ID)
+    assert report is not None
     return Outcome(
         story,
         mark.record,
         sandbox.root,
-        sandbox.local_path / demo.REPOSITORY / folder,
-        all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS),
-        all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS),
+        sandbox.local_path / demo.REPOSITORY / asset_folder(MARK_ID, "expired_set"),
+        commits,
+        expired,
+        report,
+        kept=sum(after[one] == data is not None for one, data in before.items()),
+        lost=sum(after[one] != data or data is None for one, data in before.items()),
+        gone=sum(read(server, row["commit_id"], row["path"]) is None for row in expired),
     )
+
+
+def approve(server: Server) -> None:
+    """Give a person's word, as `lakegc approve` does for a person who has looked at the mark."""
+    target = server.target(demo.REPOSITORY)
+    now = target.place.store().now()
+    proposal = propose(target, MARK_ID, now=now)
+    word = Word(who=ME, how="lakegc demo", when=now, digest=proposal.digest)
+    limits = BrakeLimits.of(server.settings)
+    approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=False)
+
+
+def paths_at(server: Server, ref: str) -> list[str]:
+    return [one.path for one in server.lakefs.list_objects(demo.REPOSITORY, ref).objects]
+
+
+def read(server: Server, ref: str, path: str) -> bytes | None:
+    """What a reader gets at a path, or None for 410 Gone; by lakeFS's own SDK, as any reader would."""
+    from lakefs_sdk.api.objects_api import ObjectsApi
+    from lakefs_sdk.api_client import ApiClient
+    from lakefs_sdk.configuration import Configuration
+    from lakefs_sdk.exceptions import ApiException
+
+    settings = server.lakefs.settings
+    client: Any = ApiClient(
+        Configuration(
+            host=f"{settings.endpoint_url}/api/v1", username=settings.access_key_id, password=settings.secret_access_key
+        )
+    )
+    try:
+        return bytes(ObjectsApi(client).get_object(demo.REPOSITORY, ref, path))
+    except ApiException as error:
+        if error.status == GONE:
+            return None
+        raise
 
 
 def tell(outcome: Outcome) -> None:
@@ -92,13 +157,17 @@ def tell(outcome: Outcome) -> None:
         path = story.paths.get(row["address"], "")
         objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
     out.print(objects)
-    counts = outcome.record.counts
+    counts, report = outcome.record.counts, outcome.report
     out.print(
         f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
-        f"Nothing was deleted. The mark is in\n  {outcome.mark_folder}\n\n"
+        f"The mark is in\n  {outcome.mark_folder}\n\n"
+        f"Approved by {ME}, proved again, and swept: "
+        f"{', '.join(f'{count} {name}' for name, count in sorted(report.objects.items()))} of {report.approved}.\n"
+        f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
+        f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n\n"
         f"Next, look around in this sandbox:\n  lakegc sandbox up --folder {outcome.root}\n"
         f"and in another terminal, with the settings that it prints:\n"
-        f"  lakegc review {demo.REPOSITORY} {MARK_ID} --list\n  lakegc mark {demo.REPOSITORY}",
+        f"  lakegc review {demo.REPOSITORY} {MARK_ID} --list\n  lakegc status\n  lakegc mark {demo.REPOSITORY}",
         markup=False,
         highlight=False,
         soft_wrap=True,
