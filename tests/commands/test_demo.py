@@ -75,8 +75,14 @@ def test_the_documented_example_ends_in_another_set(demo: Demo) -> None:
     addresses = [row[3] for row in demo.table("Expired objects")]
 
     assert paths == ["dev/added-03-14.txt", *["overwritten-every-time.txt"] * 5]
-    assert all((demo.folder / "objects/worked-example" / address).is_file() for address in addresses)
+    assert not any((demo.folder / "objects/worked-example" / address).exists() for address in addresses)
     assert "\n6 of 20 objects may go (" in demo.done.stdout
+
+
+def test_the_demo_ends_before_the_end(demo: Demo) -> None:
+    """What was approved is swept; what must live is read again byte for byte, and what expired answers 410."""
+    assert "swept: 6 deleted of 6." in demo.done.stdout
+    assert "files of all retained commits are there, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
 
 
 def test_a_commit_gets_another_verdict(demo: Demo) -> None:
