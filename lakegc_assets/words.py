@@ -43,6 +43,8 @@ def age(span: timedelta) -> str:
 
 def harmless(name: str) -> str:
     """A key as a terminal can show it: characters that would move the cursor or change colours are escaped."""
+    if name.isprintable():
+        return name
     return "".join(
         char
         if unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")

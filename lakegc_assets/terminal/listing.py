@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.terminal.words import age, harmless, size
 from spark_resources.model import EXPIRED_OBJECTS
@@ -21,7 +22,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spre
 def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Sequence[str] = ()) -> None:
     """Print every row of these tables (columns `first`, then those of EXPIRED_OBJECTS) in a form of `review --list`."""
     names = [*first, *EXPIRED_OBJECTS.names]
-    rows = rows_of(tables, names)
+    rows = rows_of(tables if form == "table" else map(with_times_as_text, tables), names)
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
@@ -51,6 +52,16 @@ def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[s
             yield from batch.to_pylist()
 
 
+def with_times_as_text(table: pa.Table) -> pa.Table:
+    """Times as `datetime.isoformat` writes them, all at once: one by one they take as long as all else together."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            text = pc.strftime(table.column(number).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+            whole = pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.000000$", ""), "+00:00", "")
+            table = table.set_column(number, field.name, whole)
+    return table
+
+
 def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
     known = row["size"] is not None  # what others would delete may be gone by now
     large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
@@ -61,7 +72,7 @@ def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
 
 def as_json_line(row: Mapping[str, Any]) -> str:
     """One line of ASCII: whatever could move a cursor is escaped."""
-    return json.dumps({name: as_json(value) for name, value in row.items()})
+    return json.dumps(row)
 
 
 def as_json(value: object) -> object:
@@ -70,5 +81,5 @@ def as_json(value: object) -> object:
 
 def as_cell(value: object) -> str:
     """A CSV cell that no spreadsheet takes for a formula."""
-    text = "" if value is None else str(as_json(value))
+    text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text[:1] in FORMULAS else text

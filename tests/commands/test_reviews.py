@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from lakegc_assets.marking import highlights
+from lakegc_assets.terminal.listing import with_times_as_text
 from spark_resources.datasets import Place
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
 from spark_resources.sandbox import Sandbox
 from tests.command_line import Lakegc, check_harmless
+from tests.finished import START
 from tests.reviewable import FACTS, commit, expired, reviewable, sums, tables
 
 DANGLING = {"commit_id": "d" * 64, "branch": None, "days": 7}
@@ -206,6 +209,16 @@ def test_lists_differ_by_form(lakegc: Lakegc, sandbox: Sandbox, name: str, place
     )
     assert len(people.splitlines()) == len(ROWS)
     assert "data/s1/a  tables/users/1.parquet  (only expired commits refer to it)" in people
+
+
+@pytest.mark.parametrize("micro", [0, 1, 120_000, 999_999])
+def test_a_time_is_cut(micro: int) -> None:
+    """Times in lists are those of the mark, to the microsecond, with their zone."""
+    when = START.replace(microsecond=micro)
+    (row,) = with_times_as_text(tables([expired("data/s/a", modified=when)])[0]).to_pylist()
+
+    assert (row["modified"], row["until"]) == (when.isoformat(), None)
+    assert datetime.fromisoformat(row["modified"]) == when
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
