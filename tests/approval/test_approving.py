@@ -394,7 +394,7 @@ def test_what_a_sweep_leaves_is_taken_for_added(lake: Lake) -> None:
     """Receipts and proofs of a sweep that goes on are no change of the set."""
     lake.marked()
     lake.approve()
-    for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json"):
+    for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
         lake.place.store().write(mark_folder("m1") + name, b"x")
 
     approval.verify_set(lake.target, lake.record())
