@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,21 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.marking.run import Target
-from spark_resources.approvals import APPROVAL_NAME
-from spark_resources.datasets import LIST_NAME, Dataset, File, Place, open_dataset
+from spark_resources.datasets import File, Place
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.marks import MarkRecord, asset_folder, mark_folder, reference_folder
+from spark_resources.mark_files import Part, parts, unrecorded
+from spark_resources.marks import MarkRecord
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import addresses_in, read_listed
 
 READ_AT_ONCE = 4
 NAMED = 3
-REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
-SUMMARY = "summary.json"
-
-# Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
-LATER = ("mark.json", APPROVAL_NAME, "sweep.json")
-LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/")
 
 
 # --- keys that may be collected -------------------------------------------------------------------------------------
@@ -67,26 +60,6 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool) -> None:
 # --- the files of a mark of lakegc's --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One dataset of a mark; `keys` says that its rows name what would be deleted."""
-
-    dataset: Dataset
-    keys: bool
-
-
-def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
-    """Every recorded dataset of a mark. Raises `DamagedData` where a list of files is gone, or isn't the recorded."""
-    for asset, step in record.steps.items():
-        for part, found in step.datasets.items():
-            as_theirs = asset == "expired_set" and part in REFERENCE_PARTS
-            folder = (
-                f"{reference_folder(record.mark_id)}{part}/" if as_theirs else asset_folder(record.mark_id, asset, part)
-            )
-            dataset = open_dataset(place, folder, sha256=str(found["sha256"]))
-            yield Part(dataset, asset == "expired_set" and (as_theirs or not part))
-
-
 def check_files(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` where a mark's folder doesn't hold exactly the files that were recorded, or one was altered."""
     place, recorded = target.place, list(parts(target.place, record))
@@ -95,32 +68,6 @@ def check_files(target: Target, record: MarkRecord) -> None:
     with ThreadPoolExecutor(max_workers=READ_AT_ONCE) as pool:
         for _ in pool.map(lambda one: check_file(target, *one), files):
             pass
-
-
-def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
-    """The files in a mark's folders that no list names, but for what lakegc itself writes later."""
-    known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
-    known |= {part.dataset.folder + LIST_NAME for part in recorded}
-    own, theirs = mark_folder(record.mark_id), reference_folder(record.mark_id)
-    known |= {own + name for name in LATER} | {theirs + SUMMARY}
-    later = tuple(own + folder for folder in LATER_FOLDERS)
-    found = (one.key for folder in (own, theirs) for page in place.store().pages(folder) for one in page.objects)
-    return sorted(key for key in found if key not in known and not key.startswith(later))
-
-
-def remove_unrecorded(place: Place, record: MarkRecord) -> None:
-    """Delete what a task that was tried twice left in the folders of a mark, right before it is finished.
-
-    Never called on a finished one: what is there then was added by somebody else.
-    """
-    left = unrecorded(place, record, list(parts(place, record)))
-    failed = [result for result in place.store().delete_many(left) if result.code]
-    if failed:
-        raise DamagedData(
-            f"{failed[0].key} in {place.store().where} is left of a task that was tried twice, and can't be removed "
-            f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
-            invariant=12,
-        )
 
 
 def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:

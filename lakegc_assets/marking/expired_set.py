@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.approved_set import remove_unrecorded
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
@@ -28,6 +27,7 @@ from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Batches, Counts, parquet, write_outputs
 from spark_resources.executors import errors_from_executors
+from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import digest_of, previous_mark
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
 from spark_resources.reference import reference_outputs

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from lakegc_assets import approval, proposals
-from lakegc_assets.approved_set import remove_unrecorded
 from lakegc_assets.brakes import BRAKES
 from spark_resources import approvals
 from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries
 from spark_resources.errors import DamagedData, LakegcError, Refused, Unavailable, WrongUsage
 from spark_resources.holds import HOLDS_KEY
+from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import Mark, digest_of, mark_folder, reference_folder
 from spark_resources.model import MarkState, Rules
 from spark_resources.sandbox.gc_api import set_rules
