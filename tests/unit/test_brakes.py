@@ -145,6 +145,25 @@ def test_a_bound_is_not_configurable() -> None:
     assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("SHARE", "30", "from 0 to 1"),
+        ("FIRST_SHARE", "-0.1", "from 0 to 1"),
+        ("LIVE", "nan", "from 0 to 1"),
+        ("LISTING", "half", "from 0 to 1"),
+        ("GIB", "inf", "a number"),
+        ("JUMP", "-1", "a number"),
+        ("COUNT", "1.5", "a whole number"),
+        ("AGE", "7", "a duration such as 7d"),
+    ],
+)
+def test_a_bound_that_bounds_nothing_is_taken(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    """A bound that can't be meant, such as a share of 30, is wrong usage and names the variable."""
+    with pytest.raises(WrongUsage, match=f"LAKEGC_BRAKE_{name}.*{expected}"):
+        Settings.load({f"LAKEGC_BRAKE_{name}": value}, tmp_path)
+
+
 def test_a_mark_without_numbers_is_harmless() -> None:
     """No brakes of an unfinished mark, nor of one whose record lacks a number: nothing missing counts as nothing."""
     with pytest.raises(WrongUsage, match="not finished"):
