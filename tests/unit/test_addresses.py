@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_resources.entries import inside_addresses
+from spark_resources.entries import inside_addresses, inside_rows, shown_paths
 from spark_resources.errors import Refused
 from spark_resources.model import AddressType, Namespace, Place
 from tests import oracle
@@ -138,3 +138,34 @@ def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: st
             inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
     imported = "local:///imports/photos/1.jpg"
     assert NAMESPACES[3].place(imported, AddressType.FULL) == (Place.OUTSIDE, imported)
+
+
+def test_a_path_goes_with_another_address() -> None:
+    """Where relative, full and foreign addresses are mixed, each key is told with the row that it was in."""
+    namespace = NAMESPACES[3]
+    mixed = [
+        ("s3://elsewhere/x", AddressType.FULL, None),
+        ("data/s/a", AddressType.RELATIVE, "data/s/a"),
+        ("local:///srv/objects/lake/data/s/b", AddressType.FULL, "data/s/b"),
+        ("data/s/c", AddressType.BY_PREFIX, "data/s/c"),
+        ("local://lake/data/s/d", AddressType.FULL, "data/s/d"),
+        ("s3://elsewhere/y", AddressType.BY_PREFIX, None),
+        ("data/s/e", AddressType.RELATIVE, "data/s/e"),
+    ]
+    for entries in (mixed, mixed[::-1], mixed[1:2], mixed[:1], []):
+        given_addresses = pa.array([address for address, _, _ in entries], pa.string())
+        kinds = pa.array([int(kind) for _, kind, _ in entries], pa.int8())
+
+        keys, rows, outside = inside_rows(given_addresses, kinds, namespace)
+
+        expected = {number: key for number, (_, _, key) in enumerate(entries) if key is not None}
+        assert dict(zip(rows.to_pylist(), keys.to_pylist(), strict=True)) == expected
+        assert outside == len(entries) - len(expected)
+
+
+def test_a_path_that_is_not_text_stops_an_explanation() -> None:
+    """A path is shown as it is; bytes of it that are not UTF-8 are escaped, and the others beside it aren't touched."""
+    paths = pa.array(["é/ü".encode(), b"bad\xff/x", b""], pa.binary())
+
+    assert shown_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]
+    assert shown_paths(paths[:1]).to_pylist() == ["é/ü"]
