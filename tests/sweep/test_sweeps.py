@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_resources.lease import take_lease
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.repository import SandboxRepository
 from tests.command_line import NO_AGE, Lakegc
@@ -39,11 +40,15 @@ def shown(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
     return json.loads(outcome.out)
 
 
-def marked_and_approved(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, *releases: str) -> dict[str, Any]:
+def marked_and_approved(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> dict[str, Any]:
     record: dict[str, Any] = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
-    yes = ("--yes", "--digest", record["digest"], "--release", "share", "--because", "a test")
-    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", *yes[: 3 if not releases else None])
+    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     return record
+
+
+def expired(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = shown(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")
+    return rows
 
 
 def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
@@ -55,11 +60,11 @@ def test_more_or_less_than_the_approved_set_goes(lakegc: Lakegc, sandbox: Sandbo
     """Exactly the approved objects go, the report adds up, all that is served is served still, and the mark is used."""
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
-    expired = {row["address"] for row in shown(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")}
+    approved = {row["address"] for row in expired(lakegc, sandbox, lake)}
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
-    assert len(expired) == 3
-    assert keys(sandbox, lake) == before - expired
+    assert len(approved) == 3
+    assert keys(sandbox, lake) == before - approved
     assert (report["approved"], report["objects"], report["success"]) == (3, {"deleted": 3}, True)
     assert [lake.read("main", f"dir/{name}")[1] for name in "abc"] == [b"new a", b"new b", b"new c"]
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "used")
@@ -79,14 +84,14 @@ def test_an_unapproved_mark_is_swept(lakegc: Lakegc, sandbox: Sandbox, lake: San
 def test_what_came_back_is_deleted(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
     """An object that is live again when the sweep proves it is rescued, and named with the reason."""
     record = marked_and_approved(lakegc, sandbox, lake)
-    expired = [row["address"] for row in shown(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")]
-    location = lake.objects.location(expired[0])
+    address = expired(lakegc, sandbox, lake)[0]["address"]
+    location = lake.objects.location(address)
     lake.stage_address("main", "again", location, size=5, checksum="x")
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert record["counts"]["expired"] == 3
     assert report["objects"] == {"deleted": 2, "rescued": 1}
-    assert expired[0] in keys(sandbox, lake)
+    assert address in keys(sandbox, lake)
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
@@ -104,3 +109,91 @@ def test_quarantine_is_a_one_way_street(lakegc: Lakegc, sandbox: Sandbox, lake: 
     assert undone["objects"] == {"restored": 3}
     assert {key: store.read(key) for key in keys(sandbox, lake)} == before
     assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+
+
+def test_what_was_altered_after_the_approval_is_swept(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """One byte of the approved set is enough to refuse the sweep, and nothing goes."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    before = keys(sandbox, lake)
+    marked_and_approved(lakegc, sandbox, lake)
+    [file] = [
+        one.key
+        for page in store.pages("_lakefs/retention/gc/lakegc/m1/expired_set/", delimiter="/")
+        for one in page.objects
+        if one.key.endswith(".parquet")
+    ]
+    data = bytearray(store.read(file))
+    data[len(data) // 2] ^= 1
+    store.write(file, bytes(data))
+
+    lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, file, "altered")
+    assert keys(sandbox, lake) == before
+
+
+def test_a_sweep_goes_by_the_holds_of_its_mark(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """What somebody holds after the approval stays, and what somebody replaced meanwhile is left alone."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    first, second, third = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
+    hold = ("--prefix", first, "--owner", "ada", "--reason", "needed")
+    lakegc.told(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
+    store.write(second, b"something else")
+    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
+
+    assert report["objects"] == {"changed": 1, "deleted": 1, "rescued": 1}
+    assert {first, second} <= keys(sandbox, lake)
+    assert third not in keys(sandbox, lake)
+
+
+def test_an_object_that_somebody_else_deleted_is_booked_as_deleted(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """What is gone before the sweep comes to it is told from what the sweep deletes."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    store.delete_many([expired(lakegc, sandbox, lake)[0]["address"]])
+
+    assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["objects"] == {"already gone": 1, "deleted": 2}
+
+
+def test_a_sweep_waits_for_nobody(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """Somebody else's lease is named with its end, and nothing goes meanwhile; afterwards the same command sweeps."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    before = keys(sandbox, lake)
+    marked_and_approved(lakegc, sandbox, lake)
+    lease = take_lease(store, who="grace@elsewhere", mark_id="m9", token="t", single_deployment=False)
+    try:
+        lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "grace@elsewhere", "until")
+    finally:
+        lease.release()
+
+    assert keys(sandbox, lake) == before
+    assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["success"]
+
+
+def test_purge_deletes_what_came_back(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """Purging deletes quarantined objects for good, but for what is live by then: that is brought back."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    addresses = [row["address"] for row in expired(lakegc, sandbox, lake)]
+    shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    lake.stage_address("main", "again", lake.objects.location(addresses[0]), size=5, checksum="x")
+    lakegc(sandbox.settings, "purge", lake.id, "m1").stopped(2, "--yes")
+    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+
+    assert purged["objects"] == {"purged": 2, "restored": 1}
+    assert set(addresses) & keys(sandbox, lake) == {addresses[0]}
+    assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+    assert shown(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
+
+
+def test_an_empty_mark_is_a_failure(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """A mark that found nothing can be approved and swept: a success that deletes nothing."""
+    empty = sandbox.create("nothing-to-do")
+    empty.put("main", "a", b"a")
+    marked_and_approved(lakegc, sandbox, empty)
+    report = shown(lakegc, sandbox.settings, "sweep", empty.id, "m1")
+
+    assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
