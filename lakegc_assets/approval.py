@@ -27,6 +27,7 @@ from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
 from lakegc_assets.objections import (
     check_brakes,
+    check_newer,
     check_record,
     check_set,
     check_standing,
@@ -72,6 +73,7 @@ def approve(
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
     earlier = free_to_approve(proposal, now=now)
     check_word(proposal, word)
+    check_newer(proposal, word, earlier)
     approval = drawn_up(proposal, word, limits, now=now)
     check_brakes(proposal, word.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)

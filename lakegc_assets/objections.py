@@ -69,6 +69,17 @@ def check_word(proposal: Proposal, word: Word) -> None:
         )
 
 
+def check_newer(proposal: Proposal, word: Word, earlier: Standing) -> None:
+    """Raise `Refused` where a word is no newer than the end of an approval that has expired: it would outlive it."""
+    found = read_if_whole(proposal)
+    if earlier is Standing.EXPIRED and found is not None and word.when < found.until:
+        raise Refused(
+            f"the approval of {proposal.name} by {found.who} ended at {found.until:%Y-%m-%d %H:%M:%S} UTC, and this "
+            f"one was given before that, at {word.when:%Y-%m-%d %H:%M:%S}. Look at the mark, and approve again.",
+            invariant=7,
+        )
+
+
 def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeLimits, *, until: datetime) -> None:
     """Raise `Refused` for a brake that has tripped and isn't released, `WrongUsage` for one released that hasn't.
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from lakegc_assets.approved_set import their_files
 from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
-from lakegc_assets.their_marks import as_record
+from lakegc_assets.their_marks import as_record, begun
 from spark_resources.approvals import (
     Approval,
     Standing,
@@ -122,7 +122,12 @@ def refuse_used(proposal: Proposal) -> None:
         raise Refused(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
     if state is MarkState.SUPERSEDED:
         raise Refused(f"{proposal.name} is superseded by a newer one. Approve that.", invariant=7)
-    if proposal.theirs is not None and (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
+    if proposal.theirs is None:
+        return
+    sweep = begun(proposal.target, proposal.record.mark_id)
+    if sweep is not None and sweep.record.state in USED:
+        raise Refused(f"the approval of {proposal.name} was used: it is {sweep.record.state}.", invariant=7)
+    if (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
         raise Refused(f"the approval of {proposal.name} was used: it was swept. Make a new mark.", invariant=7)
 
 

@@ -16,7 +16,7 @@ from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.metadata import described
 from lakegc_assets.sweeping.opening import SweepOptions, located, open_sweep
 from lakegc_assets.sweeping.sweep_report import sweep
-from lakegc_assets.sweeping.theirs import begun
+from lakegc_assets.their_marks import begun
 from spark_resources.approvals import Standing
 from spark_resources.errors import LakegcError, SweptWithFailures
 from spark_resources.model import MarkState

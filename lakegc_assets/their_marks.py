@@ -11,11 +11,25 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 
 from lakegc_assets.marking.run import Target
-from spark_resources.marks import MarkRecord, previous_mark
+from spark_resources.errors import NotThere
+from spark_resources.marks import Mark, MarkRecord, mark_folder, previous_mark
 from spark_resources.model import MarkState, Scope, is_candidate
 from spark_resources.reference import ReferenceMark
 
 FOLDERS = ("data/", "")  # what may be collected: all under data/, and what lies right at the root
+ROOT = "theirs/"  # in lakegc's folder of that id: the record of a sweep
+
+
+def root_of(mark_id: str) -> str:
+    return mark_folder(mark_id) + ROOT
+
+
+def begun(target: Target, mark_id: str) -> Mark | None:
+    """The record of a sweep of the reference's mark, where one was begun."""
+    try:
+        return Mark.open(target.place, mark_id, root=root_of(mark_id))
+    except NotThere:
+        return None
 
 
 def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:

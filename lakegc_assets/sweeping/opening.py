@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from lakegc_assets.approval import verify, verify_set, verify_theirs
 from lakegc_assets.marking.resource import MarksResource, probed, refuse_another_repository, said_to, who
 from lakegc_assets.marking.run import Target, find_target
+from lakegc_assets.objections import check_record
 from lakegc_assets.progress import Say
 from lakegc_assets.sweeping.run import SweepLimits, SweepRun, Theirs
-from lakegc_assets.sweeping.theirs import begin, begun
-from spark_resources.approvals import read_approval
+from lakegc_assets.sweeping.theirs import begin
+from lakegc_assets.their_marks import begun
+from spark_resources.approvals import Approval, read_approval
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lease import Lease
 from spark_resources.marks import Mark, MarkRecord, own_marks
@@ -36,10 +38,11 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     partition, target = located(marks, partition_key)
     say("verifying what was approved")
     if Mark.exists(target.place, partition.mark_id):
-        refuse_unapproved(target, Mark.open(target.place, partition.mark_id).record)
+        verified = Mark.open(target.place, partition.mark_id).record
+        refuse_unapproved(target, verified)
         lease = marks.hold(partition, target, marks.settings())
         mark, theirs = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
-        refuse_moved(mark.record)
+        refuse_moved(mark.record, verified)
     else:
         theirs = approved_theirs(target, partition)
         lease = marks.hold(partition, target, marks.settings())
@@ -74,19 +77,36 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` unless the mark is approved as it is; a sweep that was begun goes on though that has expired."""
+    place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
         refuse_another_repository(record, target)
+        refuse_begun_without_word(record, approval)
         verify_set(target, record)
         return
-    place = target.place
-    verify(target, record, read_approval(place, record.mark_id), now=place.store().now())
+    verify(target, record, approval, now=place.store().now())
 
 
-def refuse_moved(record: MarkRecord) -> None:
-    """Raise `Refused` where an approval was taken back, or used by another sweep, before the lease was taken."""
+def refuse_begun_without_word(record: MarkRecord, approval: Approval | None) -> None:
+    """Raise `Refused` where a record says that a sweep was begun, and no approval of this very set led to it."""
+    if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} says that it is {record.state}, and the approval that a "
+            "sweep begins with isn't there, or is for another set: the mark was altered. Make a new mark.",
+            invariant=7,
+        )
+
+
+def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
+    """Raise `Refused` where an approval was taken back, or a record altered, before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
+            invariant=7,
+        )
+    check_record(record)
+    if record.digest != verified.digest:
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} was altered while its sweep began. Make a new mark.",
             invariant=7,
         )
 
@@ -114,6 +134,12 @@ def approved_theirs(target: Target, partition: Partition) -> Theirs:
         verify_theirs(target, theirs.found, theirs.approval, now=target.place.store().now())
     else:
         refuse_another_repository(mark.record, target)
+        if mark.record.digest != theirs.approval.digest:
+            raise Refused(
+                f"the sweep of mark {partition.mark_id} of {partition.repository} that was begun is of another set "
+                "than the approved one: what it wrote down was altered. Make a new mark.",
+                invariant=7,
+            )
     return theirs
 
 

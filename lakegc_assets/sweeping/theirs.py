@@ -16,13 +16,13 @@ from lakegc_assets.approved_set import check_keys, their_files
 from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from lakegc_assets.sweeping.run import SweepRun
-from lakegc_assets.their_marks import as_record
+from lakegc_assets.their_marks import as_record, begun, root_of
 from spark_resources.approvals import Approval, read_with_tag, write_approval
 from spark_resources.datasets import Batches, Place, arrow_to_spark, write_dataset
 from spark_resources.entries import id_tasks
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, Refused
 from spark_resources.executors import errors_from_executors, on_executor
-from spark_resources.marks import Mark, StepRecord, mark_folder
+from spark_resources.marks import Mark, StepRecord
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, MarkState
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import NOT_RECORDED, REFERENCE_OBJECTS, addresses_in, read_listed
@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LINK_TOKEN = timedelta(hours=24)
-ROOT = "theirs/"
-
-
-def root_of(mark_id: str) -> str:
-    return mark_folder(mark_id) + ROOT
-
-
-def begun(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of the reference's mark, where one was begun."""
-    try:
-        return Mark.open(target.place, mark_id, root=root_of(mark_id))
-    except NotThere:
-        return None
 
 
 def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:

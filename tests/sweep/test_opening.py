@@ -1,4 +1,4 @@
-"""What may begin a sweep, or go on with one: the word of a person for this very set, and nothing that merely says so."""
+"""What may begin a sweep, or go on with one: a person's word for this very set, and nothing that merely says so."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_approval_is_taken_back_from_a_sweep_at_work(lake: Lake) -> None:
 
 
 def test_an_old_word_renews_an_approval_that_has_ended(lake: Lake) -> None:
-    """An approval that has expired is renewed by a newer word only, never by a record of the one that it was given by."""
+    """An approval that has expired is renewed by a newer word only, never by what it was given by itself."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(minutes=1))
     late = given.until + timedelta(minutes=1)
