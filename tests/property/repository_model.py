@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,7 +41,24 @@ Operation = Callable[["RepositoryModel", int, int, int], None]
 OPERATIONS: dict[str, Operation] = {}
 ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rules, and not a clock that jumps
 MEANWHILE = ("move",) * 6 + ("commit",) * 4 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
-OFTEN = ("upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules")
+OFTEN = (
+    "upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules",
+    "create_tag", "add_hold", "add_hold",
+)  # fmt: skip
+LEGAL = {"legal": "hold"}
+HOLDS = (
+    oracle.H("path", "a/*"), oracle.H("history", "t?"), oracle.H("branch", "e*", days=20), oracle.H("prefix", ""),
+    oracle.H("metadata", "ho*", key="legal"), oracle.H("tag", "*"), oracle.H("branch", "main", days=9),
+    oracle.H("tag", "t0"),
+)  # fmt: skip
+_AS_WRITTEN = {
+    "tag": 'tags: "{0.pattern}"',
+    "history": 'tags: "{0.pattern}", history: true',
+    "metadata": 'commits: {{{0.key}: "{0.pattern}"}}',
+    "branch": 'branches: "{0.pattern}", days: {0.days}',
+    "path": 'paths: "{0.pattern}"',
+    "prefix": 'prefix: "{0.pattern}"',
+}
 
 
 class Seen(NamedTuple):
@@ -88,6 +105,9 @@ class RepositoryModel:
         self.trees: dict[str, View] = {}
         self.heads: dict[str, str] = {}
         self.views: dict[str, View] = {}
+        self.tags: dict[str, str] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.holds: dict[str, oracle.H] = {}
         self.refused = 0
         (first,) = self.repository.commits()
         self._note(first, {})
@@ -152,7 +172,8 @@ class RepositoryModel:
     def commit(self, a: int, b: int, c: int) -> None:
         branch = self.branch(a)
         ago = timedelta(days=DAYS_AGO[b % len(DAYS_AGO)]) + _OFF_THE_DAY
-        made = self.repository.commit(branch, f"{b}", date=self.sandbox.now() - ago)
+        metadata = LEGAL if (a + c) % 4 == 3 else {}
+        made = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
         before, view = self.trees[self.heads[branch]], self.views[branch]
         # the same content at another address is no change: the commit keeps the older address
         tree = {path: before[path] if _same(before.get(path), now) else now for path, now in view.items()}
@@ -211,11 +232,14 @@ class RepositoryModel:
 
     @operation
     def create_tag(self, a: int, b: int, c: int) -> None:
-        self.repository.create_tag(f"t{a % 2}", self.branch(b))
+        source = self.commit_id(b) if c % 2 else self.heads[self.branch(b)]
+        self.repository.create_tag(f"t{a % 2}", source)
+        self.tags[f"t{a % 2}"] = source
 
     @operation
     def delete_tag(self, a: int, b: int, c: int) -> None:
         self.repository.delete_tag(f"t{a % 2}")
+        del self.tags[f"t{a % 2}"]
 
     @operation
     def copy(self, a: int, b: int, c: int) -> None:
@@ -296,6 +320,32 @@ class RepositoryModel:
             self.rules = default_days, dict(branch_days)
 
     @between_marks
+    def add_hold(self, a: int, b: int, c: int) -> None:
+        """One of at most two, for ever or for some hours."""
+        hold = HOLDS[b % len(HOLDS)]
+        if hold.kind == "prefix":
+            folders = sorted({key.rpartition("/")[0] + "/" for key in self.stored() if key.startswith("data/")})
+            hold = hold._replace(pattern=folders[c % len(folders)] if folders else "data/none/")
+        if c % 2:
+            now = micros(self.sandbox.now())
+            hold = hold._replace(until=now - now % oracle.SECOND + 12 * (1 + a) * 3600 * oracle.SECOND)
+        self.holds[f"h{a % 2}"] = hold
+        self._write_holds()
+
+    @between_marks
+    def drop_hold(self, a: int, b: int, c: int) -> None:
+        self.holds.pop(f"h{a % 2}", None)
+        self._write_holds()
+
+    @between_marks
+    def let_a_hold_run_out(self, a: int, b: int, c: int) -> None:
+        """It stays in the file, and counts no more."""
+        ends = sorted(hold.until for hold in self.holds.values() if hold.until < oracle.FOR_EVER)
+        left = [end for end in ends if end > micros(self.sandbox.now())]
+        if left:
+            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=left[0]))
+
+    @between_marks
     def let_time_pass(self, a: int, b: int, c: int) -> None:
         self.sandbox.set_clock(self.sandbox.now() + timedelta(hours=12 * (1 + a % 8)))
 
@@ -303,6 +353,7 @@ class RepositoryModel:
 
     def _note(self, commit: Commit, tree: View) -> None:
         self.commits[commit.id] = oracle.C(tuple(commit.parents), micros(commit.created))
+        self.metadata[commit.id] = dict(commit.metadata)
         self.trees[commit.id] = dict(tree)
 
     def _at(self, branch: str, commit_id: str) -> None:
@@ -325,6 +376,12 @@ class RepositoryModel:
         now = self.sandbox.now().timestamp()
         os.utime(file, (now, now))
         return file
+
+    def _write_holds(self) -> None:
+        file = self.folder / "_lakefs/retention/gc/lakegc/holds.yaml"
+        lines = [f"  - {{id: {name}, owner: a, reason: b, {_written(hold)}}}" for name, hold in self.holds.items()]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(["holds:", *lines]) if lines else "holds: []")
 
     def _stage(self, branch: str, path: str, location: str, data: bytes) -> None:
         checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -357,8 +414,41 @@ class RepositoryModel:
         return oracle.retained(oracle.claims(self.commits, self.heads, default_days, branch_days), micros(now))
 
     def live(self, now: datetime) -> set[str]:
-        """Every key that a reader of a branch is served, that a retained commit reaches, or that is staged."""
-        found = (oracle.inside(each.kind, each.address, self.spellings) for each in self._live_entries(now))
+        """Every key that a reader of a branch is served, a retained commit reaches, that is staged, or that is held."""
+        return self._keys(self._live_entries(now)) | self.held(now)
+
+    def held(self, now: datetime) -> set[str]:
+        """Every key that a hold names, whoever else does."""
+        found: set[str] = set()
+        for hold in self.holds.values():
+            if hold.until <= micros(now) - micros(now) % oracle.SECOND:
+                continue
+            if hold.kind == "prefix":
+                found |= {key for key in self.stored() if key.startswith(hold.pattern)}
+            elif hold.kind == "path":
+                at_paths = (tree.items() for tree in self.trees.values())
+                found |= self._keys(one for tree in at_paths for path, one in tree if oracle.like(hold.pattern, path))
+            else:
+                found |= self._keys(one for commit in self._named_by(hold, now) for one in self.trees[commit].values())
+        return found
+
+    def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
+        if hold.kind == "branch" and self.rules is None:
+            return set()
+        default_days, branch_days = self.rules or (0, {})
+        return oracle.commits_of_hold(
+            hold,
+            self.commits,
+            heads=self.heads,
+            tags=self.tags,
+            metadata=self.metadata,
+            branch_days=branch_days,
+            default_days=default_days,
+            now=micros(now),
+        )
+
+    def _keys(self, entries: Iterable[Seen]) -> set[str]:
+        found = (oracle.inside(each.kind, each.address, self.spellings) for each in entries)
         return {key for key in found if key is not None}
 
     def _live_entries(self, now: datetime) -> Iterator[Seen]:
@@ -375,8 +465,10 @@ class RepositoryModel:
             for name in names
         }
 
-    def garbage(self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta) -> set[str]:
-        """What the oracle lets go at a moment.
+    def garbage(
+        self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, held: bool = True
+    ) -> set[str]:
+        """What the oracle lets go at a moment, with or without what holds keep.
 
         The size of an object keeps it only where a question about it has no clear answer; on a quiet server each has
         one, so nothing is allowed for equal sizes. A time in a listing may be up to a grain before the true one.
@@ -387,6 +479,7 @@ class RepositoryModel:
                 committed=[(each.kind, each.address) for each in self._live_entries(now)],
                 uncommitted=(),
                 served=(),
+                held=self.held(now) if held else (),
                 spellings=self.spellings,
                 cutoff=micros(now - min_age),
                 grain=grain // timedelta(microseconds=1),
@@ -394,6 +487,13 @@ class RepositoryModel:
             )
         except oracle.Stop as stop:
             raise AssertionError(f"the model lost its own objects: {stop}") from stop
+
+
+def _written(hold: oracle.H) -> str:
+    said = _AS_WRITTEN[hold.kind].format(hold)
+    if hold.until == oracle.FOR_EVER:
+        return said
+    return f"{said}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _same(one: Seen | None, other: Seen | None) -> bool:

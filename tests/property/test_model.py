@@ -41,6 +41,8 @@ MOMENTS = 60  # about as many answers and sentences as a mark has
 SOON = timedelta(seconds=3)
 COUNTED: Counter[str] = Counter()
 
+HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  # right before a mark
+
 numbers = st.integers(0, 7)
 writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
 
@@ -114,10 +116,12 @@ class LivingRepository(RuleBasedStateMachine):
         COUNTED["refused"] += self.model.refused - before
 
     @precondition(lambda self: self.due)
-    @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]))
-    def mark(self, min_age_days: int) -> None:
+    @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]), before=st.sampled_from(HOLDS_BEFORE), a=numbers, b=numbers)
+    def mark(self, min_age_days: int, before: str, a: int, b: int) -> None:
         """All that is garbage is expired, and nothing else; between the moments before and after the mark."""
         self._step("mark")
+        if before:
+            self.model.do(before, a, b, a)
         min_age = timedelta(days=min_age_days)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         self.model.check_books()
@@ -126,6 +130,8 @@ class LivingRepository(RuleBasedStateMachine):
         surely = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1))
         at_most = self.model.garbage(stored, self.sandbox.now(), min_age, timedelta(0))
         COUNTED["expired"] += len(expired)
+        unheld = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1), held=False)
+        COUNTED["kept by holds"] += len(unheld - surely)
         hold("garbage that stays", surely - expired)
         hold("live and expired", expired - at_most)
 
@@ -194,3 +200,4 @@ def test_what_is_live_is_never_expired_and_garbage_always(capsys: pytest.Capture
             print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
     assert COUNTED["steps"] >= STEPS
     assert COUNTED["marks"] >= STEPS // STEPS_A_MARK
+    assert COUNTED["kept by holds"]

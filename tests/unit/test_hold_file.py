@@ -236,3 +236,12 @@ def test_what_was_added_is_read_as_something_else(several: list[Hold], data: st.
 def test_what_a_pattern_begins_with_is_misread() -> None:
     """The literal beginning of a pattern ends at its first special character."""
     assert [literal_prefix(one) for one in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
+
+
+def test_a_commit_with_another_value_is_held() -> None:
+    """Metadata is held by key and value: neither alone will do, and case counts."""
+    hold = CommitHold(id="legal", commits={"legal": "hol?"}, **WHOSE)
+
+    assert hold.matches({"legal": "hold", "who": "ada"})
+    for other in ({}, {"legal": "no"}, {"Legal": "hold"}, {"legal": "Hold"}, {"who": "hold"}):
+        assert not hold.matches(other)
