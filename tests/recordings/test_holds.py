@@ -1,0 +1,82 @@
+"""Holding the tags of recorded repositories: exactly what their commits hold stays, with and without their history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_resources.holds import HOLDS_KEY
+from spark_resources.sstable import read_commits, read_entries, read_ranges
+from tests import oracle
+from tests.marking import NO_MINIMUM_AGE, marked
+from tests.recordings.folders import recordings
+from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_s3
+from tests.servers import SeaweedFS
+
+KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that would go but for their tags, and with history
+
+
+def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:
+    """All commits in the oracle's terms, and the metarange of each."""
+    dump = recording.api("refs_dump")["body"]["commits_meta_range_id"]
+    table = lambda table_id: recording.recorded_bytes(f"_lakefs/{table_id}")  # noqa: E731
+    refs = read_ranges(table(dump), name=dump, entity="commit")
+    commits = [commit for ref in refs for commit in read_commits(table(ref.id), name=ref.id)]
+    return {one.id: oracle.C(one.parents, 0, one.version) for one in commits}, {
+        one.id: one.metarange_id for one in commits
+    }
+
+
+def keys_of(recording: Recording, metarange_id: str) -> Iterator[str]:
+    """What a commit holds, as keys of the namespace."""
+    parts = read_ranges(recording.recorded_bytes(f"_lakefs/{metarange_id}"), name=metarange_id) if metarange_id else []
+    for part in parts:
+        batch = read_entries(recording.recorded_bytes(f"_lakefs/{part.id}"), name=part.id)
+        for address, kind in zip(batch["address"].to_pylist(), batch["address_type"].to_pylist(), strict=True):
+            key = oracle.inside(kind, address, [recording.namespace.uri])
+            if key is not None:
+                yield key
+
+
+def held_keys(recording: Recording, *, history: bool) -> set[str]:
+    commits, metaranges = graph(recording)
+    tags = {each["id"]: each["commit_id"] for each in recording.api("tags")["body"]["results"]}
+    hold = oracle.H("history" if history else "tag", "t*")
+    named = oracle.commits_of_hold(
+        hold, commits, heads={}, tags=tags, metadata={}, branch_days={}, default_days=0, now=0
+    )
+    return {key for commit in named for key in keys_of(recording, metaranges[commit])}
+
+
+@pytest.mark.parametrize("history", [False, True], ids=["tagged", "with-history"])
+@pytest.mark.parametrize(
+    "recording", [each for each in recordings() if each.name in KEPT], ids=lambda recording: str(recording.name)
+)
+def test_a_held_tag_keeps_less_or_more_than_its_commits(
+    recording: Recording, history: bool, seaweedfs: SeaweedFS
+) -> None:
+    """What tagged commits hold is left out of the expired set, and nothing else is."""
+    upload_to_s3(recording, seaweedfs.client())
+    text = f'holds: [{{id: tagged, tags: "t*", history: {str(history).lower()}, owner: ada, reason: because}}]'
+    key = f"{recording.namespace.path}/{HOLDS_KEY}"
+    seaweedfs.client().put_object(Bucket=recording.namespace.bucket, Key=key, Body=text.encode())
+    try:
+        with replaying(recording) as endpoint:
+            settings = {
+                "endpoint_url": endpoint,
+                "access_key_id": ACCESS_KEY_ID,
+                "secret_access_key": SECRET_ACCESS_KEY,
+                "s3_endpoint_url": seaweedfs.endpoint_url,
+                "s3_access_key_id": seaweedfs.access_key,
+                "s3_secret_access_key": seaweedfs.secret_key,
+                "s3_region": "us-east-1",
+                "max_clock_skew": "5000w",  # the recorded server's clock stands still
+            }
+            mark = marked(settings, recording.repository, f"held-{history}".lower(), NO_MINIMUM_AGE)
+    finally:
+        seaweedfs.client().delete_object(Bucket=recording.namespace.bucket, Key=key)
+
+    kept = recording.expired() & held_keys(recording, history=history)
+    assert mark.expired == recording.expired() - kept
+    assert mark.facts("expired_set")["held_objects"] == len(kept) == KEPT[recording.name][history]
