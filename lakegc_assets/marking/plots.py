@@ -1,14 +1,12 @@
-"""Pictures of an expired set for Dagster's UI, which shows images in Markdown where their bytes are in the text."""
+"""Plots of an expired set for Dagster's UI."""
 
 from __future__ import annotations
 
-import base64
-import io
 import textwrap
-import warnings
 from collections.abc import Mapping
 
 from lakegc_assets.marking.totals import EVERYTHING_ELSE, Sum, Totals, in_words
+from lakegc_assets.pictures import in_markdown, new_figure
 from lakegc_assets.words import harmless, size
 
 BARS = 12
@@ -36,9 +34,7 @@ def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
 
 def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
     """Horizontal bars as a PNG in a line of Markdown. Names are drawn as they are: a $ begins no formula."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.9 + 0.34 * len(shown)), layout="constrained", dpi=100)
+    figure = new_figure(8, 0.9 + 0.34 * len(shown))
     axes = figure.subplots()
     drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")
     axes.bar_label(drawn, [f"{size(one.bytes)} in {one.objects:,}" for _, one in shown], padding=4, fontsize=8)
@@ -49,8 +45,4 @@ def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
     axes.margins(x=0.3)
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right", "bottom"]].set_visible(False)
-    picture = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks: they are drawn as boxes
-        figure.savefig(picture, format="png")
-    return f"![{title}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
+    return in_markdown(figure, title)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter
 from typing import Any
 
@@ -11,6 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.pictures import in_markdown, new_figure
 from lakegc_assets.sweeping.report import Report
 from spark_resources.datasets import Place, open_dataset, read_file
 from spark_resources.model import RECEIPTS, Outcome
@@ -66,19 +65,15 @@ def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[f
 
 def plot(times: Counter[float]) -> str:
     """Objects settled a second, over the time of the sweep, as a PNG in a line of Markdown."""
-    from matplotlib.figure import Figure
-
     first, last = min(times), max(times)
     width = max(1.0, (last - first + 1) / BINS)
     bars: Counter[int] = Counter()
     for moment, count in times.items():
         bars[int((moment - first) / width)] += count
-    figure = Figure(figsize=(8, 2.4), layout="constrained", dpi=100)
+    figure = new_figure(8, 2.4)
     axes = figure.subplots()
     axes.bar([each * width for each in bars], [count / width for count in bars.values()], width=width, align="edge")
     axes.set_xlabel("seconds since the first object", fontsize=8)
     axes.set_title("Objects settled a second", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return f"![objects a second](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
+    return in_markdown(figure, "Objects settled a second")

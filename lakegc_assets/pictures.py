@@ -1,0 +1,33 @@
+"""Pictures for Dagster's UI, which shows images in Markdown where their bytes are in the text."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches of 100 pixels. What matplotlib keeps for itself goes into lakegc's cache folder."""
+    os.environ.setdefault(
+        "MPLCONFIGDIR", str(platformdirs.user_cache_path("lakegc", ensure_exists=True) / "matplotlib")
+    )
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", dpi=100)
+
+
+def in_markdown(figure: Figure, title: str) -> str:
+    """The figure as a PNG in a line of Markdown."""
+    picture = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks: they are drawn as boxes
+        figure.savefig(picture, format="png")
+    return f"![{title}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"
