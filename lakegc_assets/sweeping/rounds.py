@@ -120,7 +120,8 @@ def round_of(
         round=number,
         lease_token=run.lease.token,
         proof_until=until,
-        cutoff=run.mark.record.cutoff,
+        # a whole-second time may truly be almost a second later (invariant 6)
+        cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution,
         mark_id=run.mark.record.mark_id,
         action=action,
         most=None if run.limits.rate is None else run.limits.rate / tasks,

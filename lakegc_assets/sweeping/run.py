@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from lakegc_assets.approved_set import check_keys
 from lakegc_assets.marking.run import Limits, Target
 from lakegc_assets.progress import Say
 from spark_resources.approvals import Approval
-from spark_resources.datasets import Dataset, Place, read_dataset
+from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, read_dataset
 from spark_resources.deleting.receipts import Receipts
+from spark_resources.entries import id_tasks
+from spark_resources.executors import on_executor
 from spark_resources.lakefs import LakeFS
 from spark_resources.lease import Lease
 from spark_resources.marks import Mark, mark_folder
-from spark_resources.model import EXPIRED_OBJECTS, Partition
+from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
 from spark_resources.reference import ReferenceMark
-from spark_resources.reference_sets import REFERENCE_OBJECTS
+from spark_resources.reference_sets import REFERENCE_OBJECTS, addresses_in, read_listed
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 PROOF_AGE = timedelta(minutes=30)
@@ -94,9 +98,31 @@ class SweepRun:
         return 1 + max((int(name.rstrip("/").rpartition("/")[2]) for name in names), default=0)
 
     def approved(self) -> DataFrame:
-        """What was approved: address, size, modified, checksum and slice, as far as the mark knows them."""
-        schema = EXPIRED_OBJECTS if self.theirs is None else REFERENCE_OBJECTS
-        return self.read(self.mark.dataset("expired_set"), schema)
+        """What was approved: address, size, modified, checksum and slice, as far as the mark knows them.
+
+        Of a mark of the reference's a sweep wrote down itself what the store holds; its addresses stay the approved.
+        """
+        dataset = self.mark.dataset("expired_set")
+        if self.theirs is None:
+            return self.read(dataset, EXPIRED_OBJECTS)
+        return self.read(dataset, REFERENCE_OBJECTS).join(self.their_addresses(self.theirs), "address", "left_semi")
+
+    def their_addresses(self, theirs: Theirs) -> DataFrame:
+        """The addresses of the reference's files, read by the executors, each once.
+
+        Raises `Refused` for what may never go.
+        """
+        place, local = self.place, self.target.blockstore == "local"
+
+        def read(batches: Batches) -> Batches:
+            for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+                where = f"{place.store().where}/{key}"
+                addresses = addresses_in(read_listed(place, key), where)
+                check_keys(addresses, where, local_adapter=local)
+                yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
+
+        keys = id_tasks(self.spark(), "key", list(theirs.found.files), batch=1)
+        return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)

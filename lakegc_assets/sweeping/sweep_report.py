@@ -31,7 +31,7 @@ def sweep(run: SweepRun) -> Report:
     check_rights(run)
     began: datetime = run.store.now()
     if run.theirs is not None:
-        list_today(run, run.theirs.found, run.theirs.approval)
+        list_today(run, run.theirs)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)

@@ -10,22 +10,19 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from lakegc_assets.approved_set import check_keys, their_files
+from lakegc_assets.approved_set import their_files
 from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
-from lakegc_assets.sweeping.run import SweepRun
+from lakegc_assets.sweeping.run import SweepRun, Theirs
 from lakegc_assets.their_marks import as_record, begun, root_of
 from spark_resources.approvals import Approval, read_with_tag, write_approval
-from spark_resources.datasets import Batches, Place, arrow_to_spark, write_dataset
-from spark_resources.entries import id_tasks
+from spark_resources.datasets import Place, arrow_to_spark, write_dataset
 from spark_resources.errors import DamagedData, Refused
-from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.executors import errors_from_executors
 from spark_resources.marks import Mark, StepRecord
-from spark_resources.model import ADDRESSES, STORED_OBJECTS, MarkState
+from spark_resources.model import STORED_OBJECTS, MarkState
 from spark_resources.reference import ReferenceMark
-from spark_resources.reference_sets import NOT_RECORDED, REFERENCE_OBJECTS, addresses_in, read_listed
+from spark_resources.reference_sets import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
@@ -76,42 +73,29 @@ def begin(target: Target, theirs: ReferenceMark, approval: Approval) -> Mark:
     return Mark.begin(target.place, record, root=root_of(theirs.mark_id))
 
 
-def list_today(run: SweepRun, theirs: ReferenceMark, approval: Approval) -> None:
+def list_today(run: SweepRun, theirs: Theirs) -> None:
     """Finish the record: list the namespace, and write the mark's addresses with what the store holds of each."""
     mark = run.mark
+    if mark.record.state is MarkState.FAILED:  # an earlier try to list it
+        mark.move_to(MarkState.MARKING, failure=None)
     if mark.record.finished is None:
-        write_listed(run, theirs, approval)
+        write_listed(run, theirs)
     if mark.record.state is MarkState.MARKED:
-        mark.move_to(MarkState.APPROVED, approval=approval.sha256)
+        mark.move_to(MarkState.APPROVED, approval=theirs.approval.sha256)
 
 
-def write_listed(run: SweepRun, theirs: ReferenceMark, approval: Approval) -> None:
+def write_listed(run: SweepRun, theirs: Theirs) -> None:
     mark, store = run.mark, run.store
     inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.say)
     namespace_slices.list_namespace(inner)
     started = store.now()
     with errors_from_executors():
-        rows = with_what_is_there(run, their_addresses(run, theirs))
+        rows = with_what_is_there(run, run.their_addresses(theirs))
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
     notes.wrote(dataset)
     mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
-    mark.move_to(MarkState.MARKED, finished=store.now(), digest=approval.digest)
-
-
-def their_addresses(run: SweepRun, theirs: ReferenceMark) -> DataFrame:
-    """The addresses of their files, read by the executors, each once. Raises `Refused` for what may never go."""
-    place, local = run.place, run.target.blockstore == "local"
-
-    def read(batches: Batches) -> Batches:
-        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
-            where = f"{place.store().where}/{key}"
-            addresses = addresses_in(read_listed(place, key), where)
-            check_keys(addresses, where, local_adapter=local)
-            yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
-
-    keys = id_tasks(run.spark(), "key", list(theirs.files), batch=1)
-    return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
+    mark.move_to(MarkState.MARKED, finished=store.now(), digest=theirs.approval.digest)
 
 
 def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
@@ -119,7 +103,8 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     types = arrow_to_spark(REFERENCE_OBJECTS)
-    listed = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS).drop("modified")
+    listing = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS)
+    listed = listing.drop("modified").dropDuplicates(["address"])  # a page that came twice is no second object
     found = {
         "slice": F.coalesce("slice", F.regexp_extract("address", r"^(data/[^/]+/|data/|)", 1)),
         "reason": F.lit(NOT_RECORDED),

@@ -35,7 +35,7 @@ from spark_resources.stores.base import Deletion, Store
 PENDING = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # null where a mark doesn't know what it marked
+        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
         pa.field("modified", RECEIPTS.field("at").type),
         pa.field("checksum", pa.string()),
         pa.field("slice", pa.string(), nullable=False),
@@ -265,7 +265,10 @@ class Judged:
 
 
 def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime) -> pa.ChunkedArray:
-    """Whether what is there isn't what was marked. Times are compared to the second: stores tell them unequally."""
+    """Whether what is there isn't what was marked; of keys that are there.
+
+    Times are compared to the second: stores tell them unequally.
+    """
 
     def differs(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.fill_null(pc.not_equal(marked, found), False)
@@ -275,7 +278,8 @@ def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime)
     unknown = pc.is_null(chunk["modified"])
     young = pc.and_(unknown, pc.greater(now["modified"], pa.scalar(cutoff, RECEIPTS.field("at").type)))
     either = pc.or_(differs(chunk["size"], now["size"]), differs(chunk["checksum"], now["checksum"]))
-    return pc.fill_null(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), False)
+    appeared = pc.is_null(chunk["size"])  # nothing was there when it was listed
+    return pc.or_(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), appeared)
 
 
 def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:

@@ -1,0 +1,120 @@
+"""What is done with a key by what is there now: every key in exactly one way, and nothing that changed is garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_resources.deleting.fresh import FOUND
+from spark_resources.deleting.task import PENDING, Judged
+from spark_resources.model import Outcome
+
+MARKED = datetime(2026, 11, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+CUTOFF = MARKED + timedelta(days=1)
+SECOND = timedelta(seconds=1)
+
+
+def pending(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
+    known = {"size": 5, "modified": MARKED, "checksum": "abc", "slice": "data/s/", "intended": False}
+    return {"address": address, **known, **changes}
+
+
+def there(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
+    return {"address": address, "size": 5, "modified": MARKED, "checksum": "abc", **changes}
+
+
+def judged(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> Judged:
+    return Judged.of(
+        pa.Table.from_pylist(list(rows), schema=PENDING), pa.Table.from_pylist(list(found), schema=FOUND), CUTOFF
+    )
+
+
+def addresses(table: pa.Table) -> list[str]:
+    found: list[str] = table["address"].to_pylist()
+    return found
+
+
+objects = st.fixed_dictionaries(
+    {
+        "size": st.none() | st.integers(0, 2),
+        "modified": st.none() | st.sampled_from([MARKED, MARKED + SECOND, CUTOFF + SECOND]),
+        "checksum": st.none() | st.sampled_from(["abc", "def"]),
+        "intended": st.booleans(),
+    }
+)
+found_objects = st.none() | st.fixed_dictionaries(
+    {
+        "size": st.integers(0, 2),
+        "modified": st.sampled_from([MARKED, MARKED + SECOND, CUTOFF + SECOND]),
+        "checksum": st.none() | st.sampled_from(["abc", "def"]),
+    }
+)
+
+
+@given(st.lists(st.tuples(objects, found_objects), max_size=12))
+def test_a_key_is_lost_or_taken_twice(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+    """Each key of a chunk is garbage, changed, gone or cut off, and in one of these only; sizes are known of all."""
+    rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs)]
+    found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
+    result = judged(rows, found)
+    parts = (result.garbage, result.changed, result.gone, result.cut_off)
+    present = {row["address"] for row in found}
+
+    assert sorted(key for part in parts for key in addresses(part)) == [row["address"] for row in rows]
+    assert {*addresses(result.garbage), *addresses(result.changed)} == present
+    assert {row["address"] for row in rows if row["intended"]} - present == set(addresses(result.cut_off))
+    assert all(part["size"].null_count == 0 for part in parts)
+    assert len(result.receipts(CUTOFF)) == len(result.changed) + len(result.gone)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        there(size=6),
+        there(checksum="def"),
+        there(modified=MARKED + SECOND),
+        there(modified=MARKED - SECOND),
+    ],
+    ids=["size", "checksum", "later", "earlier"],
+)
+def test_another_object_is_garbage(now: dict[str, Any]) -> None:
+    """An object of another size, checksum or second is left alone, and booked as changed."""
+    result = judged([pending()], [now])
+
+    assert (len(result.garbage), addresses(result.changed)) == (0, ["data/s/a"])
+    assert result.receipts(CUTOFF)["outcome"].to_pylist() == [Outcome.CHANGED.value]
+
+
+@pytest.mark.parametrize(
+    ("marked", "now"),
+    [
+        (pending(), there(modified=MARKED.replace(microsecond=0))),
+        (pending(checksum=None), there()),
+        (pending(), there(checksum=None)),
+        (pending(modified=None), there(modified=CUTOFF)),
+    ],
+    ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
+)
+def test_an_unchanged_object_is_left(marked: dict[str, Any], now: dict[str, Any]) -> None:
+    """What one of both doesn't tell is no difference, nor are parts of a second, which not every request tells."""
+    assert addresses(judged([marked], [now]).garbage) == ["data/s/a"]
+
+
+def test_a_young_object_of_a_mark_without_times_is_garbage() -> None:
+    """Where a mark doesn't say what it marked, what is modified after its cutoff is another object."""
+    result = judged([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
+
+    assert addresses(result.changed) == ["data/s/a"]
+
+
+def test_what_appeared_since_it_was_listed_is_garbage() -> None:
+    """A key at which nothing was listed was proved without knowing its size: what is there by now is left alone."""
+    result = judged([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
+
+    assert addresses(result.changed) == ["data/s/a"]
