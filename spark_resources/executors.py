@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from spark_resources.errors import LakegcError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 _MARK = re.compile(r"lakegc-error\[([A-Za-z0-9+/=]+)\]")
 
@@ -33,6 +35,25 @@ def on_executor(
             raise RuntimeError(f"lakegc-error[{packed}]") from None
 
     return wrapped
+
+
+def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
+    """Whether no task is at work, waiting so long for the last: those of a failed job aren't stopped with it.
+
+    False where a session doesn't tell.
+    """
+    give_up = time.monotonic() + limit_s
+    try:
+        executors = spark.sparkContext._jsc.sc().statusStore().executorList
+        while True:
+            found = executors(False)
+            if not any(found.apply(number).activeTasks() for number in range(found.size())):
+                return True
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.1)
+    except Exception:  # whatever it is, nobody knows
+        return False
 
 
 @contextmanager

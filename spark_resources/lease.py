@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -60,6 +61,7 @@ class Lease:
         self._valid_until, self._clock = valid_until, clock
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._lost: str | None = None
+        self._linger = timedelta(0)
         self._thread = threading.Thread(target=self._keep, name="lakegc-lease", daemon=True)
         self._thread.start()
 
@@ -97,6 +99,22 @@ class Lease:
                 ) from error
             self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
 
+    @contextmanager
+    def watched(self, request: timedelta, at_rest: Callable[[], bool]) -> Iterator[None]:
+        """Around work of other processes that watch this lease, whose requests may take so long.
+
+        Where it doesn't end well and `at_rest` doesn't say that all of them have stopped, a release leaves the lease to
+        last until each has looked at it again, and what it sent before has ended.
+        """
+        self._linger = timedelta(seconds=WATCH_S) + request
+        try:
+            yield
+        except Exception:
+            if at_rest():
+                self._linger = timedelta(0)
+            raise
+        self._linger = timedelta(0)
+
     def release(self) -> None:
         """Give it back, so that the next run needn't wait. Never raises: an unreleased lease ends by itself."""
         self._stop.set()
@@ -104,9 +122,10 @@ class Lease:
         with self._lock:
             try:
                 # expired instead of deleted: between reading and deleting, another run could have taken it
-                gone = Holder(
-                    self._holder.who, self._holder.mark_id, self._holder.token, datetime.fromtimestamp(0, UTC)
-                )
+                until = datetime.fromtimestamp(0, UTC)
+                if self._linger:
+                    until = min(self._holder.until, self._store.now() + self._linger)
+                gone = Holder(self._holder.who, self._holder.mark_id, self._holder.token, until)
                 self._store.replace_if_unchanged(LEASE_KEY, gone.to_json(), self._tag)
             except LakegcError:
                 pass  # it ends by itself when its time is over

@@ -21,7 +21,7 @@ from spark_resources.datasets import Batches, Place, arrow_to_spark
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
 from spark_resources.errors import LakegcError
-from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.executors import errors_from_executors, on_executor, tasks_ended
 from spark_resources.model import RECEIPTS, Outcome
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def round_of(
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
-    with errors_from_executors(), telling(run, DOING[action], receipts, number, objects):
+    watched = run.lease.watched(orders.request_time, lambda: tasks_ended(spark))
+    with errors_from_executors(), watched, telling(run, DOING[action], receipts, number, objects):
         counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
     done.seconds = time.monotonic() - began
     for row in counts:
