@@ -132,7 +132,7 @@ def run(edits: tuple[Edit, ...]) -> str:
                 shutil.copy(source, copy)
         for edit in edits:
             plant(Path(copy, edit.file), edit)
-        command = [sys.executable, "-m", "pytest", "-x", "--timeout=0", "tests/property/test_model.py"]
+        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "--timeout=0", "tests/property/test_model.py"]
         variables = {"LAKEGC_MODEL_STEPS": "2000", **os.environ, "PYTHONPATH": copy}
         done = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr

@@ -1,8 +1,11 @@
 """Marks of a repository that lives: any operations in any order, and after each mark the sets are compared.
 
-LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of them a mark:
-`LAKEGC_MODEL_STEPS=20000 uv run pytest tests/property/test_model.py` is a long run. Up to 2,000 they are the same ones
-every time; longer runs differ each time, and make what fails small. LAKEGC_MODEL_SEED names a run to repeat.
+LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of them a mark; a long run is
+
+    LAKEGC_MODEL_STEPS=20000 uv run pytest -n 0 tests/property/test_model.py
+
+Up to 2,000 steps are the same ones every time; longer runs differ each time, and make what fails small. LAKEGC_MODEL_SEED
+names a run to repeat.
 """
 
 from __future__ import annotations
