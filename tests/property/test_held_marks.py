@@ -185,6 +185,8 @@ def test_a_range_that_only_a_hold_needs_is_missing(world: World) -> None:
     """What is held can't be told without its ranges: the mark stops, and names one."""
     world.hold(EVERY_KIND)
     place = target_of(world.sandbox.settings, "lake").place
+    if not Mark.exists(place, "every-kind"):
+        world.mark("every-kind")
     ranges = all_rows(place, Mark.open(place, "every-kind").dataset("committed_addresses", "held_ranges"), HELD_RANGES)
     held = next(row for row in ranges if row["hold"] == "with-history")
     file = world.lake.objects.file(f"_lakefs/{held['range_id']}")

@@ -4,8 +4,8 @@ LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of them a m
 
     LAKEGC_MODEL_STEPS=20000 uv run pytest -n 0 tests/property/test_model.py
 
-Up to 2,000 steps are the same ones every time; longer runs differ each time, and make what fails small. LAKEGC_MODEL_SEED
-names a run to repeat.
+Up to 2,000 steps are the same ones every time; longer runs differ each time, and make what fails small.
+LAKEGC_MODEL_SEED names a run to repeat.
 """
 
 from __future__ import annotations
