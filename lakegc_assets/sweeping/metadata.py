@@ -36,6 +36,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
         "requests": report.requests,
         "repeated": max(0, report.attempts - done),
         "proofs": len(report.proofs),
+        "deleting": report.deleting,
         "came_to_life_too_late": report.late_objects,
     }
     times, rows = looked_through(place, folder, report)

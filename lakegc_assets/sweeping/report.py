@@ -50,6 +50,7 @@ class Report:
     late: tuple[str, ...]
     late_objects: int
     dataset: Mapping[str, Any] = field(default_factory=dict)
+    deleting: str = ""
     format: int = REPORT_FORMAT
 
     @property
@@ -148,6 +149,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         proofs=tuple(proof.began for proof in tally.proofs),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
+        deleting=run.store.deleting().value,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )
     run.store.write(report_key(record.mark_id), report.to_json())

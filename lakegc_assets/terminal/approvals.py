@@ -151,6 +151,7 @@ def show(proposal: Proposal, asked: Asked) -> None:
         ("would go", f"{counts['expired']:,} objects, {size(counts['expired_bytes'])}"),
         ("of", f"{counts['candidates']:,} objects, {size(counts['candidate_bytes'])}"),
         ("digest", proposal.digest),
+        ("deleting here", proposal.store.deleting().value),
         ("released", ", ".join(asked.releases) or "no brake"),
     )
     for name, value in rows:

@@ -68,6 +68,8 @@ def show_report(report: Report, *, as_json: bool) -> None:
         f"{len(report.proofs) + bool(done)} times.",
         markup=False,
     )
+    if done:
+        out.print(f"As to space: {report.deleting}.", markup=False, soft_wrap=True)
     if report.objects.get(Outcome.QUARANTINED.value):
         name = f"{report.repository} {report.mark_id}"
         out.print(f"Back again: lakegc undo {name}. Gone for good: lakegc purge {name}", markup=False)

@@ -42,6 +42,17 @@ class Page:
     unreadable_names: int = 0
 
 
+class Deleting(StrEnum):
+    """What a delete means in a store."""
+
+    FINAL = "a delete frees the space, and can't be undone"
+    HIDES = (
+        "this bucket keeps versions: a delete hides an object behind a delete marker, and frees its space only when "
+        "the bucket's lifecycle removes old versions"
+    )
+    UNKNOWN = "whether the bucket keeps versions of what is deleted may not be read with these credentials"
+
+
 class Deletion(StrEnum):
     DELETED = "deleted"  # the store says so; most stores say it of a key that wasn't there, too
     ALREADY_GONE = "already gone"  # only a store that can tell
@@ -138,6 +149,10 @@ class Store(Protocol):
 
     def etag_is_md5(self, key: str) -> bool:
         """Whether the store shows the object's checksum to be the MD5 of its content, for sure (invariant 2)."""
+        ...
+
+    def deleting(self) -> Deleting:
+        """What a delete means here, as the store says now."""
         ...
 
     def copy(self, source: str, target: str) -> None:

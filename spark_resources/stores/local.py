@@ -17,7 +17,16 @@ from typing import NoReturn
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deletion, Page, Quirks, StoredObject
+from spark_resources.stores.base import (
+    AlreadyThere,
+    Changed,
+    DeleteResult,
+    Deleting,
+    Deletion,
+    Page,
+    Quirks,
+    StoredObject,
+)
 from spark_resources.stores.local_files import Changes, NotAnObject, file_of
 from spark_resources.stores.local_tree import HIDDEN, descended, walk
 
@@ -70,6 +79,9 @@ class LocalStore:
 
     def etag_is_md5(self, key: str) -> bool:
         return False
+
+    def deleting(self) -> Deleting:
+        return Deleting.FINAL
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

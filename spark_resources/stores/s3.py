@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutErr
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Page, Quirks, StoredObject
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
 from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
@@ -185,6 +185,15 @@ class S3Store:
             and "SSECustomerAlgorithm" not in head
             and "SSEKMSKeyId" not in head
         )
+
+    def deleting(self) -> Deleting:
+        try:
+            with told(self.where, "ask for the versioning of"):
+                status = self._client.get_bucket_versioning(Bucket=self._bucket).get("Status")
+        except Unavailable:
+            return Deleting.UNKNOWN  # lookalikes don't all know this call
+        # where it is suspended, a delete still leaves a marker, over versions from before
+        return Deleting.FINAL if status is None else Deleting.HIDES
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
