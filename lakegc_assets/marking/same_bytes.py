@@ -50,7 +50,7 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset
     if count > run.limits.questions:
         beyond = mark.beyond_bound(asked, run.limits.questions).persist()
         unasked = asked.join(beyond, "size", "left_semi").transform(mark.unanswered)
-        datasets.append(write_dataset(unasked, run.place, folder + "unasked/", SERVED))
+        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)
         notes.facts["unasked"] = datasets[0].rows
         asked = asked.join(beyond, "size", "left_anti")

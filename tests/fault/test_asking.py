@@ -124,3 +124,17 @@ def test_a_mark_id_in_use_is_written_over(lakegc: Lakegc, lake: Lake) -> None:
 
     lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(2, "m1", "in use", "Choose another")
     assert lake.records() == before
+
+
+def test_a_bound_on_questions_ends_every_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """Beyond the bound on questions a mark is finished all the same, keeps what it didn't ask about, can be approved."""
+    lake.repository.put("main", "seven", b"7 bytes")
+    lake.repository.commit("main", "third")
+    settings = {**lake.settings, "max_questions": "0"}
+    made = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    [record] = lake.records()
+    approved = lakegc(settings, "approve", lake.name, "m1", "--by", "Ada", "--yes", "--digest", str(record.digest))
+
+    assert (made.code, approved.code) == (0, 0), made.err + approved.err
+    assert record.steps["expired_set"].facts["unasked"] == 1
+    assert record.counts["expired"] == 0
