@@ -127,7 +127,7 @@ def test_a_mark_id_in_use_is_written_over(lakegc: Lakegc, lake: Lake) -> None:
 
 
 def test_a_bound_on_questions_ends_every_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """Beyond the bound on questions a mark is finished all the same, keeps what it didn't ask about, can be approved."""
+    """Beyond the bound on questions a mark is finished, keeps what it didn't ask about, and can be approved."""
     lake.repository.put("main", "seven", b"7 bytes")
     lake.repository.commit("main", "third")
     settings = {**lake.settings, "max_questions": "0"}
