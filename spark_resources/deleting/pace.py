@@ -2,7 +2,8 @@
 
 Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and say so by turning requests away.
 The rate starts low, doubles with every batch that goes well, halves with every one that is turned away, and grows again
-in small steps, as TCP does. Time comes in and waiting goes out as numbers, so that nothing here sleeps.
+in small steps, as TCP does; and like TCP's it grows only while it is what keys wait for, so that it stays near what the
+store really did, and half of it is less. Time comes in and waiting goes out as numbers, so that nothing here sleeps.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ class Pace:
     def went_well(self, prefix: str) -> None:
         with self._lock:
             one = self._of(prefix)
+            if one.busy_until <= self.clock():
+                return
             one.rate = min(one.rate + STEP if one.pushed_back else one.rate * 2, UNBOUND)
 
     def turned_away(self, prefix: str) -> None:

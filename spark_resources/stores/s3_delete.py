@@ -55,8 +55,8 @@ def _delete_batch(client: S3Client, bucket: str, wholes: Sequence[str]) -> dict[
         return dict.fromkeys(wholes, _because(error))
     except BotoCoreError as error:
         return dict.fromkeys(wholes, _because(error))
-    answers: dict[str, _Answer] = {deleted["Key"]: _deleted for deleted in answer.get("Deleted", ())}
-    for failed in answer.get("Errors", ()):
+    answers: dict[str, _Answer] = {one["Key"]: _deleted for one in answer.get("Deleted", ()) if "Key" in one}
+    for failed in (one for one in answer.get("Errors", ()) if "Key" in one):
         answers[failed["Key"]] = _with(failed.get("Code", "unknown"), failed.get("Message", ""))
     silent = _with("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")
     return {whole: answers.get(whole, silent) for whole in wholes}

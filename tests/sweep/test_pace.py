@@ -1,0 +1,102 @@
+"""How fast keys are sent, on a clock that only moves when somebody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from spark_resources.deleting.pace import LEAST, START, STEP, Pace
+
+BATCH = 1000
+ONE = ("data/s/",)
+
+
+@dataclass
+class Clock:
+    seconds: float = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def sent(pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, answer_s: float = 0.0) -> float:
+    """The keys a second at which so many went, one batch after the other, each answered well after so many seconds."""
+    began, left, number = clock.seconds, keys, 0
+    while left:
+        batch = min(left, pace.batch(BATCH))
+        prefix = prefixes[number % len(prefixes)]
+        clock.seconds += pace.take(prefix, batch) + answer_s
+        pace.went_well(prefix)
+        left, number = left - batch, number + 1
+    return keys / (clock.seconds - began)
+
+
+@pytest.mark.parametrize("most", [3.0, 50.0, 700.0, 5_000.0])
+@pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
+def test_a_ceiling_is_broken_or_not_reached(most: float, prefixes: tuple[str, ...]) -> None:
+    """Over half a minute the rate is within a tenth of the ceiling, in one prefix or in several."""
+    clock = Clock()
+    rate = sent(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
+
+    assert 0.9 * most <= rate <= 1.1 * most
+
+
+def test_a_ceiling_is_jumped_over_by_the_first_batches() -> None:
+    """In no second go more keys than the ceiling allows and one batch."""
+    clock = Clock()
+    pace, times = Pace(clock, 100.0), []
+    for _ in range(60):
+        clock.seconds += pace.take("data/s/", pace.batch(BATCH))
+        pace.went_well("data/s/")
+        times.append(clock.seconds)
+
+    assert pace.batch(BATCH) == 50
+    assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in zip(times, times[2:], strict=False))
+
+
+def test_a_cold_store_gets_all_at_once() -> None:
+    """The first second of a sweep is held to the rate that it starts with; without trouble it doubles."""
+    clock = Clock()
+    pace = Pace(clock)
+
+    assert pace.rate("data/s/") == START
+    assert [pace.take("data/s/", BATCH) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    pace.went_well("data/s/")
+    assert pace.rate("data/s/") == 2 * START
+
+
+def test_a_busy_store_is_asked_as_fast_as_before() -> None:
+    """A batch that is turned away halves the rate of its prefix and of no other; the rate never ends at nothing."""
+    clock = Clock()
+    pace = Pace(clock)
+    pace.turned_away("data/s/")
+
+    assert (pace.rate("data/s/"), pace.rate("data/t/")) == (START / 2, START)
+    for _ in range(40):
+        pace.turned_away("data/s/")
+    assert pace.rate("data/s/") == LEAST
+
+
+def test_a_rate_that_was_halved_never_recovers_or_leaps_back() -> None:
+    """After a store said that it is too much, the rate grows again by small steps."""
+    clock = Clock()
+    pace = Pace(clock)
+    pace.turned_away("data/s/")
+    for _ in range(3):
+        pace.take("data/s/", BATCH)
+        pace.went_well("data/s/")
+
+    assert pace.rate("data/s/") == START / 2 + 3 * STEP
+
+
+def test_a_rate_grows_beyond_all_that_a_store_did() -> None:
+    """Batches whose answers are waited for longer than for their turn raise no rate: half of it would be no less."""
+    clock = Clock()
+    pace = Pace(clock)
+    bears = sent(pace, clock, 200 * BATCH, answer_s=0.2)
+
+    assert pace.rate("data/s/") <= 4 * bears
+    pace.turned_away("data/s/")
+    pace.turned_away("data/s/")
+    assert sent(pace, clock, 5 * BATCH) <= 1.5 * bears
