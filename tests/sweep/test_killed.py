@@ -1,0 +1,115 @@
+"""A sweep that is killed at any effect goes on where it was, and ends as if nothing had happened.
+
+LAKEGC_ALL_KILLS=1 tries every effect, before and after; otherwise it is those that leave most behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_resources.session import SparkResource
+from tests.marking import SharedSpark, environment
+from tests.servers import SeaweedFS
+from tests.sweep.alone import BUCKET, left, outcomes, run_alone, settle_alone
+from tests.sweep.store_proxy import Fault, StoreProxy, kind_of, store_proxy
+
+KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
+OTHERS = {f"data/s1/other-{number}" for number in range(5)}
+LIMIT_S = 120
+EFFECTS = [
+    (whom, kind, when)
+    for whom in ("driver", "worker")
+    for kind in ("intent", "delete", "receipt")
+    for when in ("before", "after")
+]
+MOST_LEFT = [("driver", "intent", "after"), ("driver", "delete", "after"), ("worker", "delete", "after")]
+BATCH = 20
+
+
+def sweep_in_this_process() -> None:
+    """What the process that is killed does."""
+    name, endpoint, access_key, secret_key = sys.argv[1:]
+    server = SeaweedFS(endpoint, access_key, secret_key)
+    with environment({}):
+        settle_alone(run_alone(name, server.settings(), SparkResource(), delete_batch=BATCH), KEYS)
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes in which Spark's tasks of a driver run."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                line, group = (each / "cmdline").read_bytes(), os.getpgid(int(each.name))
+            except (OSError, ValueError):
+                continue
+            if b"spark_resources.daemon" in line and group == os.getpgid(pid):
+                found.append(int(each.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
+    seaweedfs.make_bucket(BUCKET)
+    with store_proxy(seaweedfs.endpoint_url) as forwarding:
+        yield forwarding
+
+
+def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
+    def kill() -> None:
+        for pid in [process.pid] if whom == "driver" else workers_of(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    return kill
+
+
+@pytest.mark.parametrize(("whom", "kind", "when"), EFFECTS if os.environ.get("LAKEGC_ALL_KILLS") else MOST_LEFT)
+def test_a_killed_sweep_loses_track(seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str) -> None:
+    """Every key ends as deleted, exactly the approved ones are gone, and nobody is told otherwise."""
+    name, client = uuid.uuid4().hex, seaweedfs.client()
+    for key in [*KEYS, *OTHERS]:
+        client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
+    script = f"from {__name__} import sweep_in_this_process as it; it()"
+    arguments = [name, proxy.endpoint, seaweedfs.access_key, seaweedfs.secret_key]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    kill, count = killing(process, whom), [0]
+
+    def plan(method: str, path: str, _: bytes) -> Fault | None:
+        count[0] += kind_of(method, path) == kind
+        if when == "before" and kind_of(method, path) == kind and count[0] == 2:
+            kill()
+            return Fault.BROKEN
+        return None
+
+    def done(what: str) -> None:
+        if when == "after" and what == kind and count[0] == 2:
+            kill()
+
+    proxy.plan, proxy.done = plan, done
+    try:
+        process.wait(LIMIT_S)
+    finally:
+        proxy.plan, proxy.done = (lambda *_: None), (lambda _: None)
+        os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+    assert count[0] >= 2
+    assert process.returncode, "it ended as if nothing had happened"
+    with environment({}):
+        # the lease of who was killed has not run out yet: the next one works under another's name in this test
+        run = run_alone(name, seaweedfs.settings(), SharedSpark(), delete_batch=BATCH, take_over=True)
+        settle_alone(run, KEYS)
+        run.lease.release()
+        booked = outcomes(run)
+
+    assert left(run) == OTHERS
+    assert booked == dict.fromkeys(KEYS, "deleted")
