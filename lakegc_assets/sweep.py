@@ -46,6 +46,13 @@ def deleted(outcomes: DataFrame) -> DataFrame:
     return outcomes.where(F.col("outcome").isin(*taken)).select("address", "size")
 
 
+def restored(outcomes: DataFrame) -> DataFrame:
+    """The quarantined objects that are back in their place (column address)."""
+    from pyspark.sql import functions as F
+
+    return outcomes.where(F.col("outcome") == Outcome.RESTORED.value).select("address")
+
+
 def quarantined(outcomes: DataFrame) -> DataFrame:
     """The objects that a sweep put aside (column address)."""
     from pyspark.sql import functions as F

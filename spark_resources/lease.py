@@ -53,6 +53,11 @@ class Holder:
             ) from error
 
 
+def seconds_passed() -> float:
+    """A clock that never goes back, and goes on while the machine sleeps, where the system has such a one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Lease:
     """A held lease: renewed by a thread of its own until it is released."""
 
@@ -143,7 +148,7 @@ class Lease:
 class LeaseWatch:
     """Sees from another process that a lease still holds: it is read again before it could run out, never renewed."""
 
-    def __init__(self, store: Store, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, token: str, clock: Callable[[], float] = seconds_passed) -> None:
         self._store, self._token, self._clock = store, token, clock
         self._valid_until, self._look_again = 0.0, 0.0
         self._lock = threading.Lock()
@@ -193,7 +198,7 @@ def take_lease(
     mark_id: str,
     token: str,
     single_deployment: bool,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = seconds_passed,
 ) -> Lease:
     """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
 

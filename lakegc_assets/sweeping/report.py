@@ -31,7 +31,8 @@ class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
     `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
-    the last proof and are deleted: only a backup or quarantine brings them back.
+    the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
+    objects aside, as trying again has to do, too.
     """
 
     mark_id: str
@@ -49,6 +50,7 @@ class Report:
     proofs: tuple[datetime, ...]
     late: tuple[str, ...]
     late_objects: int
+    quarantine: bool = False
     dataset: Mapping[str, Any] = field(default_factory=dict)
     deleting: str = ""
     format: int = REPORT_FORMAT
@@ -67,7 +69,7 @@ class Report:
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
         text = f"mark {self.mark_id} of {self.repository}, {self.approved:,} objects approved: {counts}"
         if failed := self.objects.get(Outcome.FAILED.value):
-            again = f"lakegc sweep {self.repository} {self.mark_id}"
+            again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
             text += f". {failed:,} could not be deleted; what the store said is in the report. Try these again: {again}"
         if self.late_objects:
             text += (
@@ -149,6 +151,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         proofs=tuple(proof.began for proof in tally.proofs),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
+        quarantine=run.limits.quarantine,
         deleting=run.store.deleting().value,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )

@@ -20,7 +20,7 @@ from lakegc_assets.sweeping.run import Proof, SweepRun
 from spark_resources.datasets import Batches, Place, arrow_to_spark
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
-from spark_resources.errors import LakegcError
+from spark_resources.errors import LakegcError, Refused
 from spark_resources.executors import errors_from_executors, on_executor, tasks_ended
 from spark_resources.model import RECEIPTS, Outcome
 
@@ -71,9 +71,22 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
         garbage = pending.transform(without(proof.rescued))
         if left > proof.rescued_objects:
             action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
-            until = proof.began + run.limits.proof_age
+            until = end_of(run, proof)
             tally.add(round_of(run, garbage, action, run.receipts, proof.number, until, left - proof.rescued_objects))
         pending.unpersist()
+
+
+def end_of(run: SweepRun, proof: Proof) -> datetime:
+    """When a proof is too old, by the store's clock. Raises `Refused` where it was, before it was made."""
+    until, now = proof.began + run.limits.proof_age, run.store.now()
+    if now >= until:
+        raise Refused(
+            f"proving mark {run.mark.record.mark_id} of {run.partition.repository} once more took "
+            f"{timedelta(seconds=round((now - proof.began).total_seconds()))}, and a proof counts for "
+            f"{run.limits.proof_age}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more cores.",
+            invariant=1,
+        )
+    return until
 
 
 def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
@@ -132,7 +145,8 @@ def round_of(
 
         task = TaskContext.get()
         assert task is not None
-        yield from sweep_rows(batches, orders, task.partitionId(), task.attemptNumber())
+        # not the attempt's number, which begins anew where a whole stage is tried again: receipts would be overwritten
+        yield from sweep_rows(batches, orders, task.partitionId(), task.taskAttemptId())
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")

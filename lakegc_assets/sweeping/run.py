@@ -95,7 +95,8 @@ class SweepRun:
         names = (
             name for folder in folders for page in self.store.pages(folder, delimiter="/") for name in page.prefixes
         )
-        return 1 + max((int(name.rstrip("/").rpartition("/")[2]) for name in names), default=0)
+        numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
+        return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def approved(self) -> DataFrame:
         """What was approved: address, size, modified, checksum and slice, as far as the mark knows them.

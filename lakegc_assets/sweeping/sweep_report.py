@@ -12,8 +12,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lakegc_assets import sweep as sets
+from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.report import Report, write_report
 from lakegc_assets.sweeping.rounds import settle
@@ -24,6 +26,9 @@ from spark_resources.errors import Forbidden
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import MarkState
 from spark_resources.stores.base import Deletion
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def sweep(run: SweepRun) -> Report:
@@ -38,7 +43,7 @@ def sweep(run: SweepRun) -> Report:
     approved = run.approved()
     with errors_from_executors():
         tally = settle(run, approved)
-        closing = prove_at_the_end(run)
+        closing = prove_at_the_end(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.theirs is not None and report.success:
@@ -59,9 +64,11 @@ def check_rights(run: SweepRun) -> None:
         )
 
 
-def prove_at_the_end(run: SweepRun) -> Proof | None:
-    """What came to life while it was being deleted; None where nothing was deleted."""
-    taken = sets.deleted(run.receipts.outcomes(run.spark())).persist()
+def prove_at_the_end(run: SweepRun, approved: DataFrame) -> Proof | None:
+    """What came to life while it was being deleted, and isn't back yet; None where nothing was deleted."""
+    spark = run.spark()
+    back = sets.restored(run.undone.outcomes(spark))
+    taken = sets.deleted(run.receipts.outcomes(spark)).transform(only(approved)).transform(without(back)).persist()
     try:
         if taken.isEmpty():
             return None

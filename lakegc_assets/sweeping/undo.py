@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
-from lakegc_assets.sweeping.rounds import Tally, round_of
+from lakegc_assets.sweeping.rounds import Tally, end_of, round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.deleting.task import Action
@@ -26,14 +26,16 @@ NO_HURRY = timedelta(days=1)  # bringing back needs no proof
 def undo(run: SweepRun) -> Tally:
     """Bring every quarantined object back to its place, byte for byte, never over something else."""
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
-    tally = Tally()
+    tally, since = Tally(), run.next_number()
     with errors_from_executors():
-        number = run.next_number()
-        rows = aside(run, since=number).persist()
-        if objects := rows.count():
-            tally.add(round_of(run, rows, Action.RESTORE, run.undone, number, run.store.now() + NO_HURRY, objects))
-        rows.unpersist()
-    return tally
+        while True:
+            rows = aside(run, since=since).persist()
+            objects = rows.count()
+            if not objects:
+                return tally
+            until = run.store.now() + NO_HURRY
+            tally.add(round_of(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
+            rows.unpersist()
 
 
 def purge(run: SweepRun) -> Tally:
@@ -54,7 +56,7 @@ def purge(run: SweepRun) -> Tally:
                 tally.add(round_of(run, wanted, Action.RESTORE, run.undone, run.next_number(), until, live))
             if objects > live:
                 garbage = rows.transform(without(proof.rescued))
-                until = proof.began + run.limits.proof_age
+                until = end_of(run, proof)
                 tally.add(round_of(run, garbage, Action.PURGE, run.undone, run.next_number(), until, objects - live))
             rows.unpersist()
 

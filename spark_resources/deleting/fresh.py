@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.model import STORED_OBJECTS
 from spark_resources.stores.base import Page, Store, StoredObject
 
@@ -66,7 +66,7 @@ class Looker:
     def _stat(self, key: str) -> StoredObject | None:
         try:
             return self.store.stat(key)
-        except NotThere:
+        except (NotThere, WrongUsage):  # the latter: this store can't hold such a key, so it isn't there
             return None
 
 

@@ -7,7 +7,8 @@ taken from a listing of that folder: what lies there and wasn't put there by a r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_resources.deleting.batches import Sender, Sent
@@ -18,6 +19,7 @@ from spark_resources.stores.base import DeleteResult, Deletion, Store, StoredObj
 
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
 COPIES_AT_ONCE = 16
+_reading = threading.Lock()
 READ_TO_COMPARE = 256 * 2**20  # bytes: larger objects without comparable checksums are compared by size
 
 
@@ -51,7 +53,8 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
         return True
     if one.size > READ_TO_COMPARE:
         return one.checksum is None or other.checksum is None or "-" in one.checksum + other.checksum
-    first, second = (hashlib.sha256(store.read(each.key)).digest() for each in (one, other))
+    with _reading:  # one at a time, for each is held in memory
+        first, second = (hashlib.sha256(store.read(each.key)).digest() for each in (one, other))
     return first == second
 
 
@@ -81,12 +84,19 @@ def each_in_threads(
 # --- there ----------------------------------------------------------------------------------------------------------
 
 
-def put_aside(sender: Sender, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
-    """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays."""
-    store = sender.store
+def put_aside(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
+    """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
+
+    `store` is the sender's, but one that repeats requests by itself.
+    """
 
     def copied(key: str) -> DeleteResult:
-        copy_verified(store, key, quarantine_key(mark_id, key))
+        target = quarantine_key(mark_id, key)
+        try:
+            copy_verified(store, key, target)
+        except Differs:
+            store.delete_many([target])  # so that nobody takes it for the object later
+            raise
         return DeleteResult(key, Deletion.DELETED)
 
     answers, not_begun = each_in_threads(keys, copied, sender.may_send)
@@ -99,9 +109,17 @@ def put_aside(sender: Sender, keys: Sequence[str], prefix: str, mark_id: str) ->
 # --- and back -------------------------------------------------------------------------------------------------------
 
 
-def bring_back(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
-    """Copy each key back from quarantine, never over something else, verify it, and delete the quarantined copy."""
-    answers, not_begun = each_in_threads(keys, lambda key: brought_back(sender.store, key, mark_id), sender.may_send)
+def bring_back(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:
+    """Copy each key back from quarantine, never over something else, verify it, and delete the quarantined copy.
+
+    `sizes` are those of the approved objects by their keys, in bytes; None where it isn't known. `store` is the
+    sender's, but one that repeats requests by itself.
+    """
+
+    def back(key: str) -> DeleteResult:
+        return brought_back(store, key, sizes[key], mark_id)
+
+    answers, not_begun = each_in_threads(list(sizes), back, sender.may_send)
     fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
     removed, _ = sender.send(list(fine), "")
     # a copy that couldn't be removed does no harm where it is: the object itself is back
@@ -112,14 +130,22 @@ def bring_back(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
     ]
 
 
-def brought_back(store: Store, key: str, mark_id: str) -> DeleteResult:
+def brought_back(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
     """One object back in its place; `ALREADY_GONE` where it is back already and its copy removed."""
     aside = quarantine_key(mark_id, key)
     there, copy = stat_or_none(store, key), stat_or_none(store, aside)
     if copy is None:
         if there is None:
             return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy is there")
+        if size not in (None, there.size):
+            return DeleteResult(
+                key, Deletion.FAILED, "Lost", f"its quarantined copy isn't there, and another object is at {key!r}"
+            )
         return DeleteResult(key, Deletion.ALREADY_GONE)
+    if size not in (None, copy.size):
+        return DeleteResult(
+            key, Deletion.FAILED, "Differs", f"{aside!r} has {copy.size} bytes; what was put aside had {size}"
+        )
     if there is None:
         copy_verified(store, aside, key)
     elif not same_content(store, there, copy):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
 NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
-_NAME = re.compile(r"(\d{4})/([^/]+)\.(\d+)\.(intent|receipt)\.parquet$")
+_NAME = re.compile(r"/(\d{4,})/([^/]+)\.(\d+)\.(intent|receipt)\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Receipts:
                     yield found.key
 
     def settled_rows(self, round_number: int) -> int:
-        """How many rows the receipts of a round hold so far, by their names: what a progress line shows."""
+        """How many rows the tasks of a round settled so far, by their receipts' names: what a progress line shows."""
         names = (_NAME.search(key) for key in self.keys("receipt", f"{round_number:04d}/"))
-        return sum(int(name.group(3)) for name in names if name is not None)
+        return sum(int(name.group(3)) for name in names if name is not None and name.group(2)[0].isdigit())
 
     def write(self, kind: str, round_number: int, stem: str, table: pa.Table) -> None:
         """Write one file of a task. `stem` is unique to the task's attempt and its chunk."""

@@ -28,7 +28,7 @@ from spark_resources.deleting.pace import Pace
 from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused
-from spark_resources.lease import LeaseWatch
+from spark_resources.lease import LeaseWatch, seconds_passed
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.stores.base import Deletion, Store
 
@@ -80,7 +80,8 @@ _DONE = {
 class Orders:
     """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
 
-    `place` is the namespace with a store that tries once: repeating is this module's. `most` is the task's share of the
+    `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
+    the receipts, which repeats by itself. `most` is the task's share of the
     ceiling in keys a second. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
     """
 
@@ -142,7 +143,7 @@ class _Task:
 
     @classmethod
     def of(cls, orders: Orders) -> _Task:
-        store = orders.place.store()
+        store = orders.receipts.store
         now = _ticking(store)
         lease = LeaseWatch(store, orders.lease_token)
 
@@ -151,7 +152,9 @@ class _Task:
                 raise ProofTooOld("the proof that these objects are garbage has grown too old")
             lease.check(at_least=orders.request_time)
 
-        sender = Sender(store, Pace(time.monotonic, orders.most), may_send, time.sleep, random.SystemRandom().random)
+        sender = Sender(
+            orders.place.store(), Pace(time.monotonic, orders.most), may_send, time.sleep, random.SystemRandom().random
+        )
         return cls(orders, store, Looker(store), sender, now)
 
     def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
@@ -211,9 +214,10 @@ class _Task:
             case Action.DELETE:
                 return self.sender.send(keys, prefix)[0]
             case Action.QUARANTINE:
-                return put_aside(self.sender, keys, prefix, mark_id)
+                return put_aside(self.sender, self.store, keys, prefix, mark_id)
             case Action.RESTORE:
-                return bring_back(self.sender, keys, mark_id)
+                sizes = dict(zip(keys, rows["size"].to_pylist(), strict=True))
+                return bring_back(self.sender, self.store, sizes, mark_id)
             case Action.PURGE:
                 return throw_away(self.sender, keys, mark_id)
 
@@ -223,9 +227,9 @@ class ProofTooOld(Refused):
 
 
 def _ticking(store: Store) -> Callable[[], datetime]:
-    """The store's clock, asked once; from then on by this machine's monotonic one. Never behind the store's."""
-    began, first = time.monotonic(), store.now() + store.quirks.time_resolution
-    return lambda: first + timedelta(seconds=time.monotonic() - began)
+    """The store's clock, asked once; from then on by this machine's own seconds. Never behind the store's."""
+    began, first = seconds_passed(), store.now() + store.quirks.time_resolution
+    return lambda: first + timedelta(seconds=seconds_passed() - began)
 
 
 # --- what is to be done with a key ----------------------------------------------------------------------------------

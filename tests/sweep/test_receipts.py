@@ -1,0 +1,93 @@
+"""Receipts: what was written is read, what isn't a receipt is told from one, and the last word on a key counts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.datasets import Place, parquet_bytes
+from spark_resources.deleting.receipts import INTENTS, Receipts
+from spark_resources.errors import DamagedData
+from spark_resources.model import RECEIPTS, Namespace, Outcome
+from spark_resources.stores import StoreSettings
+
+FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
+
+
+@pytest.fixture
+def receipts(tmp_path: Path) -> Receipts:
+    (tmp_path / "lake").mkdir()
+    return Receipts(Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path))), FOLDER)
+
+
+def rows(*addresses: str, outcome: Outcome = Outcome.DELETED, **changes: Any) -> pa.Table:
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    known = {"size": 3, "outcome": outcome.value, "code": "", "why": "", "attempts": 1, "at": at, **changes}
+    return pa.Table.from_pylist([{"address": one, **known} for one in addresses], schema=RECEIPTS)
+
+
+def intents(*addresses: str) -> pa.Table:
+    return pa.table({"address": list(addresses)}, schema=INTENTS)
+
+
+def test_a_receipt_comes_back_as_another(receipts: Receipts) -> None:
+    """Keys of every kind, and all that is said of them, come back as they were written."""
+    written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
+    receipts.write("receipt", 3, "00000-7-00000", written)
+    receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
+
+    assert [receipts.read(key) for key in receipts.keys("receipt")] == [written]
+    assert [receipts.read(key) for key in receipts.keys("intent")] == [intents("data/s/a")]
+
+
+def test_a_file_of_another_name_is_taken_for_a_receipt(receipts: Receipts) -> None:
+    """Only files that are named as lakegc names them count, of each round and below each name."""
+    receipts.write("receipt", 1, "00000-7-00000", rows("a"))
+    receipts.write("receipt", 2, "00001-8-00000", rows("b"))
+    receipts.write("receipt", 12_345, "00001-8-00000", rows("c"))
+    data = parquet_bytes(rows("data/planted"))
+    for name in ("1/x.1.receipt.parquet", "0001/x.receipt.parquet", "0001/x.1.receipt.parquet.bak", "may-delete-0123"):
+        receipts.store.write(FOLDER + name, data)
+    named = [key.removeprefix(FOLDER) for key in receipts.keys("receipt")]
+
+    assert named == [
+        "0001/00000-7-00000.1.receipt.parquet",
+        "0002/00001-8-00000.1.receipt.parquet",
+        "12345/00001-8-00000.1.receipt.parquet",
+    ]
+    assert list(receipts.keys("intent")) == []
+    assert [key.removeprefix(FOLDER) for key in receipts.keys("receipt", "0002/00001-")] == named[1:2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("0001/a.2.receipt.parquet", parquet_bytes(rows("a"))),
+        ("0001/a.1.receipt.parquet", parquet_bytes(rows("a"))[:-9]),
+        ("0001/a.1.receipt.parquet", b""),
+        ("0001/a.1.receipt.parquet", parquet_bytes(intents("a"))),
+        ("0001/a.1.intent.parquet", parquet_bytes(pa.table({"key": ["a"]}))),
+    ],
+    ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
+)
+def test_a_damaged_receipt_is_read_as_no_receipt(receipts: Receipts, name: str, data: bytes) -> None:
+    """A file that isn't what its name says stops whoever reads it, and names itself."""
+    receipts.store.write(FOLDER + name, data)
+
+    with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:
+        receipts.read(FOLDER + name)
+    assert damaged.value.invariant == 10
+
+
+def test_progress_counts_what_was_rescued_as_deleted(receipts: Receipts) -> None:
+    """How far the tasks of a round are is told by their own receipts alone, not by those of its proof."""
+    receipts.write("receipt", 2, "00000-7-00000", rows("a", "b"))
+    receipts.write("receipt", 2, "rescued-part-00000-3", rows("c", outcome=Outcome.RESCUED))
+    receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))
+    receipts.write("receipt", 1, "00000-5-00000", rows("f"))
+
+    assert receipts.settled_rows(2) == 2

@@ -1,0 +1,118 @@
+"""What drives the tasks of a sweep: numbers of rounds, proofs in time, and commands to go on by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakegc_assets.sweeping import undo as undoing
+from lakegc_assets.sweeping.report import Report
+from lakegc_assets.sweeping.rounds import Tally, end_of
+from lakegc_assets.sweeping.run import SweepLimits, SweepRun
+from spark_resources.errors import Refused
+from tests.approval.conftest import Lake, lake, sandbox
+
+__all__ = ["lake", "sandbox"]
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def run_of(lake: Lake, **more: Any) -> SweepRun:
+    """A run as far as it needs neither lease nor Spark."""
+    known: dict[str, Any] = dict.fromkeys(("partition", "lakefs", "spark", "limits", "lease", "by", "say"))
+    mark = SimpleNamespace(record=SimpleNamespace(mark_id="m1", repository=lake.name))
+    return SweepRun(**{**known, "target": lake.target, "mark": mark, "partition": mark.record, **more})
+
+
+def test_a_round_writes_over_an_earlier_one(lake: Lake) -> None:
+    """A new round has a number beyond all that left a trace, whatever else somebody put beside them."""
+    run, store = run_of(lake), lake.place.store()
+    assert run.next_number() == 1
+    for name in ("proofs/0001/mark.json", "receipts/0003/x", "undone/0002/x", "receipts/strange/x", "proofs/-7/x"):
+        store.write(f"_lakefs/retention/gc/lakegc/m1/{name}", b"")
+
+    assert run.next_number() == 4
+
+
+def test_a_proof_that_took_too_long_is_blamed_on_the_store(lake: Lake) -> None:
+    """Where proving takes longer than a proof counts, the sweep says so, and what to set."""
+    run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
+    proof: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
+
+    assert end_of(run, proof) == proof.began + timedelta(minutes=30)
+    proof.began -= timedelta(minutes=21)
+    with pytest.raises(Refused, match="LAKEGC_PROOF_AGE") as refused:
+        end_of(run, proof)
+    assert refused.value.invariant == 1
+
+
+@dataclass
+class Rows:
+    """Rows that are only counted."""
+
+    objects: int
+
+    def persist(self) -> Rows:
+        return self
+
+    def count(self) -> int:
+        return self.objects
+
+    def unpersist(self) -> None:
+        pass
+
+
+def test_undo_leaves_objects_behind_without_a_word(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a round could not settle is brought back by another one, until nothing is left."""
+    left: Iterator[Rows] = iter([Rows(3), Rows(1), Rows(0)])
+    monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
+    monkeypatch.setattr(undoing, "aside", lambda run, since: next(left))
+    settled = iter([2, 1])
+    monkeypatch.setattr(undoing, "round_of", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
+
+    assert undoing.undo(run_of(lake)).objects == {"restored": 3}
+    assert list(left) == []
+
+
+def report(**changes: Any) -> Report:
+    known: dict[str, Any] = {
+        "mark_id": "m1",
+        "repository": "lake",
+        "digest": "d",
+        "by": "Ada",
+        "began": NOON,
+        "ended": NOON,
+        "approved": 3,
+        "objects": {"quarantined": 2, "failed": 1},
+        "sizes": {},
+        "seconds": 1.0,
+        "requests": 1,
+        "attempts": 3,
+        "proofs": (NOON,),
+        "late": (),
+        "late_objects": 0,
+    }
+    return Report(**{**known, **changes})
+
+
+def test_the_command_that_tries_again_deletes_for_good() -> None:
+    """After a sweep that put objects aside, the command that is shown for those that failed puts them aside, too."""
+    assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
+    assert report().sentence().endswith("lakegc sweep lake m1")
+
+
+def test_a_report_comes_back_as_another() -> None:
+    """A report is read as it was written."""
+    written = report(quarantine=True, late=("data/s/a",), late_objects=1)
+
+    assert Report.from_json(written.to_json(), "here") == written
+    assert (written.success, report(objects={"deleted": 2}).success, report(objects={"deleted": 3}).success) == (
+        False,
+        False,
+        True,
+    )
