@@ -1,0 +1,122 @@
+"""Keys that are looked at again: what a few cheap requests say is what a full listing says, on every store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.deleting.fresh import FEW, FOUND, Looker, as_table
+from spark_resources.deleting.task import PENDING
+from spark_resources.errors import Unavailable
+from spark_resources.stores import Store
+from spark_resources.stores.base import Page
+from tests.stores.conftest import provider, store
+from tests.stores.providers import Provider, write_all
+
+__all__ = ["provider", "store"]
+
+SLICES = ("", "data/", "data/one/", "data/two/", "data/two-more/")
+NAMES = [f"{number:02}{tail}" for number in range(24) for tail in ("", "-x", "+/x", "é")]
+
+
+@dataclass
+class SmallPages:
+    """A store that answers a few keys at a time, and counts its answers."""
+
+    store: Store
+    pages_read: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+        for page in self.store.pages(prefix, **{**how, "page_size": 5}):
+            self.pages_read += 1
+            yield page
+
+
+def keys_in(folder: str) -> list[str]:
+    """All names right in a flat folder, or also below folders of their own in a slice."""
+    return [folder + name for name in NAMES if folder.count("/") == 2 or "/" not in name]
+
+
+def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
+    rows = [{"slice": folder, "address": key, "intended": False} for folder, key in keys]
+    rows.sort(key=lambda row: (str(row["slice"]).encode(), str(row["address"]).encode()))
+    return pa.Table.from_pylist(rows, schema=PENDING)
+
+
+def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
+    """Of each key its size, the second of its time, and its checksum; a key that is there twice is a fault."""
+    rows = table.to_pylist()
+    found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_a_look_says_otherwise_than_a_listing(store: Store, share: float) -> None:
+    """Of random keys, there or not, in slices large and small, a look tells what a full listing tells of them."""
+    chance = random.Random(f"{share}")
+    every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
+    present = [key for _, key in every if chance.random() < 0.6]
+    write_all(store, present)
+    for key in chance.sample(present, 5):
+        store.write(key, b"of another size")
+    listed = by_key(as_table(one for page in store.pages("") for one in page.objects))
+    looker = Looker(SmallPages(store))  # type: ignore[arg-type]
+    wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
+    for start in range(0, wanted.num_rows, 37):
+        part = pa.Table.from_batches([wanted.slice(start, 37)])
+        asked = set(part["address"].to_pylist())
+        seen = {key: found for key, found in by_key(looker.look(part)).items() if key in asked}
+
+        assert seen == {key: listed[key] for key in asked & listed.keys()}
+
+
+def test_a_few_keys_of_a_large_slice_cost_a_listing_of_it(store: Store, provider: Provider) -> None:
+    """Where the store lists in the order of bytes, keys that stand together are found without listing their slice."""
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    keys = [f"data/one/{number:04}" for number in range(120)]
+    write_all(store, keys)
+    paged = SmallPages(store)
+    wanted = [("data/one/", key) for key in [*keys[40 : 40 + FEW], *keys[100 : 100 + FEW]]]
+    found = Looker(paged).look(chunk(wanted))  # type: ignore[arg-type]
+
+    assert {key for _, key in wanted} <= set(by_key(found))
+    assert paged.pages_read < 12
+
+
+def test_a_key_that_a_store_cannot_hold_ends_a_sweep(store: Store, provider: Provider) -> None:
+    """A key that the store would fold into another isn't there: nothing of that name can be deleted."""
+    provider.needs("unholdable", has="empty segment" in provider.quirks.unholdable)
+    write_all(store, ["data/one/a"])
+    found = Looker(store).look(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
+
+    assert list(by_key(found)) == ["data/one/a"]
+
+
+def test_a_page_that_fails_is_an_absence(store: Store) -> None:
+    """Where the store doesn't answer, the look fails with it, and no key is said to be gone."""
+
+    class Away(SmallPages):
+        def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+            yield from ()
+            raise Unavailable("away")
+
+        def stat(self, key: str) -> Any:
+            raise Unavailable("away")
+
+    for count in (1, FEW + 1):
+        with pytest.raises(Unavailable):
+            Looker(Away(store)).look(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
+
+
+def test_nothing_to_look_at_is_a_fault(store: Store) -> None:
+    """No keys, no answer, and no request."""
+    assert Looker(store).look(PENDING.empty_table()).equals(FOUND.empty_table())
