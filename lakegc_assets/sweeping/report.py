@@ -30,6 +30,8 @@ ASSET = "sweep_report"
 class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
+    `seconds`, `requests`, `attempts`, `proofs` and `taken` (objects that were deleted or put aside) are those of the
+    run that ended the sweep, and not of runs before it that were cut off.
     `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
     the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
     objects aside, as trying again has to do, too.
@@ -51,6 +53,7 @@ class Report:
     late: tuple[str, ...]
     late_objects: int
     quarantine: bool = False
+    taken: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
     deleting: str = ""
     format: int = REPORT_FORMAT
@@ -152,6 +155,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
         quarantine=run.limits.quarantine,
+        taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.deleting().value,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )

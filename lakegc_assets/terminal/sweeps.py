@@ -62,10 +62,11 @@ def show_report(report: Report, *, as_json: bool) -> None:
     out = console()
     out.print(table)
     done = sum(report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
-    rate = f", {done / report.seconds:,.0f} objects a second" if report.seconds else ""
+    rate = f", {report.taken / report.seconds:,.0f} objects a second" if report.seconds else ""
+    before = f" {done - report.taken:,} objects were dealt with by earlier runs." if done > report.taken else ""
     out.print(
         f"Took {report.seconds:,.1f} s of deleting{rate}, with {report.requests:,} requests; proved "
-        f"{len(report.proofs) + bool(done)} times.",
+        f"{len(report.proofs) + bool(done)} times.{before}",
         markup=False,
     )
     if done:

@@ -14,6 +14,7 @@ from spark_resources.deleting.receipts import INTENTS, Receipts
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Namespace, Outcome
 from spark_resources.stores import StoreSettings
+from tests.marking import SharedSpark, environment
 
 FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
 
@@ -81,6 +82,21 @@ def test_a_damaged_receipt_is_read_as_no_receipt(receipts: Receipts, name: str, 
     with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:
         receipts.read(FOLDER + name)
     assert damaged.value.invariant == 10
+
+
+def test_an_earlier_word_on_a_key_counts(receipts: Receipts) -> None:
+    """Of several receipts of a key that of the latest round counts, by its number and not by its name's order."""
+    receipts.write("receipt", 9_999, "00000-1-00000", rows("a", "b", outcome=Outcome.FAILED, code="AccessDenied"))
+    receipts.write("receipt", 10_000, "00000-1-00000", rows("a"))
+    receipts.write("receipt", 2, "00000-9-00000", rows("a", "c", outcome=Outcome.CHANGED))
+    for number in (1, 2):
+        receipts.write("intent", number, "00000-1-00000", intents("a", "b"))
+    with environment({}):
+        spark = SharedSpark().spark_session
+    found = {row["address"]: (row["outcome"], row["round"]) for row in receipts.outcomes(spark).collect()}
+
+    assert found == {"a": ("deleted", 10_000), "b": ("failed", 9_999), "c": ("changed", 2)}
+    assert sorted(row["address"] for row in receipts.intents(spark).collect()) == ["a", "b"]
 
 
 def test_progress_counts_what_was_rescued_as_deleted(receipts: Receipts) -> None:

@@ -14,6 +14,7 @@ from lakegc_assets.sweeping import undo as undoing
 from lakegc_assets.sweeping.report import Report
 from lakegc_assets.sweeping.rounds import Tally, end_of
 from lakegc_assets.sweeping.run import SweepLimits, SweepRun
+from lakegc_assets.terminal.sweeps import show_report
 from spark_resources.errors import Refused
 from tests.approval.conftest import Lake, lake, sandbox
 
@@ -116,3 +117,12 @@ def test_a_report_comes_back_as_another() -> None:
         False,
         True,
     )
+
+
+def test_a_sweep_that_went_on_tells_a_rate_of_what_others_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate is that of the run that ended the sweep; what runs before it did is said beside it."""
+    show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+
+    assert "5 objects a second" in shown
+    assert "49,990 objects were dealt with by earlier runs" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from spark_resources.deleting.batches import TRIES, Sender, Sent
 from spark_resources.deleting.pace import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
-from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.base import DeleteResult, Deletion, Quirks
 from spark_resources.stores.local import LocalStore
 from spark_resources.stores.s3 import S3Store
 from tests.stores.providers import answering
@@ -28,6 +29,10 @@ class Troubled(LocalStore):
         self.trouble, self.lock = trouble, threading.Lock()
         self.named: Counter[str] = Counter()
         self.batches: list[list[str]] = []
+
+    @property
+    def quirks(self) -> Quirks:
+        return replace(super().quirks, delete_batch=10)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         wanted = list(keys)
@@ -101,14 +106,14 @@ def test_a_stop_in_the_middle_books_what_was_not_sent(tmp_path: Path) -> None:
         if next(asked) >= 2:
             raise Refused("the lease is lost")
 
-    keys = written(store, *(f"{number:05}" for number in range(2_500)))
+    keys = written(store, *(f"{number:05}" for number in range(25)))
     sent, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
     results = by_key(sent)
 
     assert str(stopped) == "the lease is lost"
     assert results.keys() == set(keys)
-    assert [results[key][0] for key in keys] == ["deleted"] * 2_000 + ["not sent"] * 500
-    assert left(store) == set(keys[2_000:])
+    assert [results[key][0] for key in keys] == ["deleted"] * 20 + ["not sent"] * 5
+    assert left(store) == set(keys[20:])
 
 
 def test_a_stop_between_two_tries_books_a_failure(tmp_path: Path) -> None:
