@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,6 +43,8 @@ def _first(drawn: pa.Table, kind: str) -> pa.Table:
 
 def draws(addresses: Any, seed: str) -> pa.Array:
     """A number for each address that only the seed and the address decide."""
+    import pandas as pd  # not where Dagster loads the graph: it takes its time
+
     key = hashlib.sha256(seed.encode()).hexdigest()[:16]
     values = addresses.to_numpy(zero_copy_only=False) if isinstance(addresses, pa.Array) else addresses.to_numpy()
     return pa.array(pd.util.hash_array(values, hash_key=key, categorize=False), pa.uint64())

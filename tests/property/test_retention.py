@@ -235,7 +235,9 @@ def test_a_graph_that_is_not_whole_is_judged(history: History) -> None:
             retained_commits(history.product_commits(), history.heads, rules, now=moment(history.now))
 
 
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER)])
+@pytest.mark.parametrize(
+    "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.HELD)]
+)
 def test_the_histories_never_show_a_reason(reason: Reason) -> None:
     """Every reason of the rule occurs among the histories that these properties are tried on."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])

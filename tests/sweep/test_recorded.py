@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from datetime import timedelta
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.brakes import BRAKES
+from spark_resources.stores.base import Store
 from tests.command_line import Lakegc
 from tests.marking import target_of
 from tests.recordings.folders import AT_HAND
@@ -27,10 +29,14 @@ def parquet(addresses: list[str]) -> bytes:
     return buffer.getvalue()
 
 
-def approve(lakegc: Lakegc, settings: dict[str, str], repository: str) -> None:
-    """Approve it whatever brakes have tripped, as somebody would who knows it is a test."""
+def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: Store) -> None:
+    """Approve it whatever brakes have tripped, as somebody would who knows it is a test, and who had time to look."""
+    written, limit = store.now(), time.monotonic() + 30
+    while store.now() <= written + timedelta(seconds=1):
+        assert time.monotonic() < limit
     command = ("approve", repository, "theirs", "--yes", "--digest")
-    (digest,) = re.findall(r"is ([0-9a-f]{64})", lakegc(settings, *command, "another").err)
+    said = lakegc(settings, *command, "another").err
+    (digest,) = re.findall(r"is ([0-9a-f]{64})", said) or [said]
     refused = lakegc(settings, *command, digest)
     for brake in BRAKES if refused.code == 3 else ():
         if f"\n  {brake}: " in refused.err:
@@ -64,7 +70,7 @@ def test_what_the_reference_deletes_by_mistake_is_deleted(name: str, lakegc: Lak
         # its objects were uploaded just now, and were old when it was made
         summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
         store.write(f"{MARK}summary.json", json.dumps(summary).encode())
-        approve(lakegc, settings, recording.repository)
+        approve(lakegc, settings, recording.repository, store)
         report = json.loads(lakegc.told(settings, "sweep", recording.repository, "theirs", "--format", "json"))
         after = {one.key for page in store.pages("data/") for one in page.objects}
 
