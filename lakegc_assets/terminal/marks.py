@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,18 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         table.add_row(name, cell(value))
     out = console()
     out.print(table)
+    if facts["young"] and not facts["expired"]:
+        out.print(
+            f"What was stored less than {hours(record.min_age)} ago is kept, referred to or not. Where nobody writes, "
+            f"as in a sandbox: lakegc mark {record.repository} --min-age 0 --allow-young",
+            markup=False,
+            soft_wrap=True,
+        )
     out.print(f"Nothing was deleted. Next: lakegc review {record.repository} {record.mark_id}", markup=False)
+
+
+def hours(duration: timedelta) -> str:
+    return f"{duration / timedelta(hours=1):g} h"
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:
