@@ -5,7 +5,7 @@ later, so an object that moves from staging to a commit meanwhile is seen by at 
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -57,8 +57,9 @@ def namespace_slices(
     **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
     stays in the bucket, because some commit may still refer to it, and lakeFS removes nothing by itself. lakegc finds
     the objects that nothing refers to any more. One *mark* is one such look at one repository: group **mark** collects
-    what is stored and what is referred to, group **review** is what remains, for a person to look at. Nothing is
-    deleted. The partition `repository|mark_id` names the repository and the look.
+    what is stored and what is referred to, group **review** is what remains, for a person to look at and to approve,
+    and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names the
+    repository and the look.
 
     This is the first step, and it has to be: an object that is written after it isn't on the list, so it can't be taken
     for garbage, whatever the later steps see. Listed are the repository's folder `data/` and old objects beside it,
@@ -136,7 +137,8 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.M
     list says so, the server is asked, and without a clear answer the object stays.
 
     **What to do with it:** look at the counts and plots below, at the sample, at the checks, and for the whole list run
-    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset or by any other.
+    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. Where all of it may go, approve it in
+    *sweep_approval*, the next one.
     """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
@@ -148,12 +150,15 @@ MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, commit
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen."""
+def told(about: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen.
+
+    `about` is metadata that is shown beside it.
+    """
     try:
         yield
     except LakegcError as error:
-        metadata: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
+        metadata: dict[str, Any] = {**(about or {}), "exit_code": error.exit_code, "kind": type(error).__name__}
         if isinstance(error, Refused) and error.invariant is not None:
             metadata["invariant"] = error.invariant
         raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error

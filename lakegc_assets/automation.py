@@ -35,9 +35,24 @@ MOST_AT_ONCE = 20
 LOOK_S = 30.0
 """How long the schedule looks for trouble; a repository that hasn't answered by then is simply tried."""
 
+
+def repository_tag(partition_key: str) -> dict[str, str]:
+    """The tag of a partition's runs; none for a key that nobody can read, of which the run itself says so."""
+    try:
+        return {REPOSITORY_TAG: Partition.parse(partition_key).repository}
+    except LakegcError:
+        return {}
+
+
+TAGGED = dg.PartitionedConfig(
+    PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
+)
+"""So that runs which a person launches in the UI carry the tag, too."""
+
 mark_job = dg.define_asset_job(
     "mark",
     selection=dg.AssetSelection.assets(*MARK_ASSETS),
+    config=TAGGED,
     executor_def=dg.in_process_executor,
     description="""Finds out what may go in one lakeFS repository, and why. **It deletes nothing.**
 
@@ -50,6 +65,7 @@ next one needs a new name.""",
 sweep_job = dg.define_asset_job(
     "sweep",
     selection=dg.AssetSelection.assets(sweep_report),
+    config=TAGGED,
     executor_def=dg.in_process_executor,
     description="""Deletes what a person approved, and is still garbage. **This is the job that deletes.**
 
@@ -221,7 +237,7 @@ APPROVALS_A_TICK = 20
     minimum_interval_seconds=30,
     description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
 
-An approval is a materialization of *sweep_approval*, reported in this UI or by `lakegc approve`. Whether it counts is
+An approval is a materialization of sweep_approval, reported in this UI or by 'lakegc approve'. Whether it counts is
 for the sweep to find out: one that doesn't ends in a failed run that says why, before anything is deleted. While this
 sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
 )

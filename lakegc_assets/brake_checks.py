@@ -37,7 +37,10 @@ def spec(name: str) -> dg.AssetCheckSpec:
 
 
 def as_result(brake: Brake) -> dg.AssetCheckResult:
-    how = f"lakegc approve REPOSITORY MARK --release {brake.name} --because 'why this is right'"
+    how = (
+        f"write 'release {brake.name}: because …' into the approval in sweep_approval, or "
+        f"lakegc approve REPOSITORY MARK --release {brake.name} --because 'why this is right'"
+    )
     return dg.AssetCheckResult(
         passed=not brake.tripped,
         asset_key=assets.expired_set.key,

@@ -35,14 +35,16 @@ sweep_approval = dg.AssetSpec(
     kinds={"person"},
     description="""A person's word that one expired set may be deleted: not computed, but *given*.
 
-**To approve:** choose *Report materialization events* here, take the partition of the mark that you have looked at, and
-write into the description who you are, and which brakes you release, if any has tripped:
+**To approve:** look at *expired_set* and its checks. Then open the menu beside *Materialize* above, choose *Report
+materialization events*, select the mark's partition, and no other, and write into the description who you are, and
+which brakes you release, if any has tripped:
 
     by NAME; release share: because the old experiments were deleted on purpose
 
-Or on a terminal: `lakegc approve REPOSITORY MARK`. Your word is for this set alone, byte for byte, ends after a while,
-and can be taken back with `lakegc revoke` until it is used. If the sensor *approved_sweeps* is on, the sweep follows by
-itself; otherwise materialize *sweep_report*.
+Or on a terminal: `lakegc approve REPOSITORY MARK`. If the sensor *approved_sweeps* is on, **the sweep begins within a
+minute**; otherwise materialize *sweep_report*. Whether your word counts is found out then, and a failed run says why it
+doesn't. It is for this set alone, byte for byte, ends after a while, and is used once. Until a sweep has begun, `lakegc
+revoke` takes back what `lakegc approve` gave; what is reported here becomes an approval only when its sweep begins.
 """,
 )
 
@@ -74,13 +76,15 @@ def sweep_report(
     changes refer to *now* is read once more before the first delete, and again when that proof grows old. What came
     back is *rescued* and stays. What isn't byte for byte what was marked is left alone, too. Each object ends in one
     outcome, written down by the task that did it, so a sweep that was killed goes on where it was: run it again.
+
+    What is deleted is gone for good, but for what was swept with `quarantine: true`: `lakegc undo` brings that back.
     """
     with told():
         take_word(context, marks)
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
         result = described(run.place, report)
-    with told():
+    with told(result.metadata):
         if not report.success:
             raise SweptWithFailures(report.sentence())
     return result

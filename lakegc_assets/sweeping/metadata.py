@@ -23,28 +23,27 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
     folder = str(report.dataset["folder"])
     done = sum(report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
-    metadata: dict[str, Any] = {
-        "repository": report.repository,
-        "mark": report.mark_id,
-        "success": report.success,
-        "where": f"{place.namespace.uri}/{folder}",
-        "dagster/row_count": report.approved,
-        **{f"objects.{outcome}": count for outcome, count in sorted(report.objects.items())},
-        **{f"bytes.{outcome}": count for outcome, count in sorted(report.sizes.items())},
-        "seconds": report.seconds,
-        "keys_a_second": round(done / report.seconds) if report.seconds else 0,
-        "requests": report.requests,
-        "repeated": max(0, report.attempts - done),
-        "proofs": len(report.proofs),
-        "deleting": report.deleting,
-        "came_to_life_too_late": report.late_objects,
-    }
     times, rows = looked_through(place, folder, report)
-    if times:
-        metadata["rate"] = dg.MetadataValue.md(plot(times))
-    if rows:
-        metadata["not_deleted"] = dg.MetadataValue.table(rows)
-    return dg.MaterializeResult(metadata=metadata)
+    return dg.MaterializeResult(
+        metadata={  # in the order in which the UI shows it
+            "repository": report.repository,
+            "mark": report.mark_id,
+            "success": report.success,
+            "dagster/row_count": report.approved,
+            **{f"objects.{outcome}": count for outcome, count in sorted(report.objects.items())},
+            **{f"bytes.{outcome}": count for outcome, count in sorted(report.sizes.items())},
+            **({"not_deleted": dg.MetadataValue.table(rows)} if rows else {}),
+            **({"rate": dg.MetadataValue.md(plot(times))} if times else {}),
+            "seconds": report.seconds,
+            "keys_a_second": round(done / report.seconds) if report.seconds else 0,
+            "requests": report.requests,
+            "repeated": max(0, report.attempts - done),
+            "proofs": len(report.proofs),
+            "deleting": report.deleting,
+            "came_to_life_too_late": report.late_objects,
+            "where": f"{place.namespace.uri}/{folder}",
+        }
+    )
 
 
 def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:

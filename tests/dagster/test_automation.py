@@ -13,8 +13,15 @@ import pytest
 from dagster._core.errors import ScheduleExecutionError  # what the daemon gets, which has no public name
 
 from lakegc_assets import automation
-from lakegc_assets.automation import MOST_AT_ONCE, REPOSITORY_TAG, TROUBLE_TAG, mark_repositories, new_repositories
-from lakegc_assets.definitions import defs, mark_job
+from lakegc_assets.automation import (
+    MOST_AT_ONCE,
+    REPOSITORY_TAG,
+    TROUBLE_TAG,
+    approved_sweeps,
+    mark_repositories,
+    new_repositories,
+)
+from lakegc_assets.definitions import defs, mark_job, sweep_job
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.sandbox import Sandbox
@@ -217,9 +224,19 @@ def test_a_cron_that_nobody_can_read_starts_marks() -> None:
 
 
 def test_marks_are_made_by_themselves_unasked() -> None:
-    """Sensor and schedule are off until a person turns them on."""
+    """Sensors and schedule are off until a person turns them on."""
     assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
     assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
+    assert approved_sweeps.default_status == dg.DefaultSensorStatus.STOPPED
+
+
+@pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
+def test_runs_launched_by_hand_overtake_each_other(job: str) -> None:
+    """The tag by which Dagster's queue keeps runs of a repository apart comes with the partition, whoever launches."""
+    found = defs.resolve_job_def(job)
+
+    assert found.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
+    assert REPOSITORY_TAG not in found.get_tags_for_partition_key("nonsense", None)
 
 
 # --- the sensor -----------------------------------------------------------------------------------------------------

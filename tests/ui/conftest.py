@@ -104,10 +104,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(
     sandbox: Sandbox, dagster_home: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Where `lakegc ui` serves, with a night that comes every minute, and no questions allowed."""
+    """Where `lakegc ui` serves; a night comes every minute, no questions are allowed, and a brake trips early."""
     port = free_port()
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
-    known = {"max_questions": "0", "mark_cron": "* * * * *", "repositories_include": "night-*"}
+    known = {
+        "max_questions": "0",
+        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would go
+        "mark_cron": "* * * * *",
+        "repositories_include": "night-*",
+    }
     places = {
         "HOME": str(tmp_path_factory.mktemp("home")),
         "DAGSTER_HOME": str(dagster_home),

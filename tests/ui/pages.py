@@ -13,14 +13,16 @@ from typing import Any, TypeVar
 import pytest
 from playwright.sync_api import Page, expect
 
-JOB = "/locations/lakegc_assets.definitions/jobs/mark"
-SCHEDULE = "/locations/lakegc_assets.definitions/schedules/mark_repositories"
+LOCATION = "lakegc_assets.definitions"
+JOB = f"/locations/{LOCATION}/jobs/mark"
+SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
+SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
 RUN_LIMIT_S = 240.0
 
 expect.set_options(timeout=60_000)
-_RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId status tags { key value } } } } }"""
-_SCHEDULE = """{ scheduleOrError(scheduleSelector: {scheduleName: "mark_repositories", repositoryName: "__repository__",
-    repositoryLocationName: "lakegc_assets.definitions"}) { ... on Schedule { scheduleState { status } } } }"""
+_RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
+_SWITCH = """{ instigationStateOrError(instigationSelector: {name: "%s", repositoryName: "__repository__",
+    repositoryLocationName: "%s"}) { ... on InstigationState { status } } }"""
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 T = TypeVar("T")
 
@@ -77,22 +79,39 @@ class Ui:
         try:
             expect(launch).to_be_enabled(timeout=15_000)
         except AssertionError:  # the dialog's own list came later, and it forgot what was added: it's on that list
-            page.get_by_text("Select a partition or create one").click()
-            page.get_by_role("menuitem", name=partition).click()
-            page.get_by_text("Launch runs to materialize").click()
+            self.select(partition, "Launch runs to materialize")
         expect(launch).to_be_enabled()
         self.picture(f"dialog-{partition.partition('|')[0]}")
         launch.click()
         expect(page.get_by_text("Launched run")).to_be_visible()
 
-    def turn_schedule(self, *, on: bool) -> None:
-        """Turn the schedule on or off with the switch on its own page."""
-        page = self.open(SCHEDULE)
+    def approve(self, partition: str, said: str) -> None:
+        """Report the materialization of a person's word for a partition, with what it says."""
+        page = self.open("/assets/sweep_approval")
+        beside = page.get_by_role("button", name="Materialize")  # which can't be pressed, unlike the menu behind it
+        beside.locator("xpath=following::*[@role='button'][1]").click()
+        page.get_by_role("menuitem", name="Report materialization events").click()
+        self.select(partition, "Let Dagster know about a materialization")
+        page.get_by_placeholder("Add a description").fill(said)
+        expect(page.get_by_text("1 partition", exact=True)).to_be_visible()
+        self.picture("dialog-approval")
+        page.get_by_role("button", name="Report event").click()
+        expect(page.get_by_text("Your event has been reported.")).to_be_visible()
+
+    def select(self, partition: str, heading: str) -> None:
+        """Select a partition that is on a dialog's list; a click on the dialog's heading closes the list."""
+        self.page.get_by_text("Select a partition or create one").click()
+        self.page.get_by_role("menuitem", name=partition).click()
+        self.page.get_by_text(heading).click()
+
+    def turn(self, path: str, *, on: bool) -> None:
+        """Turn a schedule or sensor on or off with the switch on its own page."""
+        page = self.open(path)
         row = page.locator("tr", has_text="Running")
         expect(row.get_by_role("checkbox")).to_be_enabled()
         expect(row.get_by_role("checkbox")).to_be_checked(checked=not on)
         row.locator("label").click()
-        polled(lambda: self.schedule_is_on() == on, "the schedule's switch to be heard", 60)
+        polled(lambda: self.is_on(path) == on, "the switch to be heard", 60)
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
@@ -102,21 +121,24 @@ class Ui:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["data"]
 
-    def schedule_is_on(self) -> bool:
-        return bool(self.asked(_SCHEDULE)["scheduleOrError"]["scheduleState"]["status"] == "RUNNING")
+    def is_on(self, path: str) -> bool:
+        state = self.asked(_SWITCH % (path.rpartition("/")[2], LOCATION))["instigationStateOrError"]
+        return bool(state["status"] == "RUNNING")
 
-    def runs(self) -> list[Run]:
-        """All runs, newest first."""
+    def runs(self, job: str) -> list[Run]:
+        """All runs of a job, newest first."""
         found: list[dict[str, Any]] = self.asked(_RUNS)["runsOrError"]["results"]
         return [
-            Run(each["runId"], each["status"], {tag["key"]: tag["value"] for tag in each["tags"]}) for each in found
+            Run(each["runId"], each["status"], {tag["key"]: tag["value"] for tag in each["tags"]})
+            for each in found
+            if each["jobName"] == job
         ]
 
-    def ended_run(self, partition: str) -> Run:
-        """The newest run of a partition, once it has ended."""
+    def ended_run(self, partition: str, *, job: str = "mark", of: int = 1) -> Run:
+        """The newest run of a job for a partition, once there are so many, and it has ended."""
 
         def ended() -> Run | None:
-            found = [run for run in self.runs() if run.partition == partition]
-            return found[0] if found and found[0].status in _ENDED else None
+            found = [run for run in self.runs(job) if run.partition == partition]
+            return found[0] if len(found) >= of and found[0].status in _ENDED else None
 
-        return polled(ended, f"a run of {partition} to end", RUN_LIMIT_S)
+        return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S)

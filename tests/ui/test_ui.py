@@ -1,25 +1,59 @@
-"""A mark is made, understood and left to the schedule in Dagster's UI."""
+"""A mark is made, understood, approved and swept in Dagster's UI, and left to the schedule."""
 
 from __future__ import annotations
 
-import pytest
-from playwright.sync_api import expect
+from dataclasses import dataclass
 
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from lakegc_assets.automation import APPROVAL_TAG, REPOSITORY_TAG
+from lakegc_assets.sweep_assets import UI_ENTRANCE
+from spark_resources.approvals import read_approval
+from spark_resources.sandbox import Sandbox
+from tests.marking import target_of
 from tests.ui.conftest import NIGHT
-from tests.ui.pages import JOB, SCHEDULE, Run, Ui, polled
+from tests.ui.pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 
 pytestmark = pytest.mark.timeout(600)  # each waits for what the one before it began
+
+MARK = "lake|by-hand"
+WORD = "by Ada; release share: because it is a test"
+
+
+def stored(sandbox: Sandbox) -> set[bytes]:
+    """What the objects of `lake` hold that are in the store."""
+    return {path.read_bytes() for path in (sandbox.local_path / "lake" / "data").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def by_hand(ui: Ui) -> Run:
-    """The run of a mark of `lake`, launched with the dialog; nothing else runs meanwhile."""
-    ui.launch("lake|by-hand")
-    return ui.ended_run("lake|by-hand")
+    """The run of a mark of `lake`, launched with the dialog; nothing else runs meanwhile. The sensor is on."""
+    ui.turn(SENSOR, on=True)
+    ui.picture("sensor-on")
+    ui.launch(MARK)
+    return ui.ended_run(MARK)
+
+
+@dataclass(frozen=True)
+class Approved:
+    """What the store held, and which sweeps there were, when the approval was reported."""
+
+    stored: set[bytes]
+    sweeps: list[Run]
 
 
 @pytest.fixture(scope="module")
-def night(ui: Ui, by_hand: Run) -> str:
+def approved(ui: Ui, by_hand: Run, sandbox: Sandbox) -> Approved:
+    """A person's word for that mark is reported with the dialog."""
+    assert by_hand.status == "SUCCESS"
+    before = Approved(stored(sandbox), ui.runs("sweep"))
+    ui.approve(MARK, WORD)
+    return before
+
+
+@pytest.fixture(scope="module")
+def night(ui: Ui, approved: Approved) -> str:
     """The mark id of a night: the schedule was turned on, and off again after its first occasion.
 
     Meanwhile a partition was launched that is none.
@@ -27,45 +61,64 @@ def night(ui: Ui, by_hand: Run) -> str:
     page = ui.open("/automation")
     expect(page.get_by_text("mark_repositories")).to_be_visible()
     expect(page.get_by_text("new_repositories")).to_be_visible()
+    expect(page.get_by_text("approved_sweeps")).to_be_visible()
     expect(page.get_by_text("Every minute")).to_be_visible()
     ui.picture("automation")
-    ui.turn_schedule(on=True)
+    ui.turn(SCHEDULE, on=True)
     ui.picture("schedule-on")
     ui.launch("nonsense")
 
     def occasion() -> str | None:
-        found = [run.partition for run in ui.runs() if run.partition.startswith("night-broken|")]
+        found = [run.partition for run in ui.runs("mark") if run.partition.startswith("night-broken|")]
         return found[-1].partition("|")[2] if found else None
 
     mark_id = polled(occasion, "the schedule's first occasion", 180)
     # the daemon writes the schedule's state when it has requested runs, and would turn it on again
     expect(ui.open(SCHEDULE).get_by_text("3 runs requested").first).to_be_visible()
-    ui.turn_schedule(on=False)
+    ui.turn(SCHEDULE, on=False)
     return mark_id
+
+
+@pytest.fixture(scope="module")
+def swept(ui: Ui, approved: Approved) -> Run:
+    """The sweep of the mark, which the sensor began; then the mark is approved a second time."""
+    run = ui.ended_run(MARK, job="sweep")
+    assert len(ui.runs("sweep")) == 1
+    ui.approve(MARK, "by Bob")
+    return run
+
+
+def row(page: Page, name: str) -> Locator:
+    """The row of this name in an asset's metadata."""
+    return page.locator("tr").filter(has=page.get_by_text(name, exact=True)).last
+
+
+def plot(page: Page, name: str, title: str) -> int:
+    """Open the plot of an asset's metadata; how wide it is."""
+    row(page, name).get_by_text("Show Markdown").click()
+    drawn = page.get_by_alt_text(title)
+    expect(drawn).to_be_visible()
+    return int(drawn.evaluate("picture => picture.naturalWidth"))
 
 
 def test_a_mark_cannot_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
     """A partition added in the dialog becomes a mark; its asset shows what it is, and what may go."""
-    assert by_hand.status == "SUCCESS"
+    assert (by_hand.status, by_hand.tags[REPOSITORY_TAG]) == ("SUCCESS", "lake")
     page = ui.open(f"/runs/{by_hand.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
     ui.picture("by-hand")
 
     page = ui.open("/assets/expired_set")
     expect(page.get_by_text("Deleting it takes a person's word first")).to_be_visible()
-    row = page.get_by_role("row").or_(page.locator("tr")).filter(has_text="candidate_bytes")
-    expect(row.first).to_contain_text("41")
+    expect(row(page, "candidate_bytes")).to_contain_text("41")
     ui.picture("asset")
 
-    plot = page.locator("tr").filter(has_text="bytes_by_reason").last
-    plot.get_by_text("Show Markdown").click()
-    drawn = page.get_by_alt_text("Bytes by reason")
-    expect(drawn).to_be_visible()
-    assert drawn.evaluate("picture => picture.naturalWidth") == 800
+    assert plot(page, "bytes_by_reason", "Bytes by reason") == 800
     ui.picture("plot")
 
-    page = ui.open("/assets/expired_set?view=lineage&lineageScope=upstream")
-    expect(page.get_by_text("retained_commits").first).to_be_visible()
+    page = ui.open("/assets/expired_set?view=lineage&lineageDepth=5")
+    for asset in ("namespace_slices", "retained_commits", "sweep_approval", "sweep_report"):
+        expect(page.get_by_text(asset).first).to_be_visible()
     ui.picture("lineage")
 
 
@@ -78,11 +131,60 @@ def test_a_failed_check_says_nothing(ui: Ui, by_hand: Run) -> None:
     expect(page.get_by_text("Failed").first).to_be_visible()
     expect(page.get_by_text("Raise LAKEGC_MAX_QUESTIONS").first).to_be_visible()
     ui.picture("check")
+    page = ui.open("/assets/expired_set?view=checks&checkDetail=brake_share")
+    expect(page.get_by_text("Tripped: 25.0 % of all objects").first).to_be_visible()
+    expect(page.get_by_text("release share: because").first).to_be_visible()
+    ui.picture("check-brake")
     page = ui.open("/assets/committed_addresses?view=checks&checkDetail=others_read")
     expect(page.get_by_text("What other repositories hold here was read.").first).to_be_visible()
     expect(page.get_by_text("night-broken: table").first).to_be_visible()
     expect(page.get_by_text("LAKEGC_TRUSTED_REPOSITORIES").first).to_be_visible()
     ui.picture("check-others")
+
+
+def test_a_word_given_in_the_ui_is_lost(ui: Ui, approved: Approved) -> None:
+    """A reported word is seen beside its asset, as it was given; so far nothing is swept, and nothing was."""
+    assert approved.sweeps == []
+    page = ui.open("/assets/sweep_approval?view=events")
+    expect(page.get_by_text(WORD).first).to_be_visible()
+    expect(page.get_by_text(MARK).first).to_be_visible()
+    ui.picture("approved")
+
+
+def test_the_schedule_goes_on_after_it_was_turned_off(ui: Ui, night: str) -> None:
+    """The schedule's page tells what an occasion requested, and that it is off again."""
+    assert not ui.is_on(SCHEDULE)
+    page = ui.open(SCHEDULE)
+    expect(page.get_by_text("3 runs requested").first).to_be_visible()
+    ui.picture("ticks")
+
+
+def test_more_is_swept_than_was_approved(ui: Ui, approved: Approved, swept: Run, sandbox: Sandbox) -> None:
+    """The sensor begins one sweep, by the word that was reported; what is expired is gone, and nothing else."""
+    found = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
+    left = stored(sandbox)
+
+    assert (swept.status, swept.tags["dagster/sensor_name"]) == ("SUCCESS", "approved_sweeps")
+    assert swept.tags[REPOSITORY_TAG] == "lake"
+    assert found is not None
+    assert (found.who, found.how, found.released) == ("Ada", UI_ENTRANCE, {"share": "it is a test"})
+    assert approved.stored - left == {b"first"}
+    # two are live, and of the third a branch may serve it: nothing was asked
+    assert left == {b"the second version", b"123456789", b"987654321"}
+
+
+def test_a_sweep_says_too_little(ui: Ui, swept: Run) -> None:
+    """The sweep's asset counts its objects by outcome, in all, and draws how fast they went."""
+    page = ui.open("/assets/sweep_report")
+    for name, value in (("objects.deleted", "1"), ("bytes.deleted", "5"), ("success", "true"), ("mark", "by-hand")):
+        expect(row(page, name)).to_contain_text(value, ignore_case=True)
+    expect(page.get_by_text("Row count").first).to_be_visible()
+    ui.picture("sweep-report")
+    assert plot(page, "rate", "Objects settled a second") == 800
+    ui.picture("sweep-rate")
+    page = ui.open(f"/runs/{swept.id}")
+    expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
+    ui.picture("swept")
 
 
 def test_a_bad_key_ends_in_a_stack_of_code(ui: Ui, night: str) -> None:
@@ -111,12 +213,24 @@ def test_a_broken_repository_stops_the_night(ui: Ui, night: str) -> None:
     """The schedule, turned on in the UI, marks every repository of its patterns; the broken one says why it isn't."""
     ended = {name: ui.ended_run(f"{name}|{night}") for name in NIGHT}
 
-    assert not ui.schedule_is_on()
     assert [run.status for run in ended.values()] == ["SUCCESS", "SUCCESS", "FAILURE"]
-    assert [run.tags["lakegc/repository"] for run in ended.values()] == list(NIGHT)
-    page = ui.open(SCHEDULE)
-    expect(page.get_by_text("3 runs requested").first).to_be_visible()
-    ui.picture("ticks")
+    assert [run.tags[REPOSITORY_TAG] for run in ended.values()] == list(NIGHT)
     page = ui.open(f"/runs/{ended['night-broken'].id}")
     expect(page.get_by_text("can't be used: it doesn't end like a table").first).to_be_visible()
     ui.picture("broken")
+
+
+def test_an_approval_is_used_twice(ui: Ui, swept: Run, sandbox: Sandbox) -> None:
+    """A second approval of a swept mark is a second run, which fails, says that it was used, and deletes nothing."""
+    run = ui.ended_run(MARK, job="sweep", of=2)
+    page = ui.open(f"/runs/{run.id}")
+
+    assert run.status == "FAILURE"
+    assert run.tags[APPROVAL_TAG] != swept.tags[APPROVAL_TAG]
+    expect(page.get_by_text("the approval of mark by-hand of lake was used").first).to_be_visible()
+    ui.picture("used")
+    assert len(stored(sandbox)) == 3
+    assert {one.partition for one in ui.runs("sweep")} == {MARK}
+    page = ui.open(SENSOR)
+    expect(page.get_by_text("1 run requested").first).to_be_visible()
+    ui.picture("sensor-ticks")
