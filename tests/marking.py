@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import dagster as dg
 
+from lakegc_assets.approval import approve
 from lakegc_assets.assets import MARK_ASSETS
+from lakegc_assets.brakes import BrakeLimits, brakes
 from lakegc_assets.launch import run_mark
 from lakegc_assets.marking import (
     committed_addresses,
@@ -25,6 +27,12 @@ from lakegc_assets.marking import (
 )
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
 from lakegc_assets.marking.run import MarkRun, Target, find_target
+from lakegc_assets.proposals import Word, propose
+from lakegc_assets.sweeping.opening import SweepOptions, open_sweep, open_swept
+from lakegc_assets.sweeping.report import Report
+from lakegc_assets.sweeping.rounds import Tally
+from lakegc_assets.sweeping.sweep_report import sweep
+from lakegc_assets.sweeping.undo import purge, undo
 from spark_resources.datasets import all_rows
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.resource import LakeFSResource
@@ -34,6 +42,7 @@ from spark_resources.session import QUICK_START, SparkResource
 from spark_resources.settings import Settings
 
 _NOWHERE = Path("/nonexistent")
+_Done = TypeVar("_Done")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
@@ -153,3 +162,47 @@ class Marker:
                     settings.unset(name)
                 else:
                     settings.set(name, value)
+
+
+class Sweeper:
+    """Approves and sweeps marks one after the other, by the product's own steps, without a Dagster run around them."""
+
+    def __init__(self) -> None:
+        self._spark = _shared_spark()
+
+    def approve(self, settings: Mapping[str, str], repository: str, mark_id: str) -> None:
+        """Say yes to a mark, whatever brakes have tripped."""
+        target = target_of(settings, repository)
+        now = target.place.store().now()
+        proposal = propose(target, mark_id, now=now)
+        tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
+        word = Word("the tests", "tests", now, dict.fromkeys(tripped, "it is a test"), digest=proposal.digest)
+        known = Settings.load(quick_environment(settings), home=_NOWHERE)
+        lakefs = LakeFS(LakeFSSettings.of(known))
+        approve(proposal, word, lakefs, BrakeLimits(), now=now, single_deployment=False)
+
+    def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
+        """Sweep an approved mark, or go on with a sweep."""
+        return self._under_lease(
+            settings, lambda marks: sweep(open_sweep(marks, *_named(repository, mark_id, options)))
+        )
+
+    def undo(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
+        named = _named(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: undo(open_swept(marks, *named)))
+
+    def purge(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
+        named = _named(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: purge(open_swept(marks, *named)))
+
+    def _under_lease(self, settings: Mapping[str, str], work: Callable[[MarksResource], _Done]) -> _Done:
+        with environment(settings), Marker()._few_tasks():
+            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
+            try:
+                return work(marks)
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+
+
+def _named(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
+    return str(Partition(repository, mark_id)), options, lambda _: None

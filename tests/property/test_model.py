@@ -160,10 +160,10 @@ class LivingRepository(RuleBasedStateMachine):
         COUNTED["steps"] += 1
         COUNTED[name] += 1
 
-    def _marked(self, min_age: timedelta) -> set[str]:
+    def _marked(self, min_age: timedelta, accept_missing: tuple[str, ...] = ()) -> set[str]:
         self.marks += 1
         COUNTED["marks"] += 1
-        options = MarkOptions(min_age=min_age, allow_young=True)
+        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=accept_missing)
         return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
 
     def teardown(self) -> None:

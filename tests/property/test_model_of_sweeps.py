@@ -1,0 +1,216 @@
+"""A repository that lives and is swept: after every sweep all that is live is read byte for byte, however it went.
+
+LAKEGC_MODEL_SWEEPS says how many sweeps there are; a long run is
+
+    LAKEGC_MODEL_SWEEPS=500 uv run pytest -n 0 tests/property/test_model_of_sweeps.py
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweeping.report import Report
+from spark_resources.model import Outcome
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.problems import Problem
+from tests.marking import Marker, Sweeper
+from tests.property.repository_model import OFTEN, OPERATIONS, RepositoryModel
+from tests.property.test_model import SOON, Watched, Writers, hold, numbers, writes
+from tests.recordings.replay import serving
+
+SWEEPS = int(os.environ.get("LAKEGC_MODEL_SWEEPS", "6"))
+SAME_EVERY_TIME = 100
+STEPS_A_SWEEP = 15
+SWEEPS_A_REPOSITORY = 3
+COUNTED: Counter[str] = Counter()
+CLOSING = "proving once more what was deleted"
+DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
+
+
+class Killed(BaseException):
+    """What ends a sweep in the middle, as a signal would: nothing of the product catches it."""
+
+
+@contextmanager
+def killed_at(sentence: int) -> Iterator[None]:
+    """End what is done at the so-manieth thing that it says."""
+    said = 0
+
+    def listen(_: str) -> None:
+        nonlocal said
+        said += 1
+        if said == sentence:
+            raise Killed
+
+    with listening(listen):
+        yield
+
+
+class SweptRepository(RuleBasedStateMachine):
+    """Operations, and now and then a mark, an approval and a sweep: whole, killed, quarantined, undone, purged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = ExitStack()
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        self.sandbox = self._open.enter_context(Sandbox(folder, uncommitted_page=1))
+        self.between = Watched(self.sandbox.endpoint_url)
+        endpoint = self._open.enter_context(serving(self.between))
+        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint}
+        self.model = RepositoryModel(self.sandbox, "lake")
+        self.sweeper = Sweeper()
+        self.steps = self.sweeps = 0
+        self.lost: set[str] = set()  # deleted for good: who reaches for one again, as by wider rules, finds it gone
+
+    @property
+    def due(self) -> bool:
+        return self.steps % STEPS_A_SWEEP == STEPS_A_SWEEP - 1
+
+    @precondition(lambda self: not self.due)
+    @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
+    def write(self, name: str, a: int, b: int, c: int) -> None:
+        self.steps += 1
+        self.model.do(name, a, b, c)
+
+    @precondition(lambda self: self.due)
+    @rule(killed=st.sampled_from([0, 0, 1, 3, 6, 9, 12, 15, 18, 21]), ending=st.sampled_from(["", "", "undo", "purge"]))
+    def sweep(self, killed: int, ending: str) -> None:
+        """A sweep of a quiet repository, killed and gone on with or not, takes all garbage and nothing else."""
+        self.marked_and_approved()
+        stored, began = self.stored(), self.sandbox.now()
+        before = self.readable()
+        surely = self.model.garbage(stored, began - timedelta(seconds=1), timedelta(0), timedelta(seconds=1))
+        report = self.swept(QUARANTINE if ending else DELETE, killed)
+        COUNTED["swept objects"] += report.approved
+        assert report.success, report.sentence()
+        assert sum(report.objects.values()) == report.approved
+        hold("garbage that stays", surely & self.stored().keys())
+        self.ended(ending, stored)
+        self.still_read(before)
+
+    @precondition(lambda self: self.due)
+    @rule(planned=st.lists(writes, min_size=4, max_size=16))
+    def sweep_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]]) -> None:
+        """What comes to life during a sweep is rescued, or named by its closing proof, and undo brings it back."""
+        self.marked_and_approved()
+        writers = Writers(self.model, planned)
+        live_before_closing: set[str] = set()
+
+        def listen(sentence: str) -> None:
+            if sentence.startswith(CLOSING):
+                live_before_closing.update(self.model.live(self.sandbox.now()))
+            writers.moment()
+
+        self.between.moment = writers.moment
+        try:
+            with listening(listen):
+                report = self.sweeper.sweep(self.settings, "lake", self.mark_id, QUARANTINE)
+        finally:
+            self.between.moment = lambda: None
+        gone = self.model.live(self.sandbox.now()) - self.lost - self.stored().keys()
+        COUNTED["came to life too late"] += len(report.late)
+        hold("gone and not named", gone & live_before_closing - set(report.late))
+        self.sweeper.undo(self.settings, "lake", self.mark_id)
+        hold("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
+        self.model.check_books()
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def mark_id(self) -> str:
+        return f"m{self.sweeps}"
+
+    def marked_and_approved(self) -> None:
+        self.steps += 1
+        self.sweeps += 1
+        COUNTED["sweeps"] += 1
+        self.sandbox.set_clock(self.sandbox.now() + SOON)
+        self.model.check_books()
+        missing = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
+        options = MarkOptions(min_age=timedelta(0), allow_young=True, accept_missing=missing)
+        Marker().mark(self.settings, "lake", self.mark_id, options)
+        self.sweeper.approve(self.settings, "lake", self.mark_id)
+
+    def swept(self, options: SweepOptions, killed: int) -> Report:
+        if killed:
+            try:
+                with killed_at(killed):
+                    report = self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
+            except Killed:
+                COUNTED["killed"] += 1
+            else:
+                return report
+        return self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
+
+    def ended(self, ending: str, stored: Mapping[str, int]) -> None:
+        """What was put aside comes back, or is gone for good."""
+        COUNTED[ending or "delete"] += 1
+        if ending == "undo":
+            tally = self.sweeper.undo(self.settings, "lake", self.mark_id)
+            assert not tally.objects[Outcome.FAILED.value]
+            hold("not brought back", {key for key in stored if key.startswith("data/")} - self.stored().keys())
+        elif ending == "purge":
+            self.sweeper.purge(self.settings, "lake", self.mark_id)
+        self.lost |= {key for key in stored if not key.startswith("_lakefs/")} - self.stored().keys()
+        assert not [key for key in self.stored() if key.startswith("_lakefs/retention/gc/quarantine/")]
+
+    def stored(self) -> dict[str, int]:
+        return self.model.stored()
+
+    def readable(self) -> dict[tuple[str, str], bytes]:
+        """What readers of branches and retained commits get, byte for byte."""
+        found = {}
+        commits = {one: self.model.trees[one] for one in self.model.retained(self.sandbox.now())}
+        refs = {**self.model.views, **commits}
+        for ref, view in refs.items():
+            for path in view:
+                try:
+                    found[ref, path] = self.model.repository.read(ref, path)[1]
+                except Problem:
+                    continue  # outside of the sandbox, or gone since an earlier sweep
+        return found
+
+    def still_read(self, before: Mapping[tuple[str, str], bytes]) -> None:
+        after = self.readable()
+        assert {one: after.get(one) for one in before} == dict(before)
+
+    def teardown(self) -> None:
+        self._open.close()
+
+
+@pytest.mark.timeout(0)  # as long as the number of sweeps takes
+def test_a_sweep_takes_what_somebody_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever happened before, and whether or not it is killed, a sweep takes exactly the garbage."""
+    COUNTED.clear()
+    machine: Any = SweptRepository
+    chosen = settings(
+        max_examples=-(-SWEEPS // SWEEPS_A_REPOSITORY),
+        stateful_step_count=SWEEPS_A_REPOSITORY * STEPS_A_SWEEP,
+        deadline=None,
+        derandomize=SWEEPS <= SAME_EVERY_TIME,
+        database=None,
+        phases=(Phase.generate,) if SWEEPS <= SAME_EVERY_TIME else (Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    try:
+        run_state_machine_as_test(machine, settings=chosen)
+    finally:
+        with capsys.disabled():
+            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
+    assert COUNTED["sweeps"] >= SWEEPS
