@@ -6,15 +6,18 @@ that was moved to another path between the lists and the question is found by ne
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from lakegc_assets.marking import holding
 from lakegc_assets.marking.committed_addresses import distinct_ranges
+from lakegc_assets.marking.retained_commits import dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists
 from spark_resources.entries import addresses_of, ranges_of
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS
+from spark_resources.errors import Refused
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, Commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +27,9 @@ STAGED_PART, SPELLINGS_PART = "staged_at_the_end", "spellings_at_the_end"
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The addresses (column address) that are staged now, and those of heads and tags that were not retained before."""
-    run.say("reading once more what is staged, and where the branches are")
-    found = [*staged_now(run, notes), *of_new_heads(run, notes)]
+    """The addresses (column address) that are staged now, and those of commits that were not retained before."""
+    run.say("reading once more what is staged, where the branches are, and what was committed")
+    found = [*staged_now(run, notes), *of_new_commits(run, notes)]
     return reduce(lambda left, right: left.unionByName(right), found).dropDuplicates()
 
 
@@ -41,14 +44,31 @@ def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     return [run.read_dataset(dataset, ADDRESSES) for dataset in datasets.values()]
 
 
-def of_new_heads(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    """The addresses of heads and held tags whose commits were not retained when commits were read; mostly none."""
-    repository = run.partition.repository
-    retained = {row["commit_id"] for row in run.rows("retained_commits", COMMIT_VERDICTS) if row["retained"]}
+def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+    """The addresses of commits that were not retained when commits were read, and are by now: heads, held tags, and
+    every commit made since, for one that a branch has left again already is live like any young one. Mostly none."""
+    repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
+    retained = {row["commit_id"] for row in verdicts if row["retained"]}
     new = sorted({*run.lakefs.branches(repository).values(), *holding.tagged_since(run)} - retained)
-    notes.facts["new_heads"] = len(new)
-    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new} - {""}
-    if not metaranges:
+    since = commits_since(run, known={row["commit_id"] for row in verdicts})
+    notes.facts |= {"new_heads": len(new), "new_commits": len(since)}
+    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new}
+    metaranges |= {commit.metarange_id for commit in since}
+    if not metaranges - {""}:
         return []
-    ranges = distinct_ranges(ranges_of(run.spark(), run.place, sorted(metaranges)))
+    ranges = distinct_ranges(ranges_of(run.spark(), run.place, sorted(metaranges - {""})))
     return [addresses_of(ranges, run.place).select("address")]
+
+
+def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
+    """The commits that nobody knew when commits were read, as far as the graph may be read."""
+    if not run.mark.record.step("retained_commits").facts["graph"]:
+        return []
+    dumped = dumped_graph(run)
+    if dumped is None:
+        raise Refused(
+            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
+            "more. What was committed meanwhile can't be told; make a new mark.",
+            invariant=3,
+        )
+    return [commit for commit in dumped.values() if commit.id not in known]
