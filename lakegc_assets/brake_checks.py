@@ -22,6 +22,7 @@ PROMISES = {
     "jump": "No more would go than allowed against the previous mark.",
     "live": "Much of the repository is live, as in the previous mark.",
     "listing": "As much is stored as the previous mark would leave.",
+    "others": "All repositories that may refer to objects here were looked into.",
     "age": "The mark is young enough to be swept.",
 }
 

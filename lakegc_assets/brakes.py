@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_resources.marks import MarkRecord
     from spark_resources.settings import Settings
 
-BRAKES = ("share", "bytes", "count", "jump", "live", "listing", "age")
+BRAKES = ("share", "bytes", "count", "jump", "live", "listing", "others", "age")
 COUNTS = ("candidates", "candidate_bytes", "expired", "expired_bytes", "live")
 GIB = 2**30
 
@@ -56,7 +56,8 @@ class Brake:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished (store's
-    clock). `previous` is None for the first mark of a repository; `unreadable` names earlier marks that can't be told.
+    clock). `previous` is None for the first mark of a repository; `unreadable` names earlier marks that can't be told;
+    `unread` are other repositories that could not be looked into, `*` for all.
     """
 
     counts: Mapping[str, int]
@@ -64,6 +65,7 @@ class Measured:
     previous_id: str | None
     unreadable: tuple[str, ...]
     finished: datetime
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
@@ -78,7 +80,7 @@ class Measured:
                 raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
         return cls(
             record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
-            record.finished,
+            record.finished, unread_in(record),
         )  # fmt: skip
 
 
@@ -95,6 +97,7 @@ def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Bra
         jump(found, limits),
         live(found, limits),
         listing(found, limits),
+        others(found),
         age(found, limits, now),
     )
 
@@ -159,6 +162,21 @@ def listing(found: Measured, limits: BrakeLimits) -> Brake:
         f"{found.previous_id} would leave; at least {100 * limits.listing:g} % are expected"
     )
     return Brake("listing", left < limits.listing, left, limits.listing, why)
+
+
+def others(found: Measured) -> Brake:
+    """Other repositories may refer to objects here, and could not be looked into (invariant 5)."""
+    if not found.unread:
+        return Brake("others", False, 0, 0, "every other repository that may refer to objects here was looked into")
+    which = "other repositories" if "*" in found.unread else ", ".join(found.unread)
+    why = f"{which} may refer to objects that would go, and could not be looked into"
+    return Brake("others", True, len(found.unread), 0, why)
+
+
+def unread_in(record: MarkRecord) -> tuple[str, ...]:
+    """The other repositories that a mark could not look into. A mark of the reference's looks into none."""
+    step = record.steps.get("committed_addresses")
+    return tuple(sorted(step.facts.get("elsewhere", {}).get("unread", {}))) if step is not None else ()
 
 
 def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:

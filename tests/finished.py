@@ -72,6 +72,7 @@ PARTS = {
 
 def finished_mark(place: Place, addresses: Sequence[str], mark_id: str = "m1", **changes: Any) -> Mark:
     """A finished mark whose expired set is these addresses, with every file that a mark has."""
+    facts: Mapping[str, Mapping[str, Any]] = changes.pop("facts", {})
     record = finished_record(mark_id, **changes)
     begun = Mark.begin(place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
     steps = {}
@@ -80,7 +81,7 @@ def finished_mark(place: Place, addresses: Sequence[str], mark_id: str = "m1", *
         parts = {part: recorded(write_part(place, mark_id, asset, part, addresses)) for part in PARTS[asset]}
         if asset == "expired_set":
             parts |= {part: recorded(one) for part, one in in_references_layout(place, mark_id, addresses).items()}
-        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, parts, {})
+        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, parts, facts.get(asset, {}))
     sized = {**COUNTS, "expired": len(addresses), "expired_bytes": len(addresses)}
     counts: dict[str, Any] = {"steps": steps, "counts": changes.get("counts", sized)}
     digest = digest_of(replace(record, **counts))

@@ -90,6 +90,7 @@ TRIPPED: dict[str, dict[str, Any]] = {
     "jump": {"counts": COUNTS, "previous": {**BEFORE, "counts": {**COUNTS, "expired": 10}}},
     "live": {"counts": {**COUNTS, "live": 0}},
     "listing": {"previous": {**BEFORE, "counts": {**COUNTS, "candidates": 900_000}}},
+    "others": {"facts": {"committed_addresses": {"elsewhere": {"unread": {"lost": "not with these rights"}}}}},
     "age": {"start": timedelta(days=8)},
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.brakes import BRAKES
 from lakegc_assets.marking import highlights
 from lakegc_assets.terminal.listing import with_times_as_text
 from spark_resources.datasets import Place
@@ -170,7 +171,7 @@ def test_holds_and_brakes_are_not_shown(lakegc: Lakegc, sandbox: Sandbox, name: 
 
     assert found["held"] == held
     assert found["holds"] == [*held]
-    assert [brake["name"] for brake in found["brakes"]] == ["share", "bytes", "count", "jump", "live", "listing", "age"]
+    assert [brake["name"] for brake in found["brakes"]] == list(BRAKES)
     assert {brake["name"] for brake in found["brakes"] if brake["tripped"]} >= {"share"}
     rows = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
     for row in ("releases 7 7.0 KiB", "legal 1 10 B"):

@@ -18,7 +18,7 @@ from tests.ui.pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 pytestmark = pytest.mark.timeout(600)  # each waits for what the one before it began
 
 MARK = "lake|by-hand"
-WORD = "by Ada; release share: because it is a test"
+WORD = "by Ada; release share: because it is a test; release others: because one is broken"
 
 
 def stored(sandbox: Sandbox) -> set[bytes]:
@@ -167,7 +167,11 @@ def test_more_is_swept_than_was_approved(ui: Ui, approved: Approved, swept: Run,
     assert (swept.status, swept.tags["dagster/sensor_name"]) == ("SUCCESS", "approved_sweeps")
     assert swept.tags[REPOSITORY_TAG] == "lake"
     assert found is not None
-    assert (found.who, found.how, found.released) == ("Ada", UI_ENTRANCE, {"share": "it is a test"})
+    assert (found.who, found.how, found.released) == (
+        "Ada",
+        UI_ENTRANCE,
+        {"share": "it is a test", "others": "one is broken"},
+    )
     assert approved.stored - left == {b"first"}
     # two are live, and of the third a branch may serve it: nothing was asked
     assert left == {b"the second version", b"123456789", b"987654321"}

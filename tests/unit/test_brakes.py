@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.brakes import BRAKES, GIB, Brake, BrakeLimits, brakes
 from spark_resources.datasets import Place
 from spark_resources.errors import DamagedData, WrongUsage
-from spark_resources.marks import MARKS_ROOT, Mark, previous_mark
+from spark_resources.marks import MARKS_ROOT, Mark, StepRecord, previous_mark
 from spark_resources.model import MarkState, Namespace, Scope
 from spark_resources.settings import Settings
 from spark_resources.stores.settings import StoreSettings
@@ -142,7 +142,18 @@ def test_a_bound_is_not_configurable() -> None:
 
     assert BrakeLimits.of(Settings()) == LIMITS
     assert strict == BrakeLimits(**given)  # type: ignore[arg-type]
-    assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES)
+    assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {"others"}
+
+
+@pytest.mark.parametrize("unread", [{}, {"lost": "not with these rights"}, {"*": "repositories may not be listed"}])
+def test_repositories_that_nobody_looked_into_are_passed_over(unread: dict[str, str]) -> None:
+    """Where another repository may refer to what would go, and could not be read, an approval has to say so."""
+    looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
+    record = finished_record(steps={"committed_addresses": looked})
+    brake = {each.name: each for each in brakes(record, LIMITS, now=SOON)}["others"]
+
+    assert (brake.tripped, brake.measured) == (bool(unread), len(unread))
+    assert ("lost" in brake.why) == ("lost" in unread)
 
 
 @pytest.mark.parametrize(
