@@ -101,6 +101,25 @@ def test_a_branch_made_of_an_expired_commit_at_the_last_moment_brings_it_back(sa
     assert mark.expired == {garbage}
 
 
+def test_a_commit_that_was_made_and_left_again_while_it_was_marked_holds_nothing(sandbox: Sandbox) -> None:
+    """What was invisible while it was staged, then committed, and left by its branch, is live like any new commit's."""
+    lake = sandbox.create("lake")
+    garbage = with_garbage(lake)
+    lake.put("main", "_SUCCESS", b"done")
+    first = lake.commit("main", "a job")
+    again = lake.put("main", "_SUCCESS", b"done")
+
+    def commit_elsewhere_and_leave() -> None:
+        lake.stage("main", [replace(again, path=b"elsewhere/_SUCCESS")])
+        lake.commit("main", "moved")
+        lake.hard_reset("main", first.id)
+
+    with once_said("asking what branches serve", commit_elsewhere_and_leave):
+        mark = marked(sandbox.settings, "lake")
+
+    assert mark.expired == {garbage}
+
+
 def test_without_rules_and_without_a_dump_every_range_counts(sandbox: Sandbox) -> None:
     """All range tables are read then, old ones too; tables of an earlier dump of references are not taken for them."""
     lake = sandbox.create("lake")
