@@ -32,6 +32,7 @@ from starlette.routing import Mount, Route
 from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import ENTRY_SCHEMA, read_commits, read_entries, read_ranges
 from spark_resources.stores.base import Store
+from tests.servers import S3Server
 
 ACCESS_KEY_ID = "AKIAREPLAY"
 SECRET_ACCESS_KEY = "replayed-secret"
@@ -136,6 +137,20 @@ def upload_to_s3(recording: Recording, client: Any) -> None:
         return parsedate_to_datetime(headers["date"])
 
     _wait_until_passed(now(), now)
+
+
+def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
+    """Settings by name that lead to a replayed server and to the S3 server that its objects were uploaded to."""
+    return {
+        "endpoint_url": endpoint,
+        "access_key_id": ACCESS_KEY_ID,
+        "secret_access_key": SECRET_ACCESS_KEY,
+        "s3_endpoint_url": server.endpoint_url,
+        "s3_access_key_id": server.access_key,
+        "s3_secret_access_key": server.secret_key,
+        "s3_region": "us-east-1",
+        "max_clock_skew": "5000w",  # the recorded server's clock stands still
+    }
 
 
 def _wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:

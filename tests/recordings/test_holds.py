@@ -11,7 +11,7 @@ from spark_resources.sstable import read_commits, read_entries, read_ranges
 from tests import oracle
 from tests.marking import NO_MINIMUM_AGE, marked
 from tests.recordings.folders import recordings
-from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_s3
+from tests.recordings.replay import Recording, replaying, settings_over, upload_to_s3
 from tests.servers import SeaweedFS
 
 KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that would go but for their tags, and with history
@@ -63,16 +63,7 @@ def test_a_held_tag_keeps_less_or_more_than_its_commits(
     seaweedfs.client().put_object(Bucket=recording.namespace.bucket, Key=key, Body=text.encode())
     try:
         with replaying(recording) as endpoint:
-            settings = {
-                "endpoint_url": endpoint,
-                "access_key_id": ACCESS_KEY_ID,
-                "secret_access_key": SECRET_ACCESS_KEY,
-                "s3_endpoint_url": seaweedfs.endpoint_url,
-                "s3_access_key_id": seaweedfs.access_key,
-                "s3_secret_access_key": seaweedfs.secret_key,
-                "s3_region": "us-east-1",
-                "max_clock_skew": "5000w",  # the recorded server's clock stands still
-            }
+            settings = settings_over(endpoint, seaweedfs)
             mark = marked(settings, recording.repository, f"held-{history}".lower(), NO_MINIMUM_AGE)
     finally:
         seaweedfs.client().delete_object(Bucket=recording.namespace.bucket, Key=key)

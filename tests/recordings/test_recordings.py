@@ -8,7 +8,7 @@ import pytest
 
 from tests.marking import NO_MINIMUM_AGE, marked
 from tests.recordings.folders import recordings
-from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_s3
+from tests.recordings.replay import Recording, replaying, settings_over, upload_to_s3
 from tests.servers import SeaweedFS
 
 
@@ -19,16 +19,7 @@ def test_the_expired_set_of_a_real_repository_is_exactly_the_true_one(
     """What a mark says may go is what may go: not an object more, and none less."""
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
-        settings = {
-            "endpoint_url": endpoint,
-            "access_key_id": ACCESS_KEY_ID,
-            "secret_access_key": SECRET_ACCESS_KEY,
-            "s3_endpoint_url": seaweedfs.endpoint_url,
-            "s3_access_key_id": seaweedfs.access_key,
-            "s3_secret_access_key": seaweedfs.secret_key,
-            "s3_region": "us-east-1",
-            "max_clock_skew": "5000w",  # the recorded server's clock stands still
-        }
+        settings = settings_over(endpoint, seaweedfs)
         mark = marked(settings, recording.repository, f"replay-{uuid.uuid4().hex}", NO_MINIMUM_AGE)
 
     assert recording.expired() == mark.expired

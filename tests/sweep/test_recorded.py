@@ -17,7 +17,7 @@ from spark_resources.stores.base import Store
 from tests.command_line import Lakegc
 from tests.marking import target_of
 from tests.recordings.folders import AT_HAND
-from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_s3
+from tests.recordings.replay import Recording, replaying, settings_over, upload_to_s3
 from tests.servers import SeaweedFS
 
 MARK = "_lakefs/retention/gc/unified/theirs/"
@@ -53,16 +53,7 @@ def test_what_the_reference_deletes_by_mistake_is_deleted(name: str, lakegc: Lak
     theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
-        settings = {
-            "endpoint_url": endpoint,
-            "access_key_id": ACCESS_KEY_ID,
-            "secret_access_key": SECRET_ACCESS_KEY,
-            "s3_endpoint_url": seaweedfs.endpoint_url,
-            "s3_access_key_id": seaweedfs.access_key,
-            "s3_secret_access_key": seaweedfs.secret_key,
-            "s3_region": "us-east-1",
-            "max_clock_skew": "5000w",  # the recorded server's clock stands still
-        }
+        settings = settings_over(endpoint, seaweedfs)
         store = target_of(settings, recording.repository).place.store()
         before = {one.key for page in store.pages("data/") for one in page.objects}
         store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
