@@ -26,19 +26,19 @@ _serial = itertools.count()
 class Provider:
     """One kind of store: how to reach it, what it does otherwise than an ideal one, and why.
 
-    `reasons` has a sentence for each quirk and for each thing that it doesn't do.
+    `reasons` has a sentence for each quirk and for each thing that it doesn't do. `root` is what its namespaces begin
+    with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
+    called.
     """
 
     name: str
+    root: str
     settings: StoreSettings
     quirks: Quirks
     reasons: dict[str, str]
     make_place: Callable[[str], None]
-    checks_credentials: bool = True
-
-    @property
-    def is_s3(self) -> bool:
-        return self.name != "local"
+    wrong_credentials: tuple[dict[str, str], ...] = ()
+    credentials: str = ""
 
     def uri(self, path: str = "ns") -> str:
         """A namespace nobody used before, among others in one bucket (or folder)."""
@@ -50,7 +50,11 @@ class Provider:
 
     def _place(self, place: str) -> str:
         self.make_place(place)
-        return f"{'s3' if self.is_s3 else 'local'}://{place}"
+        return self.root + place
+
+    def nowhere(self) -> str:
+        """A namespace whose bucket (or folder) isn't there."""
+        return f"{self.root}no-such-place/ns"
 
     def open(self, uri: str, *, quirks: Quirks | None = None) -> Store:
         """The store of a namespace, told of the declared quirks unless others are given."""
@@ -68,6 +72,7 @@ def local(folder: Path) -> Provider:
 
     return Provider(
         name="local",
+        root="local://",
         settings=StoreSettings(local_path=str(folder)),
         quirks=Quirks(
             tells_missing_deletes=True,
@@ -88,6 +93,7 @@ def local(folder: Path) -> Provider:
             "unholdable": "a path has no empty and no dot segments, no NUL, and at most 255 bytes a segment",
             "md5_etags": "a file has no ETag",
             keys.BOTH: "one name is a file or a folder",
+            "credentials": "a folder has no credentials; test_local has its rights",
         },
         make_place=make_place,
     )
@@ -96,6 +102,7 @@ def local(folder: Path) -> Provider:
 def seaweedfs(server: S3Server) -> Provider:
     return Provider(
         name="seaweedfs",
+        root="s3://",
         settings=server.settings(),
         quirks=Quirks(
             byte_order=False,
@@ -117,12 +124,15 @@ def seaweedfs(server: S3Server) -> Provider:
             "unholdable": "it cleans keys as paths: a//b and a\\b are written as a/b, and deleting a//b deletes a/b",
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
+        wrong_credentials=({"s3_access_key_id": "AKIANOBODY"}, {"s3_secret_access_key": "wrong"}),
+        credentials="LAKEGC_S3_",
     )
 
 
 def moto(server: S3Server) -> Provider:
     return Provider(
         name="moto",
+        root="s3://",
         settings=server.settings(),
         quirks=Quirks(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
         reasons={
@@ -130,7 +140,6 @@ def moto(server: S3Server) -> Provider:
             "credentials": "it takes any credentials",
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
-        checks_credentials=False,
     )
 
 

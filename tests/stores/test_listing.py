@@ -29,8 +29,7 @@ def test_an_empty_namespace_is_an_error(store: Store) -> None:
 
 def test_a_missing_bucket_lists_as_empty(provider: Provider) -> None:
     """A bucket or root folder that isn't there is named in an error; it is never an empty listing."""
-    scheme = "s3" if provider.is_s3 else "local"
-    store = provider.open(f"{scheme}://no-such-place/ns")
+    store = provider.open(provider.nowhere())
 
     with pytest.raises(NotThere, match="no-such-place"):
         list(store.pages(""))
