@@ -123,6 +123,11 @@ class Settings(BaseSettings):
     s3_path_style: bool | None = None
     s3_ca_bundle: Name | None = None
     s3_profile: Name | None = None
+    azure_endpoint_url: Address | None = None
+    azure_account: Name | None = None
+    azure_account_key: Secret | None = None
+    azure_sas_token: Secret | None = None
+    azure_ca_bundle: Name | None = None
     local_path: Name | None = None
     store_connect_timeout_s: Seconds | None = None
     store_read_timeout_s: Seconds | None = None
@@ -291,6 +296,7 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
 _EXPECTED = {
     "endpoint_url": "http(s)://host[:port], with or without /api/v1, without user name and password",
     "s3_endpoint_url": "http(s)://host[:port], without user name and password",
+    "azure_endpoint_url": "http(s)://account.host or http(s)://host[:port]/account, without user name and password",
     "min_age": "a duration such as 24h, 90m or 1d12h",
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
@@ -313,6 +319,7 @@ _EXPECTED = {
 }
 _NEVER_SHOWN = frozenset(
     {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
+    | {"azure_account_key", "azure_sas_token", "azure_endpoint_url"}
 )
 
 

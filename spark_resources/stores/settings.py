@@ -10,6 +10,8 @@ class StoreSettings(BaseModel):
 
     `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds;
     `max_attempts` counts the first try. `s3_path_style` None means: path style where an endpoint is set.
+    `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None: the namespace's
+    host. `azure_account` is the one account that key and SAS token are for; None: any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -22,6 +24,11 @@ class StoreSettings(BaseModel):
     s3_path_style: bool | None = None
     s3_ca_bundle: str | None = None
     s3_profile: str | None = None
+    azure_endpoint_url: str | None = None
+    azure_account: str | None = None
+    azure_account_key: SecretStr | None = None
+    azure_sas_token: SecretStr | None = None
+    azure_ca_bundle: str | None = None
     local_path: str | None = None
     connect_timeout: float = Field(default=10.0, gt=0)
     read_timeout: float = Field(default=60.0, gt=0)
