@@ -128,6 +128,10 @@ class Settings(BaseSettings):
     azure_account_key: Secret | None = None
     azure_sas_token: Secret | None = None
     azure_ca_bundle: Name | None = None
+    gcs_endpoint_url: Address | None = None
+    gcs_credentials_file: Name | None = None
+    gcs_anonymous: bool = False
+    gcs_ca_bundle: Name | None = None
     local_path: Name | None = None
     store_connect_timeout_s: Seconds | None = None
     store_read_timeout_s: Seconds | None = None
@@ -297,6 +301,7 @@ _EXPECTED = {
     "endpoint_url": "http(s)://host[:port], with or without /api/v1, without user name and password",
     "s3_endpoint_url": "http(s)://host[:port], without user name and password",
     "azure_endpoint_url": "http(s)://account.host or http(s)://host[:port]/account, without user name and password",
+    "gcs_endpoint_url": "http(s)://host[:port], without user name and password",
     "min_age": "a duration such as 24h, 90m or 1d12h",
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
@@ -319,7 +324,7 @@ _EXPECTED = {
 }
 _NEVER_SHOWN = frozenset(
     {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
-    | {"azure_account_key", "azure_sas_token", "azure_endpoint_url"}
+    | {"azure_account_key", "azure_sas_token", "azure_endpoint_url", "gcs_endpoint_url"}
 )
 
 

@@ -11,7 +11,8 @@ class StoreSettings(BaseModel):
     `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds;
     `max_attempts` counts the first try. `s3_path_style` None means: path style where an endpoint is set.
     `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None: the namespace's
-    host. `azure_account` is the one account that key and SAS token are for; None: any.
+    host. `azure_account` is the one account that key and SAS token are for; None: any. `gcs_anonymous` sends no
+    credentials, for an emulator; `gcs_credentials_file` must be on every machine that runs executors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +30,10 @@ class StoreSettings(BaseModel):
     azure_account_key: SecretStr | None = None
     azure_sas_token: SecretStr | None = None
     azure_ca_bundle: str | None = None
+    gcs_endpoint_url: str | None = None
+    gcs_credentials_file: str | None = None
+    gcs_anonymous: bool = False
+    gcs_ca_bundle: str | None = None
     local_path: str | None = None
     connect_timeout: float = Field(default=10.0, gt=0)
     read_timeout: float = Field(default=60.0, gt=0)
