@@ -50,6 +50,10 @@ class Deleting(StrEnum):
         "this bucket keeps versions: a delete hides an object behind a delete marker, and frees its space only when "
         "the bucket's lifecycle removes old versions"
     )
+    KEEPS_A_WHILE = (
+        "this bucket keeps what is deleted for a while (soft delete): until then it can be restored, and its space is "
+        "paid for"
+    )
     UNKNOWN = "whether the bucket keeps versions of what is deleted may not be read with these credentials"
 
 
