@@ -33,9 +33,17 @@ def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, sin
     )
 
 
-def reported(approved: DataFrame, outcomes: DataFrame) -> DataFrame:
-    """The outcome of every approved object (RECEIPTS); null where one has none yet."""
-    return approved.select("address").join(outcomes, "address", "left").select(*RECEIPTS.names)
+def reported(approved: DataFrame, outcomes: DataFrame, undone: DataFrame) -> DataFrame:
+    """The outcome of every approved object (RECEIPTS); null where one has none yet.
+
+    `undone` tells, with the columns of `outcomes`, what became since of objects that were put aside.
+    """
+    from pyspark.sql import functions as F
+
+    since = undone.where(F.col("outcome").isin(Outcome.RESTORED.value, Outcome.PURGED.value)).select(*RECEIPTS.names)
+    before = outcomes.select(*RECEIPTS.names).join(since.select("address"), "address", "left_anti")
+    latest = before.select(*RECEIPTS.names).unionByName(since)
+    return approved.select("address").join(latest, "address", "left").select(*RECEIPTS.names)
 
 
 def deleted(outcomes: DataFrame) -> DataFrame:

@@ -22,7 +22,6 @@ BINS = 60
 def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
     folder = str(report.dataset["folder"])
-    done = sum(report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
     times, rows = looked_through(place, folder, report)
     return dg.MaterializeResult(
         metadata={  # in the order in which the UI shows it
@@ -35,9 +34,9 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             **({"not_deleted": dg.MetadataValue.table(rows)} if rows else {}),
             **({"rate": dg.MetadataValue.md(plot(times))} if times else {}),
             "seconds": report.seconds,
-            "keys_a_second": round(done / report.seconds) if report.seconds else 0,
+            "keys_a_second": round(report.taken / report.seconds) if report.seconds else 0,
             "requests": report.requests,
-            "repeated": max(0, report.attempts - done),
+            "repeated": max(0, report.attempts - report.taken),
             "proofs": len(report.proofs),
             "deleting": report.deleting,
             "came_to_life_too_late": report.late_objects,

@@ -122,7 +122,7 @@ def read_report(store: Store, mark_id: str) -> Report | None:
 def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proof | None, began: datetime) -> Report:
     """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
     spark = run.spark()
-    outcomes = sweep.reported(approved, run.receipts.outcomes(spark)).persist()
+    outcomes = sweep.reported(approved, run.receipts.outcomes(spark), run.undone.outcomes(spark)).persist()
     with errors_from_executors():
         totals = outcomes.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
         count = sum(row["count(1)"] for row in totals)

@@ -14,6 +14,7 @@ from spark_resources.stores.keys import fits_xml
 
 TRIES = 8
 IN_FLIGHT = 4  # batches of one task
+SINGLES_IN_FLIGHT = 16  # where a store takes no batches
 LONGEST_WAIT_S = 30.0
 
 # What passes: the store is busy, or the answer got lost. Deleting is idempotent, so asking again settles it.
@@ -21,12 +22,12 @@ PASSING = frozenset(
     {
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
         "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "OperationTimedOut",
-        "500", "502", "503", "504", "429", "408", "NoAnswer", "unknown",
+        "500", "502", "503", "504", "429", "408", "NoAnswer", "NotSent", "unknown",
         "ReadTimeoutError", "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError",
         "ConnectionError", "HTTPClientError", "ResponseStreamingError", "IncompleteReadError", "ProxyConnectionError",
     }
 )  # fmt: skip
-_NOT_TOO_MUCH = frozenset({"NoAnswer", "unknown", "EndpointConnectionError"})  # no sign that it was too fast
+_NOT_TOO_MUCH = frozenset({"NoAnswer", "NotSent", "unknown", "EndpointConnectionError"})  # no sign that it was too fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ class Sender:
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
     requests: int = 0
+    copying: Pace = field(init=False)  # that of copies, which keep to the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.copying = Pace(self.pace.clock, self.pace.most)
 
     def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
         """Delete these keys, all of one prefix. Every key has one answer, in any order.
@@ -72,7 +77,8 @@ class Sender:
                     stop.append(error)
                 return [Sent(key, None, 0) for key in batch]
 
-        with ThreadPoolExecutor(max_workers=self.in_flight, thread_name_prefix="lakegc-delete") as pool:
+        workers = self.in_flight if self.store.quirks.delete_batch > 1 else SINGLES_IN_FLIGHT
+        with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
             answers = [sent for batch in pool.map(one, batches) for sent in batch]
         return answers, stop[0] if stop else None
 

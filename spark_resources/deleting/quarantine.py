@@ -92,6 +92,7 @@ def put_aside(sender: Sender, store: Store, keys: Sequence[str], prefix: str, ma
 
     def copied(key: str) -> DeleteResult:
         target = quarantine_key(mark_id, key)
+        sender.wait(sender.copying.take(prefix, 1))
         try:
             copy_verified(store, key, target)
         except Differs:
@@ -117,6 +118,7 @@ def bring_back(sender: Sender, store: Store, sizes: Mapping[str, int | None], ma
     """
 
     def back(key: str) -> DeleteResult:
+        sender.wait(sender.copying.take("", 1))
         return brought_back(store, key, sizes[key], mark_id)
 
     answers, not_begun = each_in_threads(list(sizes), back, sender.may_send)

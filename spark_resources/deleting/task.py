@@ -52,6 +52,7 @@ COUNTED = pa.schema(
     ]
 )
 NOT_SETTLED = "not settled"
+SINGLES_A_CHUNK = 1_000  # keys, where a store takes no batches: each chunk costs a listing, an intent and a receipt
 
 
 class Action(StrEnum):
@@ -106,9 +107,11 @@ def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int) -
     """Settle rows of PENDING, sorted by slice and address; yields COUNTED."""
     task, stem = _Task.of(orders), f"{partition:05d}-{attempt}"
     rows = task.since_earlier_attempts(batches, f"{orders.round:04d}/{partition:05d}-")
+    batch = orders.place.store().quirks.delete_batch
+    size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
     with ThreadPoolExecutor(max_workers=1) as ahead:
         waiting = None
-        for number, chunk in enumerate(chunks(rows, orders.place.store().quirks.delete_batch * IN_FLIGHT)):
+        for number, chunk in enumerate(chunks(rows, size)):
             following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
             if waiting is not None:
                 yield from task.settle(*waiting.result())

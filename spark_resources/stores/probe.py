@@ -38,15 +38,19 @@ def probe(store: Store, scratch_prefix: str) -> Quirks:
         raise WrongUsage(f"a probe writes and deletes under {SCRATCH}<name>/ only, not under '{scratch_prefix}'")
     _clear(store, scratch_prefix)
     try:
-        return replace(
-            store.quirks,
-            conditional_writes=_writes_conditionally(store, scratch_prefix + "conditional/"),
-            byte_order=_lists_in_byte_order(store, scratch_prefix + "order/"),
-            md5_etags=_tags_with_md5(store, scratch_prefix + "tags/"),
-            unholdable=store.quirks.unholdable | _unholdable(store, scratch_prefix + "keys/"),
-        )
+        conditional_writes = _writes_conditionally(store, scratch_prefix + "conditional/")
+        byte_order = _lists_in_byte_order(store, scratch_prefix + "order/")
+        md5_etags = _tags_with_md5(store, scratch_prefix + "tags/")
+        unholdable = _unholdable(store, scratch_prefix + "keys/")
     finally:
         _clear(store, scratch_prefix)
+    return replace(
+        store.quirks,  # asked last: that it takes no batches of deletes is seen by clearing up
+        conditional_writes=conditional_writes,
+        byte_order=byte_order,
+        md5_etags=md5_etags,
+        unholdable=store.quirks.unholdable | unholdable,
+    )
 
 
 # --- remembered -----------------------------------------------------------------------------------------------------

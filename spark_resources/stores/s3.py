@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -246,7 +247,13 @@ class S3Store:
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
-        return delete_keys(self._client, self._bucket, list(keys), full=self._full, batch=self._quirks.delete_batch)
+        batch = self._quirks.delete_batch
+        return delete_keys(
+            self._client, self._bucket, list(keys), full=self._full, batch=batch, no_batches=self._takes_no_batches
+        )
+
+    def _takes_no_batches(self) -> None:
+        self._quirks = replace(self._quirks, delete_batch=1)
 
     def _full(self, key: str) -> str:
         keys.check_key(key, self.where, self._quirks.unholdable)

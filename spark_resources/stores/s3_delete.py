@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,22 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 # A store that says this of a whole batch can't take this batch, or none: its keys are then deleted one by one.
-_ONE_BY_ONE = frozenset({"MalformedXML", "NotImplemented", "MethodNotAllowed", "InvalidRequest"})
+_NO_BATCHES = frozenset({"NotImplemented", "MethodNotAllowed"})
+_ONE_BY_ONE = _NO_BATCHES | {"MalformedXML", "InvalidRequest"}
+# Who sends a batch has made sure that there is time for one request, and a little more: no more is begun after that.
+ONE_BY_ONE_S = 4.0
+NOT_SENT = "NotSent"
 
 
 def delete_keys(
-    client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int
-) -> list[DeleteResult]:
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says."""
+    client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
+    no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+) -> list[DeleteResult]:  # fmt: skip
+    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says.
+
+    `no_batches` is called where the store turns out to take none. A batch that has to be deleted one by one is begun
+    at most for ONE_BY_ONE_S; what is left of it has failed with the code NotSent, and may be asked for again.
+    """
     results: dict[str, DeleteResult] = {}
     batched: dict[str, str] = {}  # by the whole key in the bucket
     single: dict[str, str] = {}
@@ -32,9 +42,9 @@ def delete_keys(
         except WrongUsage as error:
             results[key] = _failed(key, "InvalidKey", str(error))
             continue
-        (batched if fits_xml(whole) else single)[whole] = key
+        (batched if batch > 1 and fits_xml(whole) else single)[whole] = key
     for some in _chunks(list(batched), batch):
-        answers = _delete_batch(client, bucket, some)
+        answers = _delete_batch(client, bucket, some, no_batches, seconds)
         results.update((batched[whole], answer(batched[whole])) for whole, answer in answers.items())
     for whole, key in single.items():
         results[key] = _delete_one(client, bucket, whole)(key)
@@ -44,14 +54,18 @@ def delete_keys(
 _Answer = Callable[[str], DeleteResult]
 
 
-def _delete_batch(client: S3Client, bucket: str, wholes: Sequence[str]) -> dict[str, _Answer]:
+def _delete_batch(
+    client: S3Client, bucket: str, wholes: Sequence[str], no_batches: Callable[[], None], seconds: Callable[[], float]
+) -> dict[str, _Answer]:
     try:
         answer = client.delete_objects(
             Bucket=bucket, Delete={"Objects": [{"Key": whole} for whole in wholes], "Quiet": False}
         )
     except ClientError as error:
+        if code_of(error) in _NO_BATCHES:
+            no_batches()
         if code_of(error) in _ONE_BY_ONE:
-            return {whole: _delete_one(client, bucket, whole) for whole in wholes}
+            return _one_by_one(client, bucket, wholes, seconds)
         return dict.fromkeys(wholes, _because(error))
     except BotoCoreError as error:
         return dict.fromkeys(wholes, _because(error))
@@ -60,6 +74,14 @@ def _delete_batch(client: S3Client, bucket: str, wholes: Sequence[str]) -> dict[
         answers[failed["Key"]] = _with(failed.get("Code", "unknown"), failed.get("Message", ""))
     silent = _with("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")
     return {whole: answers.get(whole, silent) for whole in wholes}
+
+
+def _one_by_one(
+    client: S3Client, bucket: str, wholes: Sequence[str], seconds: Callable[[], float]
+) -> dict[str, _Answer]:
+    until = seconds() + ONE_BY_ONE_S
+    late = _with(NOT_SENT, "the store takes no batches, and there was no time for all of this one")
+    return {whole: _delete_one(client, bucket, whole) if seconds() < until else late for whole in wholes}
 
 
 def _delete_one(client: S3Client, bucket: str, whole: str) -> _Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import socket
 
 import pytest
@@ -11,7 +12,9 @@ from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, open_store
 from spark_resources.stores.base import Deletion
+from spark_resources.stores.s3_client import s3_client
 from spark_resources.stores.s3_copy import copy_object
+from spark_resources.stores.s3_delete import NOT_SENT, ONE_BY_ONE_S, delete_keys
 from spark_resources.stores.s3_listing import parsed
 from tests.servers import S3Server
 from tests.stores.providers import answering
@@ -289,6 +292,32 @@ def test_one_bad_key_fails_a_whole_batch() -> None:
 
         assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE"]
     assert [result.code for result in results] == ["MalformedXML"] * 2
+
+
+def test_a_store_without_batches_is_sent_batches_for_ever() -> None:
+    """A store that takes no batches is asked key by key from then on, and says so by its quirks."""
+    body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
+    with answering(501, body, XML) as answers:
+        store = at(answers.settings())
+        store.delete_many(["a", "b"])
+        results = store.delete_many(["c", "d"])
+
+        assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE", "DELETE", "DELETE"]
+    assert store.quirks.delete_batch == 1
+    assert [result.code for result in results] == ["NotImplemented"] * 2
+
+
+def test_a_batch_that_goes_key_by_key_outlasts_its_lease() -> None:
+    """Who sent a batch made sure of the time of one request: what is not begun by then is not sent, and told so."""
+    clock = itertools.count(step=ONE_BY_ONE_S / 2)
+    body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
+    with answering(501, body, XML) as answers:
+        results = delete_keys(
+            s3_client(answers.settings()), "b", ["a", "b", "c"], full=str, batch=3, seconds=lambda: next(clock)
+        )
+
+        assert [method for method, _ in answers.seen] == ["POST", "DELETE"]
+    assert [result.code for result in results] == ["NotImplemented", NOT_SENT, NOT_SENT]
 
 
 def test_a_store_without_a_date_is_given_this_machines() -> None:

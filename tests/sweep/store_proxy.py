@@ -63,7 +63,8 @@ class StoreProxy:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         status, headers, data, cut = await run_in_threadpool(self._answer, request, await request.body())
-        fields = [(k.lower().encode(), v.encode()) for k, v in headers.items() if k.lower() not in _HOP]
+        headers = {k.lower(): v for k, v in headers.items()}
+        fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _HOP]
         length = len(data) if request.method != "HEAD" else int(headers.get("content-length", 0))
         fields.append((b"content-length", str(length + (1000 if cut else 0)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": fields})

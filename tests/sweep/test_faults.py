@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
+from lakegc_assets import sweep
+from lakegc_assets.sweeping.rounds import round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.deleting.task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.session import SparkResource
 from tests.marking import SharedSpark, environment
 from tests.servers import SeaweedFS
-from tests.sweep.alone import BUCKET, left, outcomes, run_alone, settle_alone
+from tests.sweep.alone import BUCKET, approved, left, outcomes, run_alone, settle_alone
 from tests.sweep.store_proxy import Fault, StoreProxy, every, store_proxy
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -127,3 +130,19 @@ def test_quarantine_through_faults_loses_an_object(run: SweepRun, proxy: StorePr
 
     assert left(run) == OTHERS | set(KEYS[60:])
     assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
+
+
+def test_what_was_brought_back_is_reported_as_put_aside(run: SweepRun) -> None:
+    """A sweep that goes on after an undo tells of each object where it is by then."""
+    rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
+    settle_alone(run, KEYS[:4], Action.QUARANTINE)
+    back = rows.where(rows["address"].isin(KEYS[:2]))
+    round_of(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
+    spark = run.spark()
+    reported = sweep.reported(rows, run.receipts.outcomes(spark), run.undone.outcomes(spark)).collect()
+
+    assert {row["address"]: row["outcome"] for row in reported} == {
+        **dict.fromkeys(KEYS[:2], "restored"),
+        **dict.fromkeys(KEYS[2:4], "quarantined"),
+        KEYS[4]: None,
+    }
