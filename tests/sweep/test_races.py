@@ -1,0 +1,205 @@
+"""Objects that come back to life between any two steps of a sweep, by each way that lakeFS knows.
+
+A moment is whatever the sweep does that can be seen from outside: each answer of the server, each sentence, and each
+intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the
+six ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweeping.report import Report
+from spark_resources.model import Rules
+from spark_resources.sandbox import S3Place, Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.stores.base import Store
+from tests.marking import Marker, Sweeper, target_of
+from tests.property.test_model import Watched
+from tests.recordings.replay import serving
+from tests.servers import SeaweedFS
+from tests.sweep.store_proxy import store_proxy
+
+WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
+RACES = 150  # more than a sweep has moments
+FIRST_OF_ALL, CLOSING = "reading what is staged (first", "proving once more what was deleted"
+EFFECTS = ("intent", "delete", "receipt")
+LONG_AGO = datetime.now(UTC) - timedelta(days=30)
+OLD_ENOUGH_S = 30
+
+
+@dataclass
+class Race:
+    """An object that is garbage, how it comes back, and where a reader then finds it."""
+
+    act: Callable[[], object]
+    address: str
+    path: str
+    data: bytes
+    ref: str = "main"
+    proved: bool = False  # it came back when a proof was under way, or made already
+    closing: bool = False  # … when the closing proof was under way
+
+
+@dataclass
+class Moments:
+    """Starts the next race at each moment."""
+
+    races: list[Race]
+    seen: int = 0
+    sentences: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sentence(self, said: str) -> None:
+        self.sentences.append(said)
+        self.moment()
+
+    def moment(self) -> None:
+        with self._lock:
+            race = self.races[self.seen]
+            race.proved = any(said.startswith(FIRST_OF_ALL) for said in self.sentences)
+            race.closing = any(said.startswith(CLOSING) for said in self.sentences)
+            race.act()
+            self.seen += 1
+
+
+class Lake:
+    """A repository with garbage of each kind. What is committed goes to `trunk`, where nothing staged is in its way."""
+
+    def __init__(self, lake: SandboxRepository, store: Store) -> None:
+        self.lake, self.store = lake, store
+        set_rules(lake, Rules(1, {}))
+        lake.create_branch("trunk", "main")
+        self._commit()
+
+    def _commit(self) -> str:
+        return self.lake.commit("trunk", "long ago", date=LONG_AGO, allow_empty=True).id
+
+    def race(self, way: str, number: int) -> Race:
+        data, path = f"{way} {number}".encode(), f"{way}/{number}"
+        match way:
+            case "commit" | "restage":
+                return self._staged(data, path, commit=way == "commit")
+            case "link":
+                return self._linked(data, path)
+            case "revert" | "branch from an old commit":
+                return self._deleted(data, path, way, number)
+            case _:
+                return self._left(data, path, number)
+
+    def _staged(self, data: bytes, path: str, *, commit: bool) -> Race:
+        lake, entry = self.lake, self.lake.put("main", path, data)
+        lake.put("main", path, b"instead")
+
+        def act() -> None:
+            location = lake.objects.location(entry.address)
+            lake.stage_address("main", f"again/{path}", location, size=len(data), checksum=entry.checksum)
+            if commit:
+                lake.commit("main", "with it")
+
+        return Race(act, entry.address, f"again/{path}", data)
+
+    def _linked(self, data: bytes, path: str) -> Race:
+        location = self.lake.new_location("main", path)
+        address = location.removeprefix(self.lake.objects.location(""))
+        self.store.write(address, data)
+        return Race(
+            lambda: self.lake.link("main", path, location, size=len(data), checksum="it is"), address, path, data
+        )
+
+    def _deleted(self, data: bytes, path: str, way: str, number: int) -> Race:
+        entry = self.lake.put("trunk", path, data)
+        with_it = self._commit()
+        self.lake.delete("trunk", [path])
+        without = self._commit()
+        if way == "revert":
+            return Race(lambda: self.lake.revert("trunk", without), entry.address, path, data, "trunk")
+        name = f"old-{number}"
+        return Race(lambda: self.lake.create_branch(name, with_it), entry.address, path, data, name)
+
+    def _left(self, data: bytes, path: str, number: int) -> Race:
+        side = self.lake
+        side.create_branch(f"side-{number}", "trunk")
+        entry = side.put(f"side-{number}", path, data)
+        left = side.commit(f"side-{number}", "long ago", date=LONG_AGO).id
+        side.delete_branch(f"side-{number}")
+        return Race(lambda: side.merge(left, "trunk"), entry.address, path, data, "trunk")
+
+
+@pytest.fixture
+def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, SandboxRepository]]:
+    seaweedfs.make_bucket("races")
+    with Sandbox(tmp_path, s3=S3Place(f"s3://races/{tmp_path.name}", seaweedfs.settings())) as sandbox:
+        yield sandbox, sandbox.create("lake")
+
+
+def until_old(store: Store) -> None:
+    """Wait until what was written is of an earlier second than what comes now."""
+    began, limit = store.now(), time.monotonic() + OLD_ENOUGH_S
+    while store.now() < began + timedelta(seconds=2):
+        assert time.monotonic() < limit
+        time.sleep(0.05)  # the step of a poll with a limit
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("offset", range(len(WAYS)) if os.environ.get("LAKEGC_ALL_RACES") else [0])
+def test_what_comes_back_between_two_steps_is_lost(
+    lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before a proof it stays; after it, it is named by the closing proof at the latest; and undo brings it back."""
+    sandbox, repository = lake
+    store = target_of(sandbox.settings, "lake").place.store()
+    made = Lake(repository, store)
+    races = [made.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
+    repository.commit("main", "what was put instead")
+    until_old(store)
+    marked = Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    assert marked.expired == {race.address for race in races}
+    until_old(store)
+    Sweeper().approve(sandbox.settings, "lake", "m1")
+    moments = Moments(races)
+    report = swept(sandbox, moments)
+    run, still = races[: moments.seen], {one.key for page in store.pages("data/") for one in page.objects}
+    gone = {race.address for race in run if race.address not in still}
+    late = [race for race in run if race.address in gone]
+
+    with capsys.disabled():
+        print(f"\n{moments.seen} moments, {len(run) - len(gone)} objects stayed, {len(gone)} came back too late")
+    assert not [race for race in late if not race.proved], "gone though it was back before anything was proved"
+    assert not [race for race in late if not race.closing and race.address not in report.late], "gone and not named"
+    assert gone, "no race was after the proof"
+    assert len(gone) < len(run)
+    assert still >= gone ^ {race.address for race in run}
+    Sweeper().undo(sandbox.settings, "lake", "m1")
+    assert {race.path: repository.read(race.ref, race.path)[1] for race in run} == {
+        race.path: race.data for race in run
+    }
+
+
+def swept(sandbox: Sandbox, moments: Moments) -> Report:
+    """A sweep into quarantine, watched at every moment."""
+    with ExitStack() as stack:
+        between = Watched(sandbox.endpoint_url)
+        proxy = stack.enter_context(store_proxy(sandbox.settings["s3_endpoint_url"]))
+        settings = {
+            **sandbox.settings,
+            "endpoint_url": stack.enter_context(serving(between)),
+            "s3_endpoint_url": proxy.endpoint,
+        }
+        proxy.done = lambda kind: moments.moment() if kind in EFFECTS else None
+        between.moment = moments.moment
+        with listening(moments.sentence):
+            return Sweeper().sweep(settings, "lake", "m1", SweepOptions(quarantine=True))
