@@ -145,6 +145,8 @@ def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> t
     rest, rows = addresses.filter(pc.invert(bare)), rows.filter(pc.invert(bare))
     for root in (namespace.uri, *namespace.also):
         inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
+        if namespace.read_otherwise is not None:
+            inside = pc.and_(inside, pc.invert(pc.match_substring_regex(rest, namespace.read_otherwise)))
         kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
         of_rows.append(rows.filter(inside))
         rest, rows = rest.filter(pc.invert(inside)), rows.filter(pc.invert(inside))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -79,6 +80,8 @@ class Place(StrEnum):
 
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_AZURE = frozenset({"http", "https"})  # of a namespace in Azure: https://<account>.<domain>/<container>/<path>
+_HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class Namespace:
         """The namespace of a repository's `storage_namespace`. Raises `WrongUsage` where it is not a URI."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
+        if uri.startswith("http://"):  # lakeFS takes it, talks https all the same, and announces https locations
+            also = (f"https://{uri.removeprefix('http://')}", *also)
         return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in also))
 
     @property
@@ -112,9 +117,25 @@ class Namespace:
         """What follows the bucket, without slashes at its ends' end; may be empty, may hold inner slashes."""
         return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
 
+    @property
+    def is_azure(self) -> bool:
+        return self.scheme in _AZURE
+
+    @property
+    def read_otherwise(self) -> str | None:
+        """A regular expression for full addresses inside that lakeFS may read as another key than they show (RE2).
+
+        In Azure it takes a full address for a URL (decodes it, cuts a query and a slash at its end), and a relative one
+        for the name itself; and its answers show either of them as one that isn't encoded.
+        """
+        return r"[%?]|/$" if self.is_azure else None
+
     def normal_form(self) -> str:
         """The place without what spellings may differ in: two namespaces are one place where these agree."""
-        return _loosely(self.uri)
+        return self._loosely(self.uri)
+
+    def _loosely(self, uri: str) -> str:
+        return _azure_place(uri) if self.is_azure else _loosely(uri)
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
         """Where an address lies, and its key relative to the namespace if inside (the address itself if not)."""
@@ -127,9 +148,10 @@ class Namespace:
         for root in (self.uri, *self.also):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
-                return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
-        loose = _loosely(address)
-        if any(loose.startswith(_loosely(root) + "/") for root in (self.uri, *self.also)):
+                unsure = key.startswith("/") or (self.is_azure and _is_read_otherwise(address))
+                return (Place.CONFLICT, address) if unsure else (Place.INSIDE, key)
+        loose = self._loosely(address)
+        if any(loose.startswith(self._loosely(root) + "/") for root in (self.uri, *self.also)):
             return Place.CONFLICT, address
         if self._behind_another_path(address):
             return Place.CONFLICT, address
@@ -148,6 +170,8 @@ class Namespace:
 
     def lookalikes(self) -> str:
         """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
+        if self.is_azure:
+            return _azure_lookalikes(self.normal_form())
         shapes = {_loosely(root) for root in (self.uri, *self.also)}
         forms = [
             f"(?i:{re.escape(host)})" + "".join(f"/+{re.escape(part)}" for part in parts)
@@ -168,6 +192,8 @@ class Namespace:
                 f"lies behind another configured path of the local adapter than {', '.join(self.also) or self.uri}. "
                 "LAKEGC_LOCAL_PATH must be the path that the lakeFS server is configured with"
             )
+        elif self.is_azure and _is_read_otherwise(address) and address.startswith(self.uri + "/"):
+            what = f"is in the namespace {self.uri}, and lakeFS may read its %, its ? or its last slash as another name"
         else:
             what = f"differs from the namespace {self.uri} only in scheme, host's case or slashes"
         raise Refused(
@@ -194,6 +220,37 @@ def _loosely(uri: str) -> str:
     rest = uri.split("://", 1)[1] if "://" in uri else uri
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
+
+
+def _is_read_otherwise(address: str) -> bool:
+    """As `Namespace.read_otherwise`, whose `$` is the very end."""
+    return "%" in address or "?" in address or address.endswith("/")
+
+
+def _azure_place(uri: str) -> str:
+    """`<account>/<container>/<path>` of a URI, as lakeFS reads it: by the first label of the host, whatever the domain.
+
+    So ports, other domains (`.dfs.`, other clouds), the secondary end point and Hadoop's forms are one place.
+    """
+    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
+    authority, _, path = rest.lstrip("/").partition("/")
+    before, _, host = authority.rpartition("@")
+    account = re.split(r"[.:]", host.lower(), maxsplit=1)[0].removesuffix("-secondary")
+    parts = [part for part in unquote(path, errors="replace").split("/") if part]
+    if _HADOOP_AZURE.match(scheme):
+        parts.insert(0, before)
+    return "/".join([account, *(part.lower() for part in parts[:1]), *parts[1:]]) if account else ""
+
+
+def _azure_lookalikes(place: str) -> str:
+    """Addresses in an account that may be in this place of it; whatever is percent-encoded may be."""
+    account, *parts = place.split("/")
+    host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
+    container = f"(?i:{re.escape(parts[0])})" if parts else ""
+    below = "".join(f"/+{re.escape(part)}" for part in parts[1:])
+    any_scheme = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
+    plain = rf"{any_scheme}(?:[^/]*@)?{host}(?:/(?s:.*)%|/+{container}{below}/)"
+    return rf"{plain}|^(?i:abfss?|wasbs?)://+{container}@{host}{below}/"
 
 
 # --- marks ----------------------------------------------------------------------------------------------------------

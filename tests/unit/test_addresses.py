@@ -20,12 +20,24 @@ NAMESPACES = (
     Namespace.parse("s3://Bucket/a+b (1)/lake/"),
     Namespace.parse("local://lake", also=("local:///srv/objects/lake",)),
     Namespace.parse("local://team/lake", also=("local:///srv/objects/team/lake",)),
+    Namespace.parse("https://bucket.blob.core.windows.net/team/lake"),
+    Namespace.parse("http://bucket.blob.core.windows.net/lake/"),
 )
+AZURE = NAMESPACES[5]
 KINDS = st.sampled_from(AddressType)
 
 pieces = st.sampled_from(
     [
-        *("s3", "S3", "s3a", "local", "https", "gs"),
+        *("s3", "S3", "s3a", "local", "https", "http", "abfss", "gs"),
+        *(
+            ".blob.core.windows.net",
+            ".dfs.core.windows.net",
+            ".blob.core.chinacloudapi.cn",
+            "-secondary",
+            ":443",
+            "@",
+            "?",
+        ),
         *("://", ":/", ":///", ":////", "/", "//", "///", ""),
         *("bucket", "Bucket", "BUCKET", "bucket-2", "lake", "Lake", "lake2", "team", "srv", "objects", "srv/objects"),
         *("a+b (1)", "a%2Bb%20(1)", "data", "data/s/i", "data/x://y", "i,token", ".", "..", "\n", "é", "K", "%2F"),
@@ -98,8 +110,9 @@ def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) 
     assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
     for root in (namespace.uri, *namespace.also):
         full = f"{root}/{key}"
-        # a slash doubled behind the namespace is not guessed at
-        wanted = (Place.CONFLICT, full) if key.startswith("/") else (Place.INSIDE, key)
+        # a slash doubled behind the namespace is not guessed at, nor what Azure may read as another name
+        unsure = key.startswith("/") or (namespace.is_azure and ({"%", "?"} & set(full) or full.endswith("/")))
+        wanted = (Place.CONFLICT, full) if unsure else (Place.INSIDE, key)
         for kind in (AddressType.BY_PREFIX, AddressType.FULL):
             assert namespace.place(full, kind) == wanted
 
@@ -122,6 +135,69 @@ def test_another_spelling_stops_the_mark(address: str) -> None:
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in scheme, host's case or slashes"):
             inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[0])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://bucket.blob.core.windows.net/team/lake/data/x",
+        "HTTPS://bucket.blob.core.windows.net/team/lake/data/x",
+        "https://Bucket.Blob.core.windows.net/team/lake/data/x",
+        "https://bucket.blob.core.windows.net:443/team/lake/data/x",
+        "https://bucket.blob.core.windows.net//team/lake/data/x",
+        "https://bucket.blob.core.windows.net/team//lake/data/x",
+        "https://bucket.blob.core.windows.net/team/lake//data/x",
+        "https://bucket.blob.core.windows.net/Team/lake/data/x",
+        "https://bucket.blob.core.windows.net/te%61m/lake/data/x",
+        "https://bucket.blob.core.windows.net/team%2Flake/data/x",
+        "https://bucket.dfs.core.windows.net/team/lake/data/x",
+        "https://bucket.blob.core.usgovcloudapi.net/team/lake/data/x",
+        "https://bucket-secondary.blob.core.windows.net/team/lake/data/x",
+        "https://user@bucket.blob.core.windows.net/team/lake/data/x",
+        "abfss://team@bucket.dfs.core.windows.net/lake/data/x",
+        "wasbs://team@bucket.blob.core.windows.net/lake/data/x",
+    ],
+)
+def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> None:
+    """What lakeFS reads by account, container and path may be this place, whatever the rest of the URL."""
+    for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+        with pytest.raises(Refused, match="only in scheme, host's case or slashes"):
+            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), AZURE)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://bucket2.blob.core.windows.net/team/lake/data/x",
+        "https://bucket.blob.core.windows.net/team2/lake/data/x",
+        "https://bucket.blob.core.windows.net/team/lake-2/data/x",
+        "https://bucket.blob.core.windows.net/team/photos/a%20b.jpg",
+        "https://bucket.blob.core.windows.net/other/team/lake/data/x",
+        "abfss://lake@bucket.dfs.core.windows.net/team/data/x",
+    ],
+)
+def test_a_sibling_in_azure_is_outside(address: str) -> None:
+    """Another account, container or path stops nothing, whether or not its names are percent-encoded."""
+    assert AZURE.place(address, AddressType.FULL) == (Place.OUTSIDE, address)
+    assert in_a_column(AZURE, address, AddressType.FULL) is None
+
+
+@pytest.mark.parametrize("key", ["data/a%20b", "data/a%2Fb", "data/100%", "data/a?b", "data/a/"])
+def test_an_encoded_address_in_azure_is_taken_for_the_name_that_it_shows(key: str) -> None:
+    """lakeFS decodes a full address and not a relative one, and shows either: in the namespace this stops the mark."""
+    full = f"{AZURE.uri}/{key}"
+    with pytest.raises(Refused, match="another name"):
+        inside_addresses(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
+    assert AZURE.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+
+
+def test_a_plain_http_namespace_is_a_stranger_to_what_the_server_announces() -> None:
+    """lakeFS takes http namespaces and announces their locations with https: both are one place."""
+    namespace = NAMESPACES[6]
+
+    assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
+    assert namespace.key("http://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
+    assert namespace.normal_form() == Namespace.parse("https://bucket.blob.core.windows.net/lake").normal_form()
 
 
 def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
