@@ -12,6 +12,7 @@ EMPTY_SEGMENT = "empty segment"
 LEADING_SLASH = "leading slash"
 TRAILING_SLASH = "trailing slash"
 DOT_SEGMENT = "dot segment"
+DOT_AT_END = "dot at an end"
 BACKSLASH = "backslash"
 NUL = "NUL"
 NEWLINE = "newline"
@@ -38,6 +39,7 @@ KINDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
         LEADING_SLASH: lambda key: key.startswith("/"),
         TRAILING_SLASH: lambda key: key.endswith("/"),
         DOT_SEGMENT: lambda key: any(part in (".", "..") for part in key.split("/")),
+        DOT_AT_END: lambda key: any(part.endswith(".") and part not in (".", "..") for part in key.split("/")),
         BACKSLASH: lambda key: "\\" in key,
         NUL: lambda key: "\0" in key,
         NEWLINE: lambda key: "\n" in key,
@@ -58,6 +60,7 @@ SAMPLES: Mapping[str, str] = MappingProxyType(
         LEADING_SLASH: "/leading",
         TRAILING_SLASH: "trailing/",
         DOT_SEGMENT: "dot/../segment",
+        DOT_AT_END: "dot./end.",
         BACKSLASH: "back\\slash",
         NUL: "nul\0",
         NEWLINE: "new\nline",

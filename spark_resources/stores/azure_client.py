@@ -1,0 +1,212 @@
+"""The client of a container in Azure: one way to build it, one way to turn its errors into the project's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import random
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.core.pipeline.transport import RequestsTransport
+from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
+from requests.adapters import HTTPAdapter
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores.settings import StoreSettings
+
+# The domains that lakeFS knows. It talks to https://<account>.<domain>, whatever else the namespace says.
+DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usgovcloudapi.net")
+
+_HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
+_CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
+_CONNECTIONS = 32  # requests in flight that one process may have
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 20.0
+
+_SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
+_ADVICE = {
+    "AuthenticationFailed": f"check {_SET}; a clock that is far from the store's does this as well",
+    "AuthorizationFailure": f"check {_SET}, what the token permits, and the account's network rules",
+    "InvalidAuthenticationInfo": f"check {_SET}",
+    "NoAuthenticationInformation": f"set {_SET}, or log in",
+    "KeyBasedAuthenticationNotPermitted": "this account takes no keys: unset LAKEGC_AZURE_ACCOUNT_KEY, and log in",
+}
+_RIGHTS = f"check {_SET}, or that this identity is a Storage Blob Data Contributor of the container"
+_SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container and the path in it; `prefix` has its slash at the end, or is empty. `endpoint` is the account's."""
+
+    account: str
+    name: str
+    prefix: str
+    endpoint: str
+
+
+def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
+    """Where a namespace is. Raises `WrongUsage` for one that lakeFS may read as another place than it shows."""
+    host = _HOST.match(namespace.bucket.lower())
+    name, _, path = namespace.path.partition("/")
+    if host is None or not _CONTAINER.match(name) or re.search(r"[%?#]", namespace.path):
+        raise WrongUsage(
+            f"{namespace.uri} can't be a namespace in Azure: expected https://<account>.{DOMAINS[0]}/<container>/"
+            "<path>, without user name, port and percent-encoded characters"
+        )
+    account, domain = host.groups()
+    endpoint = endpoint_url.rstrip("/") if endpoint_url is not None else f"https://{account}.{domain}"
+    if endpoint_url is None and domain not in DOMAINS:
+        raise WrongUsage(
+            f"{namespace.uri} is in the domain {domain}, and lakeFS knows {', '.join(DOMAINS)}. For another end point "
+            "of the account set LAKEGC_AZURE_ENDPOINT_URL."
+        )
+    _check_account(account, endpoint)
+    return Container(account, name, f"{path}/" if path else "", endpoint)
+
+
+def _check_account(account: str, endpoint: str) -> None:
+    """Raise `WrongUsage` for an end point that is another account's: its listing would say that all is lost."""
+    parts = urlsplit(endpoint)
+    if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
+        raise WrongUsage(
+            f"LAKEGC_AZURE_ENDPOINT_URL {parts.scheme}://{parts.hostname}{parts.path} is not of the account {account}: "
+            "its host must begin with the account, or its path must end with it"
+        )
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+def container_client(place: Container, settings: StoreSettings) -> ContainerClient:
+    """A client for these settings; nothing is sent yet. Raises `WrongUsage` for a key that is none."""
+    try:
+        return ContainerClient(
+            place.endpoint, place.name, credential=_credential(place, settings), **_options(settings)
+        )
+    except ValueError as error:
+        raise WrongUsage(f"the Azure settings can't be used: {_without_secrets(str(error))}") from None
+
+
+def service_client(place: Container, settings: StoreSettings) -> BlobServiceClient:
+    """A client of the whole account, for what only that knows."""
+    return BlobServiceClient(place.endpoint, credential=_credential(place, settings), **_options(settings))
+
+
+_Credential = AzureNamedKeyCredential | AzureSasCredential | TokenCredential
+
+
+def _credential(place: Container, settings: StoreSettings) -> _Credential:
+    """The account key, else the SAS token, where they are this account's; else what the machine is logged in with."""
+    if settings.azure_account is None or settings.azure_account.lower() == place.account:
+        if settings.azure_account_key is not None:
+            key = settings.azure_account_key.get_secret_value()
+            try:
+                base64.b64decode(key, validate=True)
+            except binascii.Error:
+                raise WrongUsage("LAKEGC_AZURE_ACCOUNT_KEY is not an account key: those are base64") from None
+            return AzureNamedKeyCredential(place.account, key)
+        if settings.azure_sas_token is not None:
+            return AzureSasCredential(settings.azure_sas_token.get_secret_value().removeprefix("?"))
+    return _logged_in()
+
+
+@lru_cache(maxsize=1)
+def _logged_in() -> TokenCredential:
+    """One for the process: it holds the tokens that it got."""
+    from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
+
+    return DefaultAzureCredential()
+
+
+class _Retry(ExponentialRetry):
+    """As often as configured, and soon: the library's own first wait is over fifteen seconds."""
+
+    def get_backoff_time(self, settings: dict[str, Any]) -> float:
+        longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (settings["count"] - 1))
+        return random.uniform(longest / 2, longest)
+
+
+def _options(settings: StoreSettings) -> dict[str, Any]:
+    again = settings.max_attempts - 1
+    session = requests.Session()
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
+    transport = RequestsTransport(
+        session=session,
+        connection_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+        connection_verify=settings.azure_ca_bundle or True,
+    )
+    retry = _Retry(retry_total=again, retry_connect=again, retry_read=again, retry_status=again)
+    # Another host has no business with this account's objects: what redirects is no Azure.
+    return {"transport": transport, "retry_policy": retry, "permit_redirects": False}
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+    """Turns the library's errors into the project's, with what to check."""
+    try:
+        yield
+    except HttpResponseError as error:
+        raise in_our_words(error, where, doing, key) from error
+    except AzureError as error:  # its text, and that of its causes, may hold a token in a URL
+        raise in_our_words(error, where, doing, key) from None
+    except ValueError as error:  # of an answer that lacks what Azure always says
+        raise Unavailable(f"could not {doing} {where}: {_without_secrets(str(error))} Is this Azure?") from None
+
+
+def in_our_words(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
+    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        return _answered(error, what, where, key)
+    if isinstance(error, ClientAuthenticationError):
+        return Forbidden(f"{what}: {message_of(error)}. Set {_SET}, or log in, for example with `az login`.")
+    return Unavailable(f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again.")
+
+
+def _answered(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
+    code, status = code_of(error), error.status_code
+    if code == "ContainerNotFound":
+        return NotThere(f"the container of {where} does not exist. Check the namespace and the account.")
+    if code == "BlobNotFound":
+        return NotThere(f"{key!r} does not exist in {where}")
+    said = f"{what}: {code}: {message_of(error)}"
+    if status in (401, 403) or code in _ADVICE:
+        return Forbidden(f"{said} {_sentence(_ADVICE.get(code, _RIGHTS))}")
+    return Unavailable(f"{said} (HTTP {status}) Try again; if it stays, look at the account's own log.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def code_of(error: AzureError) -> str:
+    """The store's own code, e.g. `BlobNotFound`; without one the HTTP status as text, or the error's type."""
+    if not isinstance(error, HttpResponseError) or error.response is None:
+        return type(error).__name__
+    headers: Mapping[str, str] = getattr(error.response, "headers", {})
+    told_code = getattr(error, "error_code", None) or headers.get("x-ms-error-code")
+    return str(getattr(told_code, "value", told_code) or error.status_code)
+
+
+def message_of(error: AzureError) -> str:
+    """What the library says, in one line, without tokens."""
+    lines = [line for line in _without_secrets(str(error.message)).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _without_secrets(text: str) -> str:
+    return _SIGNATURE.sub("sig=…", text)

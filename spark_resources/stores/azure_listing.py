@@ -1,0 +1,136 @@
+"""Asking Azure for a page of blobs, and reading the answer.
+
+The library authorises, sends and repeats; its own reading would take most of the time, and takes an answer that doesn't
+say whether more follows for the last one.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote_to_bytes, urlencode
+from xml.etree import ElementTree
+
+from azure.core.exceptions import HttpResponseError
+from azure.core.rest import HttpRequest
+
+from spark_resources.errors import Unavailable
+
+if TYPE_CHECKING:
+    from azure.storage.blob import ContainerClient
+
+FOLDER = "hdi_isfolder"  # the metadata that tells a directory of a hierarchical account, as lakeFS reads it too
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One blob as the answer has it; `name` is the whole name, or None where its bytes are not UTF-8."""
+
+    name: str | None
+    size: int
+    modified: datetime
+    checksum: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One answer. `marker` is where the next one begins, None exactly where nothing follows; `date` the store's."""
+
+    objects: list[Listed]
+    prefixes: list[str | None]
+    marker: str | None
+    date: str | None = None
+
+
+def list_blobs(
+    client: ContainerClient, prefix: str, *, page_size: int, delimiter: str | None = None, marker: str | None = None
+) -> Listing:
+    """One page. Raises the library's errors, and `Unavailable` where the answer is no whole listing."""
+    query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata", "maxresults": page_size}
+    query |= {name: value for name, value in (("delimiter", delimiter), ("marker", marker)) if value}
+    request = HttpRequest(
+        "GET",
+        f"{client.url}?{urlencode(query, quote_via=quote, safe='')}",
+        headers={"x-ms-version": client.api_version, "Accept": "application/xml"},
+    )
+    response = client._pipeline.run(request).http_response
+    if response.status_code != 200:
+        raise HttpResponseError(response=response)
+    try:
+        return parsed(response.content, response.headers.get("Date"))
+    except (ElementTree.ParseError, KeyError, ValueError, TypeError) as error:
+        raise Unavailable(f"the answer to a listing can't be read ({error}): is this Azure's blob storage?") from error
+
+
+def parsed(body: bytes, date: str | None = None) -> Listing:
+    """The listing in a document. Raises `ValueError` and its like for one that lacks what Azure always says."""
+    root = ElementTree.fromstring(body)
+    blobs, following = root.find("Blobs"), root.find("NextMarker")
+    if root.tag != "EnumerationResults" or blobs is None or following is None:
+        raise ValueError(f"it is a {root.tag} without its blobs, or without whether more follow")
+    objects = [listed for found in blobs.iterfind("Blob") if (listed := _listed(found)) is not None]
+    prefixes = [_name(found.find("Name")) for found in blobs.iterfind("BlobPrefix")]
+    return Listing(objects, prefixes, following.text or None, date)
+
+
+def _listed(found: ElementTree.Element) -> Listed | None:
+    """A blob, or None for a directory."""
+    about = found.find("Properties")
+    if about is None:
+        raise ValueError("a blob has no properties")
+    properties = {field.tag: field.text or "" for field in about}
+    metadata = {field.tag: field.text for field in found.iterfind("Metadata/*")}
+    size = int(properties["Content-Length"])
+    if properties.get("ResourceType") == "directory" or is_folder(metadata, size):
+        return None
+    tag, md5 = properties.get("Etag", ""), properties.get("Content-MD5", "")
+    return Listed(
+        _name(found.find("Name")),
+        size,
+        http_time(properties["Last-Modified"]),
+        checksum(base64.b64decode(md5, validate=True), tag),
+    )
+
+
+def is_folder(metadata: Mapping[str, str | None], size: int) -> bool:
+    """Whether a blob stands for a directory of a hierarchical account, as what lists it has to be told by."""
+    return size == 0 and any(name.lower() == FOLDER and value == "true" for name, value in metadata.items())
+
+
+def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
+    """What tells a content from another: its MD5 where Azure has one, as lakeFS takes it, otherwise the tag.
+
+    A tag changes with every write and isn't copied along; its dash says that it is comparable with itself only.
+    """
+    if md5:
+        return bytes(md5).hex()
+    return f"etag-{unquoted(tag)}" if tag else None
+
+
+def unquoted(tag: str) -> str:
+    return tag.removeprefix('"').removesuffix('"')
+
+
+@lru_cache(maxsize=8192)
+def http_time(text: str) -> datetime:
+    """A time as HTTP writes it, to the second. Raises `ValueError`."""
+    time = parsedate_to_datetime(text)
+    if time.tzinfo is None:
+        raise ValueError(f"the time {text} names no zone")
+    return time.astimezone(UTC)
+
+
+def _name(field: ElementTree.Element | None) -> str | None:
+    if field is None or not field.text:
+        raise ValueError("a blob has no name")
+    if field.get("Encoded") != "true":
+        return field.text
+    try:
+        return unquote_to_bytes(field.text).decode()
+    except UnicodeDecodeError:
+        return None
