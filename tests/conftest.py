@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
+from tests import fake_gcs as gcs_server
 from tests import servers
 
 LONGEST_FIRST = (
@@ -36,4 +38,16 @@ def seaweedfs() -> Iterator[servers.SeaweedFS]:
 def moto_server() -> Iterator[servers.MotoServer]:
     """One moto S3 server for the whole session; each test makes buckets of its own."""
     with servers.moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs() -> Iterator[gcs_server.FakeGCS]:
+    """One fake-gcs-server for the whole session; each test makes buckets of its own. Skips loudly without a binary."""
+    binary = gcs_server.binary()
+    if binary is None:
+        sentence = "no fake-gcs-server for this machine: nothing about Google Cloud Storage is tested"
+        warnings.warn(sentence, stacklevel=1)
+        pytest.skip(sentence)
+    with gcs_server.fake_gcs(binary) as server:
         yield server

@@ -27,6 +27,7 @@ from spark_resources.marks import Mark, MarkRecord, claim_namespace
 from spark_resources.model import MarkState, Partition, Scope, old_enough_before
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
+from spark_resources.stores import lookalike
 from spark_resources.stores.probe import remembered_quirks
 
 LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
@@ -148,8 +149,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
 def probed(target: Target) -> Target:
     """The target with what a probe found of its store, where that is a lookalike: its word is not enough."""
     place = target.place
-    endpoint = place.settings.s3_endpoint_url
-    if place.namespace.scheme != "s3" or endpoint is None:
+    endpoint = lookalike(place.namespace, place.settings)
+    if endpoint is None:
         return target
     quirks = remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8))
     return replace(target, place=replace(place, quirks=quirks))

@@ -138,6 +138,7 @@ def round_of(
         mark_id=run.mark.record.mark_id,
         action=action,
         most=None if run.limits.rate is None else run.limits.rate / tasks,
+        ramp=None if run.store.quirks.ramp is None else run.store.quirks.ramp / tasks,
     )
 
     def work(batches: Batches) -> Batches:

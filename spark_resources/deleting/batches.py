@@ -24,10 +24,17 @@ PASSING = frozenset(
         "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "OperationTimedOut",
         "500", "502", "503", "504", "429", "408", "NoAnswer", "NotSent", "unknown",
         "ReadTimeoutError", "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError",
+        "ServiceRequestError", "ServiceResponseError", "ServiceRequestTimeoutError", "ServiceResponseTimeoutError",
+        "TooManyRequests",
         "ConnectionError", "HTTPClientError", "ResponseStreamingError", "IncompleteReadError", "ProxyConnectionError",
+        "rateLimitExceeded", "userRateLimitExceeded", "ReadTimeout", "ConnectTimeout", "ChunkedEncodingError",
+        "TransportError",
     }
 )  # fmt: skip
-_NOT_TOO_MUCH = frozenset({"NoAnswer", "NotSent", "unknown", "EndpointConnectionError"})  # no sign that it was too fast
+# no sign that it was too fast
+_NOT_TOO_MUCH = frozenset(
+    {"NoAnswer", "NotSent", "unknown", "EndpointConnectionError", "TransportError", "ServiceRequestError"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Sender:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.copying = Pace(self.pace.clock, self.pace.most)
+        self.copying = Pace(self.pace.clock, self.pace.most, self.pace.ramp)
 
     def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
         """Delete these keys, all of one prefix. Every key has one answer, in any order.

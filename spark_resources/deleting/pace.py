@@ -3,7 +3,9 @@
 Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and say so by turning requests away.
 The rate starts low, doubles with every batch that goes well, halves with every one that is turned away, and grows again
 in small steps, as TCP does; and like TCP's it grows only while it is what keys wait for, so that it stays near what the
-store really did, and half of it is less. Time comes in and waiting goes out as numbers, so that nothing here sleeps.
+store really did, and half of it is less. Where a store wants to be asked for more gradually, all prefixes together
+begin with its ramp, and have twice as much every twenty minutes (Cloud Storage spreads a bucket over more servers
+meanwhile, and what comes faster ends in errors). Time comes in and waiting goes out as numbers; nothing here sleeps.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ START = 2_000.0  # keys a second, before anything is known
 LEAST = 20.0  # keys a second: a store that bears less is waited for by attempts, and not by pace
 STEP = 200.0  # keys a second more with every good batch, once a store has said that it is too much
 UNBOUND = 1e9
+RAMP_DOUBLES_S = 1_200.0
 
 
 @dataclass(slots=True)
@@ -36,26 +39,31 @@ class _Bucket:
 class Pace:
     """The pace of one task. `most` is its share of the ceiling in keys a second, None for no ceiling; `clock` seconds.
 
-    Safe to call from several threads.
+    `ramp` is its share of what the store takes at first, None where the store has no such wish. Safe to call from
+    several threads.
     """
 
     clock: Callable[[], float]
     most: float | None = None
+    ramp: float | None = None
     _prefixes: dict[str, _Bucket] = field(default_factory=dict)
     _all: _Bucket = field(init=False)
+    _began: float | None = None  # when the first keys were sent
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._all = _Bucket(UNBOUND if self.most is None else self.most)
+        self._all = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
         """How many keys to send at once: no more than half a second's, so that a ceiling isn't jumped over."""
-        return largest if self.most is None else max(1, min(largest, int(self.most / 2)))
+        return max(1, min(largest, int(self._ceiling(0.0) / 2)))
 
     def take(self, prefix: str, keys: int) -> float:
         """Reserve the next place in the line for so many keys. Returns the seconds to wait until it is their turn."""
         with self._lock:
             now = self.clock()
+            self._began = now if self._began is None else self._began
+            self._all.rate = self._ceiling(now - self._began)
             return max(self._all.take(keys, now), self._of(prefix).take(keys, now))
 
     def went_well(self, prefix: str) -> None:
@@ -75,6 +83,11 @@ class Pace:
         """Keys a second that this prefix is sent at most, for now."""
         with self._lock:
             return min(self._of(prefix).rate, self._all.rate)
+
+    def _ceiling(self, seconds: float) -> float:
+        """Keys a second of all prefixes, so long after the first."""
+        ramp = UNBOUND if self.ramp is None else self.ramp * 2 ** min(seconds // RAMP_DOUBLES_S, 64)
+        return min(UNBOUND if self.most is None else self.most, ramp)
 
     def _of(self, prefix: str) -> _Bucket:
         return self._prefixes.setdefault(prefix, _Bucket(START))

@@ -82,8 +82,8 @@ class Orders:
     """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
 
     `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
-    the receipts, which repeats by itself. `most` is the task's share of the
-    ceiling in keys a second. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
+    the receipts, which repeats by itself. `most` is the task's share of the ceiling in keys a second, `ramp` of what
+    the store takes at first. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
     """
 
     place: Place
@@ -95,6 +95,7 @@ class Orders:
     mark_id: str
     action: Action = Action.DELETE
     most: float | None = None
+    ramp: float | None = None
 
     @property
     def request_time(self) -> timedelta:
@@ -156,7 +157,11 @@ class _Task:
             lease.check(at_least=orders.request_time)
 
         sender = Sender(
-            orders.place.store(), Pace(time.monotonic, orders.most), may_send, time.sleep, random.SystemRandom().random
+            orders.place.store(),
+            Pace(time.monotonic, orders.most, orders.ramp),
+            may_send,
+            time.sleep,
+            random.SystemRandom().random,
         )
         return cls(orders, store, Looker(store), sender, now)
 

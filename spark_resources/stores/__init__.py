@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores.base import Quirks, Store
 from spark_resources.stores.settings import StoreSettings
 
-__all__ = ["Quirks", "Store", "StoreSettings", "open_store"]
+__all__ = ["Quirks", "Store", "StoreSettings", "lookalike", "open_store"]
+
+_GOOGLES = ".googleapis.com"  # the end of the names of Google's own end points, private ones among them
 
 
 def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks | None = None) -> Store:
@@ -19,13 +23,32 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks 
         from spark_resources.stores.s3 import S3Store  # boto3 takes half a second to import
 
         return S3Store(namespace, settings, quirks)
+    if namespace.scheme == "gs":
+        from spark_resources.stores.gcs import GCSStore  # Google's libraries take as long
+
+        return GCSStore(namespace, settings, quirks)
     if namespace.scheme == "local":
         from spark_resources.stores.local import LocalStore
 
         return LocalStore(*_local_place(namespace, settings))
     raise WrongUsage(
-        f"lakegc can't read {namespace.scheme}:// namespaces yet, and {namespace.uri} is one: it knows s3:// and local://"
+        f"lakegc can't read {namespace.scheme}:// namespaces yet, and {namespace.uri} is one: it knows s3://, gs:// "
+        "and local://"
     )
+
+
+def lookalike(namespace: Namespace, settings: StoreSettings) -> str | None:
+    """The end point of a store that only speaks like the provider's own, so that a probe has to find out what it does.
+
+    None for the provider's own, and for a folder.
+    """
+    match namespace.scheme:
+        case "s3":
+            return settings.s3_endpoint_url
+        case "gs":
+            host = urlsplit(settings.gcs_endpoint_url or "").hostname or _GOOGLES
+            return None if host.endswith(_GOOGLES) else settings.gcs_endpoint_url
+    return None
 
 
 def _local_place(namespace: Namespace, settings: StoreSettings) -> tuple[str, str]:

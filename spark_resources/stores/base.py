@@ -81,7 +81,8 @@ class Quirks:
     come in the order of the keys' bytes; `conditional_writes` whether the two conditional writes are atomic.
     `time_resolution` is the grain of `modified`: the true time is within [modified, modified + grain).
     `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; a lookalike has
-    to prove it first.
+    to prove it first. `ramp` is how many keys a second a bucket takes at first, where it wants to be asked for more
+    gradually; None for a store that just says when it is too much.
     """
 
     byte_order: bool = True
@@ -90,6 +91,7 @@ class Quirks:
     time_resolution: timedelta = timedelta(seconds=1)
     delete_batch: int = 1000
     md5_etags: bool = False
+    ramp: float | None = None
     unholdable: frozenset[str] = frozenset()
 
 

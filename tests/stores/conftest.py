@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from spark_resources.stores import Store
@@ -9,13 +11,16 @@ from tests.stores import providers
 from tests.stores.providers import Provider
 
 
-@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto"])
+@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs"])
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
     """One kind of store, with its declared quirks."""
     if request.param == "local":
         return providers.local(tmp_path_factory.mktemp("local"))
     if request.param == "seaweedfs":
         return providers.seaweedfs(request.getfixturevalue("seaweedfs"))
+    if request.param == "gcs":
+        account = os.environ.get(providers.REAL_GCS)
+        return providers.real_gcs(account) if account else providers.gcs(request.getfixturevalue("fake_gcs"))
     return providers.moto(request.getfixturevalue("moto_server"))
 
 

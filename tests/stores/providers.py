@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import pytest
 
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from tests.fake_gcs import FakeGCS
 from tests.servers import S3Server
 
 _serial = itertools.count()
@@ -28,7 +30,7 @@ class Provider:
 
     `reasons` has a sentence for each quirk and for each thing that it doesn't do. `root` is what its namespaces begin
     with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
-    called.
+    called; `missing` is a namespace without a bucket where `root` holds one.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Provider:
     make_place: Callable[[str], None]
     wrong_credentials: tuple[dict[str, str], ...] = ()
     credentials: str = ""
+    missing: str = ""
 
     def uri(self, path: str = "ns") -> str:
         """A namespace nobody used before, among others in one bucket (or folder)."""
@@ -54,7 +57,7 @@ class Provider:
 
     def nowhere(self) -> str:
         """A namespace whose bucket (or folder) isn't there."""
-        return f"{self.root}no-such-place/ns"
+        return self.missing or f"{self.root}no-such-place/ns"
 
     def open(self, uri: str, *, quirks: Quirks | None = None) -> Store:
         """The store of a namespace, told of the declared quirks unless others are given."""
@@ -143,6 +146,47 @@ def moto(server: S3Server) -> Provider:
     )
 
 
+def gcs(server: FakeGCS) -> Provider:
+    return Provider(
+        name="gcs",
+        root="gs://",
+        settings=server.settings(),
+        quirks=Quirks(tells_missing_deletes=True, delete_batch=100),
+        reasons={
+            "md5_etags": "the checksum of an object is its CRC32C",
+            "credentials": "it takes any credentials",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+    )
+
+
+REAL_GCS = "LAKEGC_TEST_GCS"  # a namespace in a real bucket, such as gs://bucket/tests: the suite runs there instead
+
+
+def real_gcs(uri: str) -> Provider:
+    """A real account, with this machine's own credentials."""
+    return Provider(
+        name="gcs",
+        root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
+        settings=StoreSettings(),
+        quirks=Quirks(
+            tells_missing_deletes=True,
+            delete_batch=100,
+            ramp=1_000.0,
+            unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
+        ),
+        reasons={
+            "md5_etags": "the checksum of an object is its CRC32C",
+            "unholdable": "names have no line ends",
+            "credentials": "there is one way only to have none",
+        },
+        make_place=lambda path: None,
+        wrong_credentials=({"gcs_anonymous": "true"},),
+        credentials="LAKEGC_GCS_",
+        missing=f"gs://no-such-place-{uuid.uuid4().hex}/ns",
+    )
+
+
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
     """Every key under a prefix, in the order in which the store lists them."""
     return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
@@ -163,6 +207,8 @@ class Answers:
 
     def settings(self, **changes: object) -> StoreSettings:
         known: dict[str, object] = {
+            "gcs_endpoint_url": self.url,
+            "gcs_anonymous": True,
             "s3_endpoint_url": self.url,
             "s3_access_key_id": "any",
             "s3_secret_access_key": "any",

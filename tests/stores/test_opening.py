@@ -10,7 +10,7 @@ from pydantic import SecretStr, ValidationError
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores import StoreSettings, open_store
+from spark_resources.stores import StoreSettings, lookalike, open_store
 
 SETTINGS = StoreSettings(
     s3_endpoint_url="http://127.0.0.1:1",
@@ -57,11 +57,32 @@ def test_a_lookalike_is_asked_for_a_host_it_does_not_have(
     assert StoreSettings(s3_endpoint_url=endpoint, s3_path_style=wanted).uses_path_style is is_path_style
 
 
-@pytest.mark.parametrize("uri", ["mem://bucket/ns", "gs://bucket/ns", "https://account.blob.core.windows.net/c/ns"])
+@pytest.mark.parametrize("uri", ["mem://bucket/ns", "https://account.blob.core.windows.net/c/ns"])
 def test_a_scheme_that_nobody_reads_is_opened(uri: str) -> None:
     """A scheme without a store is refused, with those that have one."""
-    with pytest.raises(WrongUsage, match="s3:// and local://"):
+    with pytest.raises(WrongUsage, match="s3://, gs:// and local://"):
         open_store(Namespace.parse(uri), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "is_one"),
+    [
+        ("s3://bucket/ns", None, False),
+        ("s3://bucket/ns", "http://127.0.0.1:1", True),
+        ("gs://bucket/ns", None, False),
+        ("gs://bucket/ns", "http://127.0.0.1:1", True),
+        ("gs://bucket/ns", "https://storage-mine.p.googleapis.com", False),
+        ("gs://bucket/ns", "https://storage.googleapis.com.example", True),
+        ("local://ns", "http://127.0.0.1:1", False),
+    ],
+)
+def test_a_lookalike_is_believed_at_its_word(uri: str, endpoint: str | None, is_one: bool) -> None:
+    """A store at an end point of somebody else's is one to be probed; the other provider's end point says nothing."""
+    other = {"s3_endpoint_url": "http://127.0.0.1:2", "gcs_endpoint_url": "http://127.0.0.1:2"}
+    own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
+    settings = StoreSettings.model_validate(other | {own: endpoint})
+
+    assert lookalike(Namespace.parse(uri), settings) == (endpoint if is_one else None)
 
 
 def test_a_local_namespace_without_its_path_is_opened() -> None:

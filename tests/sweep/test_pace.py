@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_resources.deleting.pace import LEAST, START, STEP, Pace
+from spark_resources.deleting.pace import LEAST, RAMP_DOUBLES_S, START, STEP, Pace
 
 BATCH = 1000
 ONE = ("data/s/",)
@@ -100,3 +100,17 @@ def test_a_rate_grows_beyond_all_that_a_store_did() -> None:
     pace.turned_away("data/s/")
     pace.turned_away("data/s/")
     assert sent(pace, clock, 5 * BATCH) <= 1.5 * bears
+
+
+def test_a_bucket_that_wants_a_ramp_is_asked_for_all_at_once() -> None:
+    """All prefixes together begin with the ramp, and have twice as much twenty minutes later, but no more than most."""
+    clock = Clock()
+    pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
+
+    assert pace.batch(BATCH) == 500
+    assert 950 <= sent(pace, clock, 60_000, prefixes=prefixes) <= 1_050
+    clock.seconds += RAMP_DOUBLES_S - 70
+    assert 950 <= sent(pace, clock, 5_000, prefixes=prefixes) <= 1_150
+    clock.seconds += 10
+    assert 1_400 <= sent(pace, clock, 60_000, prefixes=prefixes) <= 1_550
+    assert 1_900 <= sent(Pace(clock, None, 2_000.0), clock, 60_000, prefixes=prefixes) <= 2_100

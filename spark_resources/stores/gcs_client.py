@@ -1,0 +1,194 @@
+"""The way to Google Cloud Storage: one session with credentials, one way to turn its errors into the project's.
+
+Requests are the JSON API's own, over google-auth's session. The library google-cloud-storage was tried and left: its
+batches tell answers apart by their order alone, its listings make an object of each key, what it sends in pieces is
+not written under its condition at once, it asks for the bucket's metadata on its own, and takes a second to import.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import google.auth
+import requests
+import urllib3
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+from requests.adapters import HTTPAdapter
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.stores.settings import StoreSettings
+
+
+class Answered(Exception):
+    """Raised for an answer that is an error; `body` is what it says."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status, body)
+        self.status, self.body = status, body
+
+
+class Broken(Exception):
+    """Raised for a content that is not what its checksum says."""
+
+
+HOST = "https://storage.googleapis.com"
+SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
+
+# What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body.
+Errors = (Answered, Broken, GoogleAuthError, OSError, urllib3.exceptions.HTTPError)
+
+_CONNECTIONS = 32  # requests in flight that one process may have
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
+_CREDENTIALS = (
+    "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
+    "`gcloud auth application-default login`"
+)
+_RIGHTS = "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
+_T = TypeVar("_T")
+
+
+class GCSClient:
+    """A session for these settings. Nothing is sent, and no default credentials are looked for, before the first use.
+
+    Raises `WrongUsage` for a credentials file that can't be used.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.base = (settings.gcs_endpoint_url or HOST).rstrip("/")
+        self.timeout = (settings.connect_timeout, settings.read_timeout)
+        self._settings = settings
+        self._given = _given_credentials(settings)
+        self._lock = threading.RLock()
+
+    @cached_property
+    def _session(self) -> Any:
+        with self._lock:
+            if "_session" in self.__dict__:  # another thread made it in the meantime
+                return self.__dict__["_session"]
+            credentials = self._given or google.auth.default(scopes=SCOPES)[0]
+            session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+            adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, pool_block=False)
+            for scheme in ("https://", "http://"):
+                session.mount(scheme, adapter)
+            session.verify = self._settings.gcs_ca_bundle or True
+            return session
+
+    def request(self, method: str, path: str, **options: Any) -> requests.Response:
+        """One answer of the JSON API (or its batches), sent once. Raises `Answered` where it is an error."""
+        response = self._session.request(
+            method, self.base + path, timeout=self.timeout, allow_redirects=False, **options
+        )
+        if not 200 <= response.status_code < 300:
+            raise Answered(response.status_code, response.content)
+        answer: requests.Response = response
+        return answer
+
+    def tried(self, act: Callable[[], _T]) -> _T:
+        """What `act` gives, repeated as often as the settings say where the store is busy or an answer got lost."""
+        for attempt in range(self._settings.max_attempts - 1):
+            try:
+                return act()
+            except Errors as error:
+                if not _passes(error):
+                    raise
+            time.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt))
+        return act()
+
+
+def _given_credentials(settings: StoreSettings) -> Any:
+    """The credentials that the settings name; None for those of the machine, which nobody looks for yet."""
+    if settings.gcs_anonymous:
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if settings.gcs_credentials_file is None:
+        return None
+    try:
+        load = google.auth.load_credentials_from_file
+        return load(settings.gcs_credentials_file, scopes=SCOPES)[0]  # type: ignore[no-untyped-call]
+    except (GoogleAuthError, OSError, ValueError) as error:
+        # without the parser's own words: they may show a line of the key
+        raise WrongUsage(
+            f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which can't be used "
+            f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
+        ) from None
+
+
+def object_path(bucket: str, name: str) -> str:
+    """The path of an object. `.` and `..` must not come here: clients take them for folders, and ask the bucket."""
+    return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _passes(error: Exception) -> bool:
+    if isinstance(error, Answered):
+        return error.status in _PASSING
+    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken)
+
+
+def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
+    """The store's own code and words in an error's body. What passes has its status as code, whatever the reason."""
+    try:
+        told = json.loads(body)["error"]
+        reasons = [str(each["reason"]) for each in told.get("errors") or () if each.get("reason")]
+        code, message = (reasons or [str(status)])[0], str(told.get("message", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        code, message = str(status), ""
+    return (str(status) if status in _PASSING else code), message
+
+
+def code_and_message(error: Exception) -> tuple[str, str]:
+    """What a key's result says of a request that failed as a whole."""
+    return refusal_in(error.status, error.body) if isinstance(error, Answered) else (type(error).__name__, str(error))
+
+
+def _is_the_stores(error: Answered) -> bool:
+    """Whether an error answer has the JSON API's form: another web server's 404 says nothing about objects."""
+    try:
+        return isinstance(json.loads(error.body)["error"]["code"], int)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+@contextmanager
+def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+    """Turns Google's errors into the project's, with what to check."""
+    try:
+        yield
+    except Errors as error:
+        raise in_our_words(error, where, doing, key) from error
+
+
+def in_our_words(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
+    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+    if isinstance(error, Answered):
+        return _answered(error, what, where)
+    if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
+        return Forbidden(f"{what}: {type(error).__name__}: {error.args[0] if error.args else ''}. {_CREDENTIALS}.")
+    if isinstance(error, requests.exceptions.SSLError):
+        return Unavailable(f"{what}: {error}. If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
+    if isinstance(error, Broken):
+        return Unavailable(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
+    return Unavailable(f"{what}: {error}. Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again.")
+
+
+def _answered(error: Answered, what: str, where: str) -> LakegcError:
+    code, message = code_and_message(error)
+    said = f"{what}: {code}: {message}" if message else f"{what}: {code}"
+    if error.status in (401, 403):
+        return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
+    if error.status == 404 and _is_the_stores(error):
+        return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
+    if error.status in (301, 302, 303, 307, 308, 404):
+        return Unavailable(f"{said} (HTTP {error.status}): that is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
+    return Unavailable(f"{said} (HTTP {error.status}). Try again; if it stays, look at the bucket's quotas.")

@@ -1,0 +1,93 @@
+"""Reading the answer to a listing of Cloud Storage's JSON API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from spark_resources.errors import Unavailable
+
+_OBJECT = "name,size,updated,crc32c,generation"
+OBJECT_FIELDS = f"kind,{_OBJECT}"
+FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` tells an empty listing from an answer to nothing
+_LISTING = "storage#objects"
+_NO_KEYS: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One object as the answer has it; `name` is the whole key, `generation` that of this very content.
+
+    `crc32c` is empty for an object under a key of the client's own, whose checksums the store doesn't show.
+    """
+
+    name: str
+    size: int
+    updated: datetime
+    crc32c: str
+    generation: str
+
+    @property
+    def checksum(self) -> str | None:
+        return f"crc32c={self.crc32c}" if self.crc32c else None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One answer. `next_token` is None exactly where nothing follows."""
+
+    objects: list[Listed]
+    prefixes: list[str]
+    next_token: str | None
+    unreadable_names: int = 0
+
+
+def listing_of(body: bytes) -> Listing:
+    """The listing in a document. Raises `Unavailable` where it is no whole listing."""
+    try:
+        document = json.loads(body)
+        if document["kind"] != _LISTING:
+            raise ValueError(f"it is a {document['kind']}")
+        items = document.get("items", ())
+        objects = [listed(item) for item in items if is_text(item["name"])]
+        prefixes = [prefix for prefix in document.get("prefixes", ()) if is_text(prefix)]
+        unreadable = len(items) - len(objects) + len(document.get("prefixes", ())) - len(prefixes)
+        return Listing(objects, prefixes, _token(document), unreadable)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Unavailable(
+            f"the answer to a listing can't be read ({type(error).__name__}: {error}): is this Cloud Storage?"
+        ) from error
+
+
+def listed(item: Mapping[str, Any]) -> Listed:
+    """One object's metadata. Raises `ValueError` and its like for what lacks what the store always says."""
+    updated = datetime.fromisoformat(item["updated"])
+    if updated.tzinfo is None:
+        raise ValueError(f"updated {updated} names no time zone")
+    size, generation = int(item["size"]), item["generation"]
+    if not isinstance(generation, str) or not generation.isdecimal():
+        raise ValueError(f"the generation is {generation!r}")
+    return Listed(item["name"], size, updated.astimezone(UTC), item.get("crc32c", ""), generation)
+
+
+def is_text(name: Any) -> bool:
+    """Whether a name has UTF-8 bytes: half a surrogate pair, which JSON can carry, has none."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a name is {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _token(document: Mapping[str, Any]) -> str | None:
+    token = document.get("nextPageToken")
+    if token is None:
+        return None
+    if not isinstance(token, str) or not token:
+        raise ValueError(f"the next page's token is {token!r}")
+    return token

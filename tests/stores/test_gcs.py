@@ -1,0 +1,638 @@
+"""What only Cloud Storage can do wrong: answers in parts, generations, two kinds of 404, copies in steps, accounts."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import google_crc32c
+import pytest
+
+from spark_resources.deleting.batches import PASSING
+from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, StoreSettings, keys, open_store
+from spark_resources.stores.base import AlreadyThere, Changed, Deleting, Deletion
+from tests.fake_gcs import FakeGCS
+from tests.stores.providers import Answers, all_keys, answering
+
+JSON = {"Content-Type": "application/json"}
+
+
+def at(settings: StoreSettings, uri: str = "gs://bucket/ns") -> Store:
+    return open_store(Namespace.parse(uri), settings)
+
+
+@pytest.fixture
+def bucket(fake_gcs: FakeGCS) -> str:
+    fake_gcs.make_bucket("gcs-tests")
+    return "gcs-tests"
+
+
+def item(name: str, **changes: object) -> dict[str, object]:
+    """An object as a listing shows it."""
+    known = {"kind": "storage#object", "name": name, "size": "3", "updated": "2026-03-31T10:00:00.123Z"}
+    return {**known, "crc32c": "AAAAAA==", "generation": "7", **changes}
+
+
+def listing(*items: object, **more: object) -> bytes:
+    return json.dumps({"kind": "storage#objects", "items": items, **more}).encode()
+
+
+def refusal(status: int, reason: str = "", message: str = "no") -> str:
+    errors = [{"reason": reason, "message": message}] if reason else []
+    return json.dumps({"error": {"code": status, "message": message, "errors": errors}})
+
+
+Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, headers, body
+
+
+@contextmanager
+def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> Iterator[tuple[Answers, list[Request]]]:
+    """A server on a free loopback port that answers as it is told to; and the requests that it got."""
+    asked: list[Request] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version: ClassVar[str] = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked.append((self.command, self.path, dict(self.headers.items()), body))
+            status, headers, data = answer(asked[-1])
+            self.send_response_only(status)
+            for name, value in {"Content-Length": str(len(data)), "Date": self.date_time_string(), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield Answers(f"http://127.0.0.1:{server.server_port}", []), asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+# --- deletes --------------------------------------------------------------------------------------------------------
+
+
+def parts(*answers: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
+    """The answer to a batch: of each part whose answer it is, the status, and the body."""
+    body = "".join(
+        f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{whose}>\r\n\r\n"
+        f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\r\n{said}\r\n"
+        for whose, status, said in answers
+    )
+    return f"{body}--b--\r\n".encode(), {"Content-Type": "multipart/mixed; boundary=b"}
+
+
+def test_a_failed_part_hides_the_others() -> None:
+    """Each key of a batch has its own answer, in whatever order they come, and one that has none has failed."""
+    body, headers = parts(
+        (3, 204, ""),
+        (1, 403, refusal(403, "retentionPolicyNotMet", "held until 2030")),
+        (0, 204, ""),
+        (4, 503, refusal(503, "backendError")),
+        ("9", 204, ""),
+    )
+    with answering(200, body, headers) as answers:
+        results = at(answers.settings()).delete_many(["a", "held", "silent", "d", "busy"])
+
+    assert [(result.key, result.deletion, result.code) for result in results] == [
+        ("a", Deletion.DELETED, ""),
+        ("held", Deletion.FAILED, "retentionPolicyNotMet"),
+        ("silent", Deletion.FAILED, "NoAnswer"),
+        ("d", Deletion.DELETED, ""),
+        ("busy", Deletion.FAILED, "503"),
+    ]
+    assert results[1].message == "held until 2030"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        parts((0, 204, ""), (0, 404, refusal(404, "notFound"))),
+        (parts((0, 204, ""))[0].replace(b"+0>", b"+zero>"), parts()[1]),
+        (parts((0, 204, ""))[0].replace(b"HTTP/1.1 204", b"done"), parts()[1]),
+        (parts((0, 204, ""))[0], {"Content-Type": "text/html"}),
+        (b"", parts()[1]),
+        (b"<html>Hello</html>", {"Content-Type": "text/html"}),
+    ],
+)
+def test_an_answer_that_cannot_be_told_whose_it_is_counts_as_deleted(body: bytes, headers: dict[str, str]) -> None:
+    """An answer without a readable id and status, or with two, says of no key that it is deleted."""
+    with answering(200, body, headers) as answers:
+        [result] = at(answers.settings()).delete_many(["a"])
+
+    assert (result.deletion, result.code) == (Deletion.FAILED, "NoAnswer")
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_busy_store_fails_keys_for_good(status: int) -> None:
+    """A key, or a whole batch, that the store had no time for has a code that a sweep repeats."""
+    body, headers = parts((0, status, refusal(status, "whatever")))
+    with answering(200, body, headers) as answers:
+        [one] = at(answers.settings()).delete_many(["a"])
+    with answering(status, refusal(status, "whatever").encode(), JSON) as answers:
+        [whole] = at(answers.settings()).delete_many(["a"])
+
+    assert one.deletion is whole.deletion is Deletion.FAILED
+    assert {one.code, whole.code} == {str(status)}
+    assert str(status) in PASSING
+
+
+@pytest.mark.parametrize(("reason", "passes"), [("rateLimitExceeded", True), ("forbidden", False), ("", False)])
+def test_a_refusal_is_repeated(reason: str, passes: bool) -> None:
+    """Of refusals only one for the rate is worth another try."""
+    body, headers = parts((0, 403, refusal(403, reason)))
+    with answering(200, body, headers) as answers:
+        [result] = at(answers.settings()).delete_many(["a"])
+
+    assert result.deletion is Deletion.FAILED
+    assert result.code == (reason or "403")
+    assert (result.code in PASSING) is passes
+
+
+def test_a_lost_connection_swallows_a_delete(fake_gcs: FakeGCS) -> None:
+    """A batch without an answer fails each of its keys with a code that a sweep repeats."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        settings = fake_gcs.settings(gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}", max_attempts=1)
+        refused = at(settings).delete_many(["a", "b"])
+        listener.listen()
+        silent = at(settings.model_copy(update={"read_timeout": 0.2})).delete_many(["a"])
+
+    assert {result.deletion for result in (*refused, *silent)} == {Deletion.FAILED}
+    assert {result.code for result in (*refused, *silent)} <= PASSING
+
+
+def test_what_is_gone_is_told_from_a_bucket_that_is(fake_gcs: FakeGCS, bucket: str) -> None:
+    """404 is 'already gone' only where the bucket is there; over a hundred keys go in several batches."""
+    store = at(fake_gcs.settings(), f"gs://{bucket}/gone")
+    store.write("data/there", b"")
+
+    there = store.delete_many(["data/there", *(f"data/{number}" for number in range(250))])
+    nowhere = at(fake_gcs.settings(), "gs://nowhere-at-all/ns").delete_many(["data/x"])
+
+    assert [result.deletion for result in there] == [Deletion.DELETED, *[Deletion.ALREADY_GONE] * 250]
+    assert [result.deletion for result in nowhere] == [Deletion.FAILED]
+    assert nowhere[0].code not in PASSING
+    assert "nowhere-at-all" in nowhere[0].message
+
+
+def test_deleting_dots_deletes_the_bucket(fake_gcs: FakeGCS) -> None:
+    """`.` and `..`, which a URL takes for folders, and names that Cloud Storage reserves, are never sent."""
+    fake_gcs.make_bucket("dots")
+    store = at(fake_gcs.settings(), "gs://dots")
+    for key in (".", "..", ".well-known/acme-challenge/x"):
+        for act in (
+            lambda key=key: store.write(key, b""),
+            lambda key=key: store.read(key),
+            lambda key=key: store.stat(key),
+            lambda key=key: store.copy("data/x", key),
+        ):
+            with pytest.raises(WrongUsage, match="no such names"):
+                act()
+        assert store.delete_many([key])[0].deletion is Deletion.FAILED
+    assert all_keys(store) == []
+
+    below = at(fake_gcs.settings(), "gs://dots/ns")
+    below.write("..", b"a name like any other")
+    assert all_keys(store) == ["ns/.."]
+
+
+def test_a_line_end_is_sent_to_google() -> None:
+    """Cloud Storage has no names with line ends, so none is sent, unless a probe found that this server has."""
+    with answering(200, b"") as answers:
+        store = at(answers.settings())
+        for key in ("data/new\nline", "data/carriage\rreturn"):
+            with pytest.raises(WrongUsage, match="can't be a key"):
+                store.write(key, b"")
+        assert answers.seen == []
+    assert store.quirks.unholdable == {keys.NEWLINE, keys.CARRIAGE_RETURN}
+
+
+# --- what a delete means --------------------------------------------------------------------------------------------
+
+
+def test_a_versioned_bucket_is_said_to_free_space(fake_gcs: FakeGCS, bucket: str) -> None:
+    """A delete in a bucket with versions hides; in one without, here without soft delete, it is final."""
+    fake_gcs.make_bucket("versioned", versioning={"enabled": True})
+
+    assert at(fake_gcs.settings(), "gs://versioned/lake").deleting() is Deleting.HIDES
+    assert at(fake_gcs.settings(), f"gs://{bucket}/lake").deleting() is Deleting.FINAL
+    assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").deleting() is Deleting.UNKNOWN
+
+
+def test_versions_are_taken_for_objects(fake_gcs: FakeGCS) -> None:
+    """A listing of a bucket with versions has what is there now, and no version of before."""
+    fake_gcs.make_bucket("versions", versioning={"enabled": True})
+    store = at(fake_gcs.settings(), "gs://versions/lake")
+    for data in (b"one", b"two", b"three"):
+        store.write("data/x", data)
+    store.write("data/y", b"")
+    store.delete_many(["data/y"])
+
+    assert all_keys(store) == ["data/x"]
+    assert store.read("data/x") == b"three"
+    assert store.delete_many(["data/y"])[0].deletion is Deletion.ALREADY_GONE
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "meaning"),
+    [
+        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "KEEPS_A_WHILE"),
+        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "0"}}, "FINAL"),
+        (200, {"kind": "storage#bucket", "versioning": {"enabled": False}}, "FINAL"),
+        (200, {"kind": "storage#bucket"}, "FINAL"),
+        (
+            200,
+            {
+                "kind": "storage#bucket",
+                "versioning": {"enabled": True},
+                "softDeletePolicy": {"retentionDurationSeconds": "9"},
+            },
+            "HIDES",
+        ),
+        (200, {}, "UNKNOWN"),
+        (200, ["what?"], "UNKNOWN"),
+        (403, {"error": {"code": 403, "message": "no", "errors": [{"reason": "forbidden"}]}}, "UNKNOWN"),
+        (503, {}, "UNKNOWN"),
+    ],
+)
+def test_soft_delete_is_said_to_be_final(status: int, document: object, meaning: str) -> None:
+    """A bucket that keeps what is deleted is told as such; one whose settings may not be read is told as unknown."""
+    with answering(status, json.dumps(document).encode(), JSON) as answers:
+        assert at(answers.settings()).deleting() is Deleting[meaning]
+
+
+# --- generations and checksums --------------------------------------------------------------------------------------
+
+
+def test_the_same_bytes_written_again_pass_for_the_object_of_before(fake_gcs: FakeGCS, bucket: str) -> None:
+    """A tag names one content at one time: the same bytes written again have another, and the checksum tells bytes."""
+    store = at(fake_gcs.settings(), f"gs://{bucket}/generations")
+    first = store.write("lease", b"mine")
+    seen = store.stat("lease")
+    second = store.write("lease", b"mine")
+    again = store.stat("lease")
+
+    assert first != second
+    crc32c = base64.b64encode(google_crc32c.value(b"mine").to_bytes(4, "big")).decode()
+    assert seen.checksum == again.checksum == f"crc32c={crc32c}"
+    assert seen.modified < again.modified
+    with pytest.raises(Changed):
+        store.replace_if_unchanged("lease", b"theirs", first)
+    assert store.read_with_tag("lease") == (b"mine", second)
+
+
+@pytest.mark.parametrize("tag", ["0", "", "tag", "-1", "1.5", "99999999999999"])
+def test_a_tag_that_is_none_makes_an_object(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
+    """A replacement with a tag that no object has writes nothing: 0 would mean that none may be there."""
+    store = at(fake_gcs.settings(), f"gs://{bucket}/no-tag")
+
+    with pytest.raises(Changed, match="gone"):
+        store.replace_if_unchanged("lease", b"mine", tag)
+    assert all_keys(store) == []
+
+
+def test_a_large_write_forgets_its_condition(fake_gcs: FakeGCS, bucket: str) -> None:
+    """However large it is, what is written under a condition is sent at once, and comes back whole."""
+    store, data = at(fake_gcs.settings(), f"gs://{bucket}/large"), bytes(range(256)) * 36_000  # 9.2 MB
+    tag = store.write_if_absent("large", data)
+    with pytest.raises(AlreadyThere):
+        store.write_if_absent("large", data[1:])
+    with pytest.raises(Changed):
+        store.replace_if_unchanged("large", data[1:], str(int(tag) - 1))
+
+    assert store.read_with_tag("large") == (data, tag)
+
+
+def test_packed_content_is_unpacked_on_the_way(fake_gcs: FakeGCS, bucket: str) -> None:
+    """An object stored with gzip as its encoding comes back as it is stored: its size and checksum are of that."""
+    packed = gzip.compress(b"content" * 100, mtime=0)
+    name = "packed%2Fdata%2Fx"
+    url = f"{fake_gcs.endpoint_url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}&contentEncoding=gzip"
+    with urllib.request.urlopen(urllib.request.Request(url, packed, method="POST"), timeout=10):
+        pass
+    store = at(fake_gcs.settings(), f"gs://{bucket}/packed")
+
+    assert store.read("data/x") == packed
+    assert store.stat("data/x").size == len(packed)
+
+
+def test_content_that_changed_on_the_way_is_read() -> None:
+    """Bytes that don't have the checksum that the store tells are an error."""
+    headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
+    with answering(200, b"other bytes", headers) as answers, pytest.raises(Unavailable, match="content did not arrive"):
+        at(answers.settings()).read("data/x")
+
+
+def test_content_without_a_generation_gets_a_tag() -> None:
+    """Where the store doesn't say which content it was, no tag is made up."""
+    with answering(200, b"bytes") as answers, pytest.raises(Unavailable, match="generation"):
+        at(answers.settings()).read_with_tag("data/x")
+
+
+# --- copies ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_loses_metadata(fake_gcs: FakeGCS, bucket: str) -> None:
+    """A copy has its source's type, the user's metadata, and its checksum."""
+    store = at(fake_gcs.settings(), f"gs://{bucket}/copies")
+    store.write("data/é +x", b"content")
+    path = f"/storage/v1/b/{bucket}/o/copies%2Fdata%2F%C3%A9%20%2Bx"
+    fake_gcs.call("PATCH", path, {"contentType": "text/x-own", "metadata": {"owner": "me"}})
+
+    store.copy("data/é +x", "data/copy")
+
+    copy: Any = fake_gcs.call("GET", f"/storage/v1/b/{bucket}/o/copies%2Fdata%2Fcopy")
+    assert (copy["contentType"], copy["metadata"]) == ("text/x-own", {"owner": "me"})
+    assert store.stat("data/copy").checksum == store.stat("data/é +x").checksum
+    assert store.read("data/copy") == b"content"
+
+
+def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict[str, str], bytes]]:
+    """A store with one object, ns/data/x, whose copies take these steps."""
+    left = iter(steps)
+
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        document = item("ns/data/x", size="10") if request[0] == "GET" else next(left)
+        return 200, JSON, json.dumps(document).encode()
+
+    return answer
+
+
+def test_a_large_copy_ends_after_its_first_step() -> None:
+    """A copy in steps goes on with the token of the last one until it is done, all of one and the same content."""
+    steps = (
+        {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"},
+        {"done": False, "rewriteToken": "two", "totalBytesRewritten": "8"},
+        {"done": True, "resource": item("ns/copy", size="10", generation="9")},
+    )
+    with scripted(copying(*steps)) as (answers, asked):
+        at(answers.settings()).copy("data/x", "copy")
+
+    sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in asked if method == "POST"]
+    assert [query.get("rewriteToken") for query in sent] == [None, ["one"], ["two"]]
+    assert {query["sourceGeneration"][0] for query in sent} == {"7"}
+    assert {body for method, _, _, body in asked if method == "POST"} == {b""}  # metadata in it would replace all
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"},
+        {"done": False, "totalBytesRewritten": "8"},
+        {},
+        {"done": True, "resource": item("ns/copy", size="9")},
+        {"done": True, "resource": item("ns/copy", size="10", crc32c="BBBBBB==")},
+        {"done": True, "resource": item("ns/other", size="10")},
+        {"done": True, "resource": {}},
+        {"done": True},
+    ],
+)
+def test_a_copy_that_is_not_one_counts_as_done(last: dict[str, object]) -> None:
+    """A copy that comes no further, or ends in something else than its source, is an error."""
+    first = {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"}
+    with scripted(copying(first, last)) as (answers, _), pytest.raises(Unavailable):
+        at(answers.settings()).copy("data/x", "copy")
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+def service_account(folder: Path, token_uri: str) -> Path:
+    """A key file of an account that nobody has."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    document = {
+        "type": "service_account",
+        "client_email": "lakegc@tests.example",
+        "private_key_id": "1",
+        "private_key": key.decode(),
+        "token_uri": token_uri,
+        "project_id": "tests",
+    }
+    (folder / "account.json").write_text(json.dumps(document))
+    return folder / "account.json"
+
+
+def test_the_credentials_file_is_not_used(tmp_path: Path) -> None:
+    """The account of the file is asked for a token, and its token goes with every request."""
+
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        if request[1] == "/token":
+            return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
+        return 200, JSON, listing()
+
+    with scripted(answer) as (answers, asked):
+        file = service_account(tmp_path, f"{answers.url}/token")
+        store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
+        assert asked == []
+        assert all_keys(store) == []
+
+    assert [path.partition("?")[0] for _, path, _, _ in asked] == ["/token", "/storage/v1/b/bucket/o"]
+    assert asked[1][2]["authorization"] == "Bearer of-the-file"
+
+
+def test_a_refused_account_reads_as_absence(tmp_path: Path) -> None:
+    """An account that gets no token, or whose token the store refuses, is told as such by every method."""
+    with answering(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
+        file = service_account(tmp_path, f"{answers.url}/token")
+        _is_forbidden(at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
+    for status, reason in ((401, "required"), (403, "forbidden")):
+        with answering(status, refusal(status, reason).encode(), JSON) as answers:
+            _is_forbidden(at(answers.settings()))
+
+
+def test_a_machine_without_credentials_waits_or_reads_as_absence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without any credentials the setting is named, by every method; opening the store asks nobody for them."""
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with answering(200, listing(), JSON) as answers:
+        _is_forbidden(at(answers.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
+        assert answers.seen == []
+
+
+def _is_forbidden(store: Store, match: str | None = None) -> None:
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("data/x"),
+        lambda: store.stat("data/x"),
+        lambda: store.write("data/x", b""),
+        lambda: store.write_if_absent("data/x", b""),
+        lambda: store.replace_if_unchanged("data/x", b"", "7"),
+        lambda: store.copy("data/x", "data/y"),
+        store.now,
+    ):
+        with pytest.raises(Forbidden, match=match):
+            act()
+    [result] = store.delete_many(["data/x"])
+    assert result.deletion is Deletion.FAILED
+    assert result.code not in PASSING
+
+
+@pytest.mark.parametrize("content", [None, "", "hush-hush", '{"type": "service_account", "private_key": "hush-hush"}'])
+def test_a_bad_credentials_file_is_printed(tmp_path: Path, content: str | None) -> None:
+    """A credentials file that isn't there, or isn't one, is an error of usage that names it and shows none of it."""
+    file = tmp_path / "account.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(WrongUsage, match=r"account\.json") as caught:
+        at(StoreSettings(gcs_credentials_file=str(file)))
+    assert "hush" not in str(caught.value)
+
+
+# --- servers that aren't there, or aren't Cloud Storage ---------------------------------------------------------------
+
+
+def _is_unavailable(store: Store, match: str | None = None) -> None:
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("data/x"),
+        lambda: store.stat("data/x"),
+        lambda: store.write("data/x", b""),
+        lambda: store.copy("data/x", "data/y"),
+        store.now,
+    ):
+        with pytest.raises(Unavailable, match=match) as caught:
+            act()
+        assert not isinstance(caught.value, NotThere | Forbidden)
+    assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
+
+
+def test_nobody_answers(fake_gcs: FakeGCS) -> None:
+    """An end point without a server, or with a silent one, is named as the cause, with the setting to check."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        settings = fake_gcs.settings(
+            gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}", max_attempts=1, read_timeout=0.2
+        )
+        _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
+        listener.listen()
+        _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
+def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
+    """A web server that is no Cloud Storage says nothing about objects, whatever its status."""
+    with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
+        _is_unavailable(at(answers.settings()))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_not_asked_again(status: int) -> None:
+    """What is busy is asked as often as configured, and then it is an error."""
+    with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
+        store = at(answers.settings(max_attempts=2))
+        with pytest.raises(Unavailable, match=str(status)):
+            store.read("data/x")
+        assert len(answers.seen) == 2
+        store.delete_many(["data/x"])
+        assert len(answers.seen) == 4
+
+
+# --- answers to listings --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"<html>Hello</html>",
+        listing(item("ns/data/x"))[:-30],
+        listing(item("ns/data/x")).replace(b"objects", b"folders"),
+        *(
+            listing({name: value for name, value in item("ns/data/x").items() if name != left})
+            for left in ("name", "size", "updated", "generation")
+        ),
+        listing(item("ns/data/x", updated="2026-03-31T10:00:00")),
+        listing(item("ns/data/x", size="three")),
+        listing(item("")),
+        listing(item("ns/data/x"), nextPageToken=""),
+        listing(item("ns/data/x"), nextPageToken=7),
+        listing(item("ns/data/x"), prefixes=[None]),
+    ],
+)
+def test_a_listing_that_is_cut_off_reads_as_whole(body: bytes) -> None:
+    """A document that ends early, lacks what the store always says, or is no listing, is an error."""
+    with answering(200, body, JSON) as answers:
+        for look in (lambda: list(at(answers.settings()).pages("data/")), at(answers.settings()).now):
+            with pytest.raises(Unavailable):
+                look()
+
+
+def test_a_listing_goes_round_in_circles() -> None:
+    """A server that answers with the same page for ever is an error after the second one."""
+    with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
+        with pytest.raises(Unavailable, match="for ever"):
+            list(at(answers.settings()).pages("data/"))
+        assert len(answers.seen) == 2
+
+
+@pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
+def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
+    """A key or prefix that doesn't begin with what was asked for stops everything."""
+    for body in (listing(item(key)), listing(prefixes=[key])):
+        with answering(200, body, JSON) as answers, pytest.raises(Refused, match="folds") as caught:
+            list(at(answers.settings()).pages("data/", delimiter="/"))
+        assert caught.value.invariant == 5
+
+
+def test_another_object_is_looked_at() -> None:
+    """A look at a key that is answered with another object stops."""
+    with answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers, pytest.raises(Refused, match="folds"):
+        at(answers.settings()).stat("data/x")
+
+
+def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
+    """A name that is half a surrogate pair is counted as unreadable; its neighbours are listed."""
+    body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
+    with answering(200, body, JSON) as answers:
+        [page] = at(answers.settings()).pages("data/", delimiter="/")
+
+    assert [found.key for found in page.objects] == ["data/é"]
+    assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
+
+
+def test_an_object_under_the_clients_own_key_has_a_checksum() -> None:
+    """An object whose checksum the store doesn't show has none."""
+    without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
+    with answering(200, listing(without), JSON) as answers:
+        [page] = at(answers.settings()).pages("data/")
+
+    assert [found.checksum for found in page.objects] == [None]
+
+
+def test_a_store_without_a_date_is_given_this_machines() -> None:
+    """Where the store doesn't say its time, no time is made up."""
+    with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+        at(answers.settings()).now()
