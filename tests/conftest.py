@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import azurite as azurite_server
 from tests import fake_gcs as gcs_server
 from tests import servers
 
@@ -50,4 +51,11 @@ def fake_gcs() -> Iterator[gcs_server.FakeGCS]:
         warnings.warn(sentence, stacklevel=1)
         pytest.skip(sentence)
     with gcs_server.fake_gcs(binary) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[azurite_server.Azurite]:
+    """One Azurite for the whole session; each test makes containers of its own."""
+    with azurite_server.azurite() as server:
         yield server

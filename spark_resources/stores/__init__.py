@@ -27,24 +27,30 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks 
         from spark_resources.stores.gcs import GCSStore  # Google's libraries take as long
 
         return GCSStore(namespace, settings, quirks)
+    if namespace.is_azure:
+        from spark_resources.stores.azure import AzureStore  # and Azure's
+
+        return AzureStore(namespace, settings, quirks)
     if namespace.scheme == "local":
         from spark_resources.stores.local import LocalStore
 
         return LocalStore(*_local_place(namespace, settings))
     raise WrongUsage(
-        f"lakegc can't read {namespace.scheme}:// namespaces yet, and {namespace.uri} is one: it knows s3://, gs:// "
-        "and local://"
+        f"lakegc can't read {namespace.scheme}:// namespaces yet, and {namespace.uri} is one: it knows s3://, gs://, "
+        "https:// (Azure) and local://"
     )
 
 
 def lookalike(namespace: Namespace, settings: StoreSettings) -> str | None:
     """The end point of a store that only speaks like the provider's own, so that a probe has to find out what it does.
 
-    None for the provider's own, and for a folder.
+    None for the provider's own, and for a folder. In Azure that is every account's: hierarchical ones hold other keys.
     """
     match namespace.scheme:
         case "s3":
             return settings.s3_endpoint_url
+        case "http" | "https":
+            return settings.azure_endpoint_url or f"https://{namespace.bucket}"
         case "gs":
             host = urlsplit(settings.gcs_endpoint_url or "").hostname or _GOOGLES
             return None if host.endswith(_GOOGLES) else settings.gcs_endpoint_url

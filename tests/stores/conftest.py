@@ -11,7 +11,7 @@ from tests.stores import providers
 from tests.stores.providers import Provider
 
 
-@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs"])
+@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs", "azure"])
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
     """One kind of store, with its declared quirks."""
     if request.param == "local":
@@ -21,6 +21,9 @@ def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if request.param == "gcs":
         account = os.environ.get(providers.REAL_GCS)
         return providers.real_gcs(account) if account else providers.gcs(request.getfixturevalue("fake_gcs"))
+    if request.param == "azure":
+        account = os.environ.get(providers.REAL_AZURE)
+        return providers.real_azure(account) if account else providers.azure(request.getfixturevalue("azurite"))
     return providers.moto(request.getfixturevalue("moto_server"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from typing import ClassVar
 import pytest
 
 from spark_resources.model import Namespace
+from spark_resources.settings import Settings
 from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from tests.azurite import Azurite
 from tests.fake_gcs import FakeGCS
 from tests.servers import S3Server
 
@@ -187,6 +190,59 @@ def real_gcs(uri: str) -> Provider:
     )
 
 
+AZURE_UNHOLDABLE = frozenset(
+    {
+        keys.DOT_SEGMENT,
+        keys.DOT_AT_END,
+        keys.BACKSLASH,
+        keys.NUL,
+        keys.NEWLINE,
+        keys.CARRIAGE_RETURN,
+        keys.CONTROL,
+        keys.NOT_XML,
+    }
+)
+AZURE_QUIRKS = Quirks(
+    byte_order=False, tells_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
+)
+AZURE_REASONS = {
+    "byte_order": "it can't begin in the middle, and hierarchical accounts list as they walk (Azurite as UTF-16 sorts)",
+    "unholdable": "Azure takes no control characters, a backslash for a slash, and no dot at the end of a name",
+    "credentials": "the account is in the namespace, so that only its key can be wrong",
+}
+
+
+def azure(server: Azurite) -> Provider:
+    return Provider(
+        name="azure",
+        root=f"https://{server.account}.blob.core.windows.net/",
+        settings=server.settings(),
+        quirks=AZURE_QUIRKS,
+        reasons=AZURE_REASONS,
+        make_place=lambda path: server.make_container(path.split("/")[0]),
+        wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),
+        credentials="LAKEGC_AZURE_",
+    )
+
+
+REAL_AZURE = "LAKEGC_TEST_AZURE"  # a namespace in a real account, such as https://a.blob.core.windows.net/c/tests
+
+
+def real_azure(uri: str) -> Provider:
+    """A real account, with the settings and credentials that lakegc itself finds. Other quirks fail the tests."""
+    return Provider(
+        name="azure",
+        root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
+        settings=Settings.load(os.environ, Path.home()).store(),
+        quirks=AZURE_QUIRKS,
+        reasons=AZURE_REASONS,
+        make_place=lambda path: None,
+        wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),
+        credentials="LAKEGC_AZURE_",
+        missing=f"{'/'.join(uri.split('/')[:3])}/no-such-place-{uuid.uuid4().hex}/ns",
+    )
+
+
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
     """Every key under a prefix, in the order in which the store lists them."""
     return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
@@ -207,6 +263,8 @@ class Answers:
 
     def settings(self, **changes: object) -> StoreSettings:
         known: dict[str, object] = {
+            "azure_endpoint_url": f"{self.url}/account",
+            "azure_account_key": "YW55",
             "gcs_endpoint_url": self.url,
             "gcs_anonymous": True,
             "s3_endpoint_url": self.url,

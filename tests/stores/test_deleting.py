@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_resources.stores import Store
 from spark_resources.stores.base import Deletion
+from spark_resources.stores.keys import kinds_of
 from tests.stores.providers import Provider, all_keys, write_all
 
 
@@ -16,6 +17,7 @@ def test_a_result_is_missing_or_out_of_order(store: Store, provider: Provider) -
     """Over a thousand keys, present, missing, hostile, twice: one result each, in the order given."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
+    hostile = [key for key in hostile if not provider.quirks.unholdable & kinds_of(key)]
     write_all(store, [*present, *hostile, "data/kept"])
     missing = [f"data/missing/{number}" for number in range(1_100)]
     asked = [*missing[:700], *hostile, *reversed(present), *missing[700:], present[0], "\ud800"]

@@ -57,10 +57,10 @@ def test_a_lookalike_is_asked_for_a_host_it_does_not_have(
     assert StoreSettings(s3_endpoint_url=endpoint, s3_path_style=wanted).uses_path_style is is_path_style
 
 
-@pytest.mark.parametrize("uri", ["mem://bucket/ns", "https://account.blob.core.windows.net/c/ns"])
+@pytest.mark.parametrize("uri", ["mem://bucket/ns", "abfss://c@account.dfs.core.windows.net/ns"])
 def test_a_scheme_that_nobody_reads_is_opened(uri: str) -> None:
     """A scheme without a store is refused, with those that have one."""
-    with pytest.raises(WrongUsage, match="s3://, gs:// and local://"):
+    with pytest.raises(WrongUsage, match=r"s3://, gs://, https:// \(Azure\) and local://"):
         open_store(Namespace.parse(uri), SETTINGS)
 
 
@@ -83,6 +83,16 @@ def test_a_lookalike_is_believed_at_its_word(uri: str, endpoint: str | None, is_
     settings = StoreSettings.model_validate(other | {own: endpoint})
 
     assert lookalike(Namespace.parse(uri), settings) == (endpoint if is_one else None)
+
+
+def test_an_account_in_azure_is_believed_without_a_look() -> None:
+    """Every account is probed, for hierarchical ones hold other keys; an end point of one's own is named instead."""
+    namespace = Namespace.parse("https://account.blob.core.windows.net/c/ns")
+
+    assert lookalike(namespace, StoreSettings()) == "https://account.blob.core.windows.net"
+    assert lookalike(namespace, StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account")) == (
+        "http://127.0.0.1:1/account"
+    )
 
 
 def test_a_local_namespace_without_its_path_is_opened() -> None:

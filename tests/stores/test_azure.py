@@ -1,0 +1,789 @@
+"""What only Azure can do wrong: forms of a namespace, answers to batches, directories, tokens, copies that go on."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+
+import pytest
+import urllib3
+from azure.storage.blob import (
+    BlobBlock,
+    ContainerClient,
+    ContainerSasPermissions,
+    RetentionPolicy,
+    generate_container_sas,
+)
+
+from spark_resources.deleting.batches import PASSING
+from spark_resources.deleting.quarantine import same_content
+from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, StoreSettings, open_store
+from spark_resources.stores.azure import OWN, AzureStore
+from spark_resources.stores.azure_client import Container, container_of
+from spark_resources.stores.azure_copy import copy_blob
+from spark_resources.stores.azure_delete import ONE_BY_ONE_S, SubAnswer, delete_keys, sub_answers
+from spark_resources.stores.azure_listing import parsed
+from spark_resources.stores.base import Deleting, Deletion
+from tests.azurite import Azurite
+from tests.stores.providers import Answers, all_keys, answering, write_all
+
+XML = {"Content-Type": "application/xml"}
+URI = "https://account.blob.core.windows.net/container/ns"
+CONTAINER = "azure-tests"
+
+
+@pytest.fixture
+def client(azurite: Azurite) -> ContainerClient:
+    """The library's own client of the container that these tests share."""
+    azurite.make_container(CONTAINER)
+    return azurite.client().get_container_client(CONTAINER)
+
+
+@pytest.fixture
+def name() -> str:
+    """A path in that container that nobody else uses."""
+    return uuid.uuid4().hex
+
+
+def on(azurite: Azurite, path: str, **settings: object) -> Store:
+    azurite.make_container(CONTAINER)
+    uri = f"https://{azurite.account}.blob.core.windows.net/{CONTAINER}/{path}"
+    return open_store(Namespace.parse(uri), azurite.settings(**settings))
+
+
+def at(answers: Answers, **settings: object) -> Store:
+    return open_store(Namespace.parse(URI), answers.settings(**settings))
+
+
+# --- namespaces -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "endpoint", "wanted"),
+    [
+        (URI, None, Container("account", "container", "ns/", "https://account.blob.core.windows.net")),
+        (
+            "http://account.blob.core.windows.net/container/",
+            None,
+            Container("account", "container", "", "https://account.blob.core.windows.net"),
+        ),
+        (
+            "https://account.blob.core.usgovcloudapi.net/c-1/a//b",
+            None,
+            Container("account", "c-1", "a//b/", "https://account.blob.core.usgovcloudapi.net"),
+        ),
+        (
+            "https://account.blob.core.chinacloudapi.cn/$web/a b/é",
+            None,
+            Container("account", "$web", "a b/é/", "https://account.blob.core.chinacloudapi.cn"),
+        ),
+        (
+            "https://account.azurite.test/container/ns",
+            "http://127.0.0.1:1/account/",
+            Container("account", "container", "ns/", "http://127.0.0.1:1/account"),
+        ),
+        (
+            URI,
+            "https://account.privatelink.blob.core.windows.net",
+            Container("account", "container", "ns/", "https://account.privatelink.blob.core.windows.net"),
+        ),
+    ],
+)
+def test_a_namespace_is_looked_for_elsewhere(uri: str, endpoint: str | None, wanted: Container) -> None:
+    """Account, container and path are read as lakeFS reads them, and asked for with TLS unless an end point is set."""
+    assert container_of(Namespace.parse(uri), endpoint) == wanted
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://account.blob.core.windows.net/",
+        "https://account.blob.core.windows.net//container/ns",
+        "https://account/container/ns",
+        "https://me@account.blob.core.windows.net/container/ns",
+        "https://account.blob.core.windows.net:443/container/ns",
+        "https://account.blob.core.windows.net/Container/ns",
+        "https://account.blob.core.windows.net/container/my%20ns",
+        "https://account.blob.core.windows.net/container/ns?sv=2020",
+        "https://account.blob.core.windows.net/container/ns#x",
+        "https://account.dfs.core.windows.net/container/ns",
+        "https://files.example.com/container/ns",
+        "https://account.blob.core.windows.net/container/ns/../other",
+        "https://account.blob.core.windows.net/container/ns./x",
+    ],
+)
+def test_a_strange_namespace_is_guessed_at(uri: str) -> None:
+    """What lakeFS doesn't take, or may read as another place than it shows, is refused before anything is sent."""
+    with pytest.raises(WrongUsage, match=r"can't be a|in the domain"):
+        open_store(Namespace.parse(uri), StoreSettings(azure_account_key="YW55"))
+
+
+def test_an_end_point_of_another_account_is_asked() -> None:
+    """An end point that doesn't name the namespace's account is refused: all would look lost there."""
+    for endpoint in ("https://other.blob.core.windows.net", "http://127.0.0.1:1/other", "http://127.0.0.1:1"):
+        with pytest.raises(WrongUsage, match="not of the account account"):
+            open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url=endpoint, azure_account_key="YW55"))
+
+
+# --- credentials ----------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_is_none_is_sent() -> None:
+    """A key that isn't base64 is refused before anything is sent, and isn't shown."""
+    with pytest.raises(WrongUsage, match="LAKEGC_AZURE_ACCOUNT_KEY") as caught:
+        open_store(Namespace.parse(URI), StoreSettings(azure_account_key="hush!"))
+    assert "hush" not in str(caught.value)
+
+
+def test_a_key_is_sent_to_another_account() -> None:
+    """With a setting that says whose the key is, another account is asked as who the machine is logged in as."""
+    settings = StoreSettings(azure_account="Account", azure_account_key="YW55")
+    ours, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
+
+    assert hasattr(ours._client.credential, "account_key")
+    assert hasattr(other._client.credential, "get_token")
+
+
+def test_a_token_is_sent_in_the_clear() -> None:
+    """Where the machine's own identity is to be used, an end point without TLS is refused."""
+    with pytest.raises(WrongUsage, match="HTTPS"):
+        open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account"))
+
+
+def sas_token(azurite: Azurite, permission: str = "rwdlc", *, expired: bool = False) -> str:
+    """A token for the container that these tests share."""
+    return str(
+        generate_container_sas(
+            azurite.account,
+            CONTAINER,
+            account_key=azurite.account_key,
+            permission=ContainerSasPermissions.from_string(permission),
+            start=datetime.now(UTC) - timedelta(hours=2),
+            expiry=datetime.now(UTC) + timedelta(hours=-1 if expired else 1),
+        )
+    )
+
+
+@pytest.mark.parametrize("mark", ["", "?"])
+def test_a_sas_token_does_not_do(azurite: Azurite, name: str, mark: str) -> None:
+    """With a token of the container alone, everything that a mark and a sweep need can be done."""
+    store = on(azurite, name, azure_account_key=None, azure_sas_token=mark + sas_token(azurite))
+    write_all(store, ["data/a", "data/é +&", "data/c"])
+    store.copy("data/é +&", "data/copy")
+
+    assert store.read("data/copy") == "data/é +&".encode()
+    assert all_keys(store) == ["data/a", "data/c", "data/copy", "data/é +&"]
+    assert store.stat("data/a").size == 6
+    assert {result.deletion for result in store.delete_many(all_keys(store))} == {Deletion.DELETED}
+    assert store.delete_many(["data/a"])[0].deletion is Deletion.ALREADY_GONE
+
+
+@pytest.mark.parametrize(("permission", "expired"), [("rwdlc", True), ("w", False)])
+def test_a_sas_token_without_rights_reads_as_absence(
+    azurite: Azurite, name: str, permission: str, expired: bool
+) -> None:
+    """A token that has expired, or doesn't permit a thing, is named as the cause; nothing is absent by it."""
+    token = sas_token(azurite, permission, expired=expired)
+    store = on(azurite, name, azure_account_key=None, azure_sas_token=token)
+
+    for act in (lambda: list(store.pages("")), lambda: store.read("data/x"), lambda: store.stat("data/x"), store.now):
+        with pytest.raises(Forbidden, match="LAKEGC_AZURE_SAS_TOKEN"):
+            act()
+    results = store.delete_many(["data/x", "data/y"])
+    assert {result.deletion for result in results} == {Deletion.FAILED}
+    assert all(result.code and result.code not in PASSING for result in results)
+
+
+def nobody_at() -> str:
+    """The address of a port that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/account"
+
+
+def test_a_token_shows_in_an_error() -> None:
+    """Where nobody answers, the error names the setting to check, and not the token that was in the URL."""
+    settings = StoreSettings(
+        azure_endpoint_url=nobody_at(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", max_attempts=1
+    )
+    store = open_store(Namespace.parse(URI), settings)
+
+    _is_unavailable(store, "LAKEGC_AZURE_ENDPOINT_URL")
+    for text in (repr(settings), store.where, repr(store)):
+        assert "hush" not in text
+
+
+# --- checksums, directories, snapshots, leases ----------------------------------------------------------------------
+
+
+def test_a_plain_uploads_checksum_is_not_its_md5(azurite: Azurite, name: str) -> None:
+    """Where Azure has the MD5 of a content, that is the checksum, in a listing as in a look, and in a copy."""
+    store = on(azurite, name)
+    store.write("data/x", b"content")
+    store.copy("data/x", "data/y")
+
+    md5 = hashlib.md5(b"content").hexdigest()
+    assert [found.checksum for page in store.pages("") for found in page.objects] == [md5, md5]
+    assert store.stat("data/x").checksum == md5
+    assert not store.etag_is_md5("data/x")
+    with pytest.raises(NotThere):
+        store.etag_is_md5("data/none")
+
+
+def test_an_upload_in_blocks_is_the_same_after_another_one(
+    azurite: Azurite, client: ContainerClient, name: str
+) -> None:
+    """Without an MD5 the checksum is the tag, which every write changes; a copy is compared by its bytes."""
+    store, blob = on(azurite, name), client.get_blob_client(f"{name}/data/x")
+
+    def in_blocks(content: bytes) -> None:
+        blob.stage_block("YQ==", content)
+        blob.commit_block_list([BlobBlock("YQ==")])
+
+    in_blocks(b"content")
+    first = store.stat("data/x")
+    assert first.checksum is not None
+    assert first.checksum.startswith("etag-")
+    assert [found for page in store.pages("") for found in page.objects] == [first]
+
+    store.copy("data/x", "data/y")
+    assert store.stat("data/y").checksum != first.checksum
+    assert same_content(store, first, store.stat("data/y"))
+
+    in_blocks(b"CONTENT")
+    assert store.stat("data/x").checksum not in (None, first.checksum)
+    assert not same_content(store, store.stat("data/x"), store.stat("data/y"))
+
+
+def test_a_directory_is_taken_for_an_object(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """What stands for a directory of a hierarchical account is neither listed nor there."""
+    store = on(azurite, name)
+    store.write("data/folder/x", b"x")
+    for folder in ("data", "data/folder"):
+        client.upload_blob(f"{name}/{folder}", b"", metadata={"hdi_isfolder": "true"})
+    client.upload_blob(f"{name}/data/no-folder", b"content", metadata={"hdi_isfolder": "true"})
+    client.upload_blob(f"{name}/data/empty", b"", metadata={"hdi_isfolder": "false"})
+
+    assert all_keys(store) == ["data/empty", "data/folder/x", "data/no-folder"]
+    [page] = store.pages("data/", delimiter="/")
+    assert [found.key for found in page.objects] == ["data/empty", "data/no-folder"]
+    assert list(page.prefixes) == ["data/folder/"]
+    for look in (store.stat, store.read, lambda key: store.copy(key, "data/copy")):
+        with pytest.raises(NotThere, match="directory"):
+            look("data/folder")
+
+
+def test_a_blob_with_snapshots_stays(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """An object goes with its snapshots, which would otherwise keep Azure from deleting it; snapshots aren't listed."""
+    store = on(azurite, name)
+    write_all(store, ["data/x", "data/y"])
+    for key in ("data/x", "data/y"):
+        client.get_blob_client(f"{name}/{key}").create_snapshot()
+    assert all_keys(store) == ["data/x", "data/y"]
+
+    assert [result.deletion for result in store.delete_many(["data/x", "data/y"])] == [Deletion.DELETED] * 2
+    assert list(client.list_blobs(f"{name}/", include=["snapshots"])) == []
+
+
+def test_a_leased_blob_stops_the_others(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """Of a batch on a real server each key has its own answer: deleted, already gone, or kept by a lease."""
+    store = on(azurite, name)
+    write_all(store, ["data/a", "data/leased", "data/z"])
+    lease = client.get_blob_client(f"{name}/data/leased").acquire_lease()
+
+    results = store.delete_many(["data/z", "data/leased", "data/none", "data/a"])
+
+    assert [(result.key, result.deletion, result.code) for result in results] == [
+        ("data/z", Deletion.DELETED, ""),
+        ("data/leased", Deletion.FAILED, "LeaseIdMissing"),
+        ("data/none", Deletion.ALREADY_GONE, ""),
+        ("data/a", Deletion.DELETED, ""),
+    ]
+    assert "LeaseIdMissing" not in PASSING
+    assert all_keys(store) == ["data/leased"]
+    lease.release()
+
+
+# --- answers to batches -----------------------------------------------------------------------------------------------
+
+MIXED = {"Content-Type": "multipart/mixed; boundary=batchresponse_1"}
+GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exist.\nRequestId:1</Message></Error>"
+DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
+
+
+def mixed(*answers: tuple[str | None, int, str]) -> bytes:
+    """An answer to a batch: number of the request (None: it isn't named), status, and document."""
+    parts = []
+    for number, status, document in answers:
+        named = "" if number is None else f"Content-ID: {number}\r\n"
+        parts.append(
+            f"--batchresponse_1\r\nContent-Type: application/http\r\n{named}\r\n"
+            f"HTTP/1.1 {status} Whatever\r\nx-ms-request-id: 1\r\nContent-Type: application/xml\r\n\r\n{document}\r\n"
+        )
+    return ("".join(parts) + "--batchresponse_1--").encode()
+
+
+def test_answers_of_a_batch_are_taken_in_the_order_in_which_they_come() -> None:
+    """Each answer is that of the request whose number it names, wherever it stands; without one nothing is known."""
+    body = mixed(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
+    with answering(202, body, MIXED) as answers:
+        results = at(answers).delete_many(["a", "b", "c", "d", "e"])
+
+    assert [(result.key, result.deletion, result.code) for result in results] == [
+        ("a", Deletion.DELETED, ""),
+        ("b", Deletion.FAILED, "AuthorizationPermissionMismatch"),
+        ("c", Deletion.FAILED, "NoAnswer"),
+        ("d", Deletion.ALREADY_GONE, ""),
+        ("e", Deletion.FAILED, "NoAnswer"),
+    ]
+
+
+def test_a_missing_container_is_taken_for_missing_blobs() -> None:
+    """A 404 is an object's absence only by Azure's own word for that."""
+    body = mixed(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
+    with answering(202, body, MIXED) as answers:
+        results = at(answers).delete_many(["a", "b", "c"])
+
+    assert [(result.deletion, result.code) for result in results] == [
+        (Deletion.FAILED, "ContainerNotFound"),
+        (Deletion.FAILED, "404"),
+        (Deletion.ALREADY_GONE, ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"", MIXED),
+        (b"--batchresponse_1\r\n", MIXED),
+        (mixed(("0", 202, ""))[:60], MIXED),
+        (b"<html>Hello</html>", {"Content-Type": "text/html"}),
+        (mixed(("7", 202, ""), ("x", 202, ""), (None, 202, "")), MIXED),
+        (mixed(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
+    ],
+)
+def test_an_answer_that_is_cut_off_counts_as_deleted(body: bytes, headers: dict[str, str]) -> None:
+    """What can't be read, or names nothing that was asked for, says nothing of any key: it may be asked again."""
+    with answering(202, body, headers) as answers:
+        results = at(answers).delete_many(["a", "b"])
+
+    assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "NoAnswer")] * 2
+    assert "NoAnswer" in PASSING
+
+
+def test_numbers_that_look_alike_are_one() -> None:
+    """Only plain digits are a number of a request; what else is named belongs to none."""
+    body = mixed(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
+
+    found = sub_answers(MIXED["Content-Type"], body)
+
+    assert found.by_number == {
+        0: SubAnswer(202, "202", ""),
+        1: SubAnswer(404, "BlobNotFound", "The specified blob does not exist."),
+    }
+
+
+@pytest.mark.parametrize("body", [mixed(("0", 503, ""), ("1", 503, "")), mixed((None, 503, ""))])
+def test_a_busy_answer_in_a_batch_is_final(body: bytes) -> None:
+    """Throttling of single keys, or of the batch in one part, is what passes."""
+    body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
+    with answering(202, body, MIXED) as answers:
+        results = at(answers).delete_many(["a", "b"])
+
+        assert [method for method, _ in answers.seen] == ["POST"]
+    assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "ServerBusy")] * 2
+    assert "ServerBusy" in PASSING
+
+
+def test_a_busy_server_is_not_asked_again() -> None:
+    """What says 503 is asked as often as configured, and then it is an error, of a kind that passes."""
+    body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
+    with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
+        store = at(answers, max_attempts=2)
+
+        with pytest.raises(Unavailable, match="ServerBusy"):
+            store.read("data/x")
+        assert len(answers.seen) == 2
+        results = at(answers).delete_many(["a", "b"])
+
+        assert len(answers.seen) == 3
+    assert [result.code for result in results] == ["ServerBusy"] * 2
+
+
+# --- a server in between ----------------------------------------------------------------------------------------------
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@dataclass
+class Proxy:
+    """Forwards to Azurite; `change` may answer by itself (before), or change what Azurite answered (after)."""
+
+    url: str
+    before: Callable[[str, str], Answer | None] = lambda *_: None
+    after: Callable[[str, str, dict[str, str]], None] = lambda *_: None
+    seen: list[tuple[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def proxy(azurite: Azurite) -> Iterator[Proxy]:
+    pool = urllib3.PoolManager(retries=False, maxsize=16)
+    origin = azurite.endpoint_url.removesuffix(f"/{azurite.account}")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version: ClassVar[str] = "HTTP/1.1"
+
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            between.seen.append((self.command, self.path))
+            status, headers, data = between.before(self.command, self.path) or self.forwarded(body)
+            between.after(self.command, self.path, headers)
+            self.send_response_only(status)
+            for each, value in headers.items():
+                if each.lower() not in ("connection", "transfer-encoding", "content-length", "keep-alive"):
+                    self.send_header(each, value)
+            length = headers.get("content-length", "0") if self.command == "HEAD" else str(len(data))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        def forwarded(self, body: bytes) -> Answer:
+            sent = {each: value for each, value in self.headers.items() if each.lower() != "connection"}
+            answer = pool.request(self.command, origin + self.path, body=body, headers=sent)
+            return answer.status, {each.lower(): value for each, value in answer.headers.items()}, answer.data
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        between = Proxy(f"http://127.0.0.1:{server.server_port}/{azurite.account}")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield between
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def batches_refused(status: int, code: str) -> Callable[[str, str], Answer | None]:
+    def before(method: str, path: str) -> Answer | None:
+        return (status, {"x-ms-error-code": code}, b"") if method == "POST" and "comp=batch" in path else None
+
+    return before
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_remembered"),
+    [
+        (405, "UnsupportedHttpVerb", True),
+        (501, "NotImplemented", True),
+        (409, "BlobApiNotYetSupportedInHierarchicalNamespaceAccounts", True),
+        (400, "InvalidInput", False),
+        (403, "AuthorizationFailure", False),
+    ],
+)
+def test_an_account_without_batches_can_not_be_swept(
+    azurite: Azurite, name: str, status: int, code: str, is_remembered: bool
+) -> None:
+    """Where a batch is refused and a single delete isn't, keys are deleted one by one, for good if that is final."""
+    with proxy(azurite) as between:
+        between.before = batches_refused(status, code)
+        store = on(azurite, name, azure_endpoint_url=between.url)
+        write_all(store, ["data/a", "data/b", "data/c"])
+        between.seen.clear()
+
+        results = store.delete_many(["data/a", "data/none", "data/b"])
+
+        methods = [method for method, _ in between.seen]
+    assert methods == ["POST", "DELETE", "DELETE", "DELETE"]
+    assert [result.deletion for result in results] == [Deletion.DELETED, Deletion.ALREADY_GONE, Deletion.DELETED]
+    assert all_keys(on(azurite, name)) == ["data/c"]
+    assert (store.quirks.delete_batch == 1) is is_remembered
+
+
+def test_a_batch_without_rights_is_tried_key_by_key(azurite: Azurite, name: str) -> None:
+    """Where the single delete is refused too, nothing more is sent, and each key has failed."""
+
+    def before(method: str, path: str) -> Answer | None:
+        refused = method == "DELETE" or "comp=batch" in path
+        return (403, {"x-ms-error-code": "AuthorizationPermissionMismatch"}, b"") if refused else None
+
+    with proxy(azurite) as between:
+        between.before = before
+        store = on(azurite, name, azure_endpoint_url=between.url)
+        results = store.delete_many(["a", "b", "c"])
+
+        assert [method for method, _ in between.seen] == ["POST", "DELETE"]
+    assert [(result.deletion, result.code) for result in results] == [
+        (Deletion.FAILED, "AuthorizationPermissionMismatch")
+    ] * 3
+    assert store.quirks.delete_batch == 256
+
+
+def test_deleting_one_by_one_outlives_the_lease(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """A refused batch is deleted one by one for some seconds only; the rest of it wasn't sent, and may be again."""
+    on(azurite, name)
+    clock = iter([0.0, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
+    with proxy(azurite) as between:
+        between.before = batches_refused(400, "InvalidInput")
+        store = AzureStore(
+            Namespace.parse(f"https://{azurite.account}.blob.core.windows.net/{CONTAINER}/{name}"),
+            azurite.settings(azure_endpoint_url=between.url),
+        )
+        wanted = ["a", "b", "c", "d", "e"]
+        results = delete_keys(store._client, wanted, full=store._full, batch=256, seconds=lambda: next(clock))
+
+    assert [(result.key, result.code) for result in results if result.deletion is Deletion.FAILED] == [
+        ("d", "NotSent"),
+        ("e", "NotSent"),
+    ]
+    assert "NotSent" in PASSING
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_loses_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """A copy keeps content, type and the user's metadata."""
+    client.upload_blob(f"{name}/é +?#&x", b"content", metadata={"owner": "me"})
+    store = on(azurite, name)
+
+    store.copy("é +?#&x", "data/copy %2F")
+
+    about = client.get_blob_client(f"{name}/data/copy %2F").get_blob_properties()
+    assert (about.metadata, about.size) == ({"owner": "me"}, 7)
+
+
+def copies_told(status: str) -> Callable[[str, str, dict[str, str]], None]:
+    """Makes the answer to a copy say that it is not done yet."""
+
+    def after(method: str, _: str, headers: dict[str, str]) -> None:
+        if method == "PUT" and "x-ms-copy-status" in headers:
+            headers["x-ms-copy-status"] = status
+
+    return after
+
+
+def test_a_copy_that_goes_on_is_taken_for_done(azurite: Azurite, name: str) -> None:
+    """A copy that isn't done with the answer is asked for until it is."""
+    with proxy(azurite) as between:
+        between.after = copies_told("pending")
+        store = on(azurite, name, azure_endpoint_url=between.url)
+        store.write("data/x", b"content")
+        between.seen.clear()
+
+        store.copy("data/x", "data/y")
+
+        assert [method for method, _ in between.seen] == ["HEAD", "PUT", "HEAD"]
+        between.after = copies_told("failed")
+        with pytest.raises(Unavailable, match="could not be copied: it ended as failed"):
+            store.copy("data/x", "data/y")
+
+
+def test_a_copy_that_never_ends_is_waited_for(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """After its time a copy is stopped, and is no copy."""
+
+    def after(_: str, __: str, headers: dict[str, str]) -> None:
+        if "x-ms-copy-status" in headers:
+            headers["x-ms-copy-status"] = "pending"
+
+    source = client.get_blob_client(f"{name}/x")
+    tag = source.upload_blob(b"content")["etag"]
+    waited: list[float] = []
+    with proxy(azurite) as between:
+        between.after = after
+        target = Azurite(between.url).client().get_blob_client(CONTAINER, f"{name}/y")
+        with pytest.raises(Unavailable, match="was not copied in 3 seconds"):
+            copy_blob(source, target, tag, where="here", longest=3.0, seconds=lambda: sum(waited), wait=waited.append)
+        assert "comp=copy" in between.seen[-1][1]
+
+
+def test_something_else_is_copied_than_was_looked_at(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """A source that was overwritten in between isn't copied."""
+    source, target = (client.get_blob_client(f"{name}/{key}") for key in ("x", "y"))
+    tag = source.upload_blob(b"one")["etag"]
+    source.upload_blob(b"two", overwrite=True)
+    store = on(azurite, name)
+
+    with pytest.raises(Exception, match="ConditionNotMet"):
+        copy_blob(source, target, tag, where="here")
+    with pytest.raises(NotThere):
+        store.stat("y")
+
+
+# --- what a delete means ----------------------------------------------------------------------------------------------
+
+
+def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
+    if method == "HEAD":
+        headers["x-ms-version-id"] = "2026-03-31T10:00:00.0000000Z"
+
+
+def test_soft_delete_and_versions_go_unsaid(azurite: Azurite, name: str) -> None:
+    """That deletes free the space is said only where neither soft delete nor versions are known to keep it."""
+    store = on(azurite, name)
+    assert store.deleting() is Deleting.UNKNOWN  # nothing of lakegc's own is there to show whether versions are kept
+
+    store.write(f"{OWN}store.json", b"{}")
+    assert store.deleting() is Deleting.FINAL
+    token_only = on(azurite, name, azure_account_key=None, azure_sas_token=sas_token(azurite))
+    assert token_only.deleting() is Deleting.UNKNOWN
+
+    service = azurite.client()
+    service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=7))
+    try:
+        assert store.deleting() is Deleting.KEEPS_A_WHILE
+        with proxy(azurite) as between:
+            between.after = lambda method, _, headers: headers.update(
+                {"x-ms-version-id": "2026"} if method == "HEAD" else {}
+            )
+            assert on(azurite, name, azure_endpoint_url=between.url).deleting() is Deleting.HIDES
+    finally:
+        service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
+
+
+# --- answers to listings ----------------------------------------------------------------------------------------------
+
+
+def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) -> bytes:
+    """A listing of these names."""
+    mark = ' Encoded="true"' if encoded else ""
+    blobs = "".join(
+        f"<Blob><Name{mark}>{name}</Name><Properties><Last-Modified>Tue, 31 Mar 2026 10:00:00 GMT</Last-Modified>"
+        "<Etag>0x8D</Etag><Content-Length>3</Content-Length><Content-MD5 /></Properties><Metadata /></Blob>"
+        for name in names
+    )
+    return (
+        f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>{blobs}</Blobs>{more}</EnumerationResults>'
+    ).encode()
+
+
+def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
+    """A document that ends early, or doesn't say whether more follows, or lacks what each blob has, is an error."""
+    whole = listing("ns/data/x")
+    for body in (
+        whole[:-40],
+        listing("ns/data/x", more=""),
+        whole.replace(b"<Content-Length>3</Content-Length>", b""),
+        whole.replace(b"Tue, 31 Mar 2026 10:00:00 GMT", b"yesterday"),
+        whole.replace(b"2026 10:00:00 GMT", b"2026 10:00:00"),
+        whole.replace(b"<Content-MD5 />", b"<Content-MD5>?</Content-MD5>"),
+        whole.replace(b"<Name>ns/data/x</Name>", b""),
+        whole.replace(b"EnumerationResults", b"ListBucketResult"),
+        b"",
+    ):
+        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
+            list(at(answers).pages("data/"))
+
+
+def test_a_listing_goes_round_in_circles() -> None:
+    """A server that answers with the same marker for ever is an error after the second page."""
+    with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
+        with pytest.raises(Unavailable, match="for ever"):
+            list(at(answers).pages("data/"))
+        assert len(answers.seen) == 2
+
+
+@pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
+def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
+    """A key that doesn't begin with what was asked for stops everything."""
+    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
+        list(at(answers).pages("data/"))
+    assert caught.value.invariant == 5
+
+
+def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
+    """An encoded name is decoded strictly, one that isn't is taken as it stands; what isn't UTF-8 is counted."""
+    with answering(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
+        [page] = at(answers).pages("data/")
+    [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
+
+    assert [found.key for found in page.objects] == ["data/a+b+"]
+    assert page.unreadable_names == 1
+    assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
+
+
+def test_a_directory_that_a_listing_calls_so_is_an_object() -> None:
+    """Hierarchical accounts name the type of what they list; directories are left out by that as well."""
+    body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
+
+    assert parsed(body).objects == []
+
+
+def test_a_store_without_a_date_is_given_this_machines() -> None:
+    """Where the store doesn't say its time, no time is made up."""
+    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+        at(answers).now()
+
+
+# --- servers that aren't there, or aren't Azure -----------------------------------------------------------------------
+
+
+def test_an_answer_never_comes() -> None:
+    """A server that takes the request and says nothing is given up after the time-out."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        settings = StoreSettings(
+            azure_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}/account",
+            azure_account_key="YW55",
+            read_timeout=0.2,
+            max_attempts=1,
+        )
+        _is_unavailable(open_store(Namespace.parse(URI), settings), "LAKEGC_AZURE_ENDPOINT_URL")
+
+
+def _is_unavailable(store: Store, match: str) -> None:
+    for act in (
+        lambda: list(store.pages("")),
+        lambda: store.read("data/x"),
+        lambda: store.stat("data/x"),
+        lambda: store.write("data/x", b""),
+        store.now,
+    ):
+        with pytest.raises(Unavailable, match=match) as caught:
+            act()
+        assert not isinstance(caught.value, NotThere)
+        assert "hush" not in f"{caught.value!r}{caught.value.__cause__!r}"
+    [result] = store.delete_many(["data/x"])
+    assert result.deletion is Deletion.FAILED
+    assert result.code in PASSING
+    assert "hush" not in result.message
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
+def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
+    """A web server that is no Azure says nothing about objects: each answer of it is an error, not absence."""
+    with answering(status, body, {"Content-Type": "text/html"}) as answers:
+        store = at(answers)
+        for look in (
+            lambda: list(store.pages("data/")),
+            store.now,
+            lambda: store.read("data/x"),
+            lambda: store.stat("data/x"),
+        ):
+            with pytest.raises(Unavailable) as caught:
+                look()
+            assert not isinstance(caught.value, NotThere)
+
+
+def test_a_redirect_leads_elsewhere() -> None:
+    """A redirect is not followed: another host has no business with this account's objects."""
+    with answering(200, listing("ns/data/x"), XML) as elsewhere:
+        with answering(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
+            list(at(answers).pages(""))
+        assert elsewhere.seen == []
