@@ -80,6 +80,7 @@ class Place(StrEnum):
 
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_ANY_SCHEME = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
 _AZURE = frozenset({"http", "https"})  # of a namespace in Azure: https://<account>.<domain>/<container>/<path>
 _HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
 
@@ -122,20 +123,34 @@ class Namespace:
         return self.scheme in _AZURE
 
     @property
+    def is_google(self) -> bool:
+        return self.scheme == "gs"
+
+    @property
     def read_otherwise(self) -> str | None:
         """A regular expression for full addresses inside that lakeFS may read as another key than they show (RE2).
 
-        In Azure it takes a full address for a URL (decodes it, cuts a query and a slash at its end), and a relative one
-        for the name itself; and its answers show either of them as one that isn't encoded.
+        It takes a full address for a URL (decodes it, cuts a query, in Azure a slash at its end too), and a relative
+        one for the name itself; and its answers show either of them as one that isn't encoded.
         """
-        return r"[%?]|/$" if self.is_azure else None
+        if self.is_azure:
+            return r"[%?]|/$"
+        return "[%?]" if self.is_google else None
+
+    def _is_read_otherwise(self, address: str) -> bool:
+        """As `read_otherwise`, whose `$` is the very end."""
+        if not (self.is_azure or self.is_google):
+            return False
+        return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
     def normal_form(self) -> str:
         """The place without what spellings may differ in: two namespaces are one place where these agree."""
         return self._loosely(self.uri)
 
     def _loosely(self, uri: str) -> str:
-        return _azure_place(uri) if self.is_azure else _loosely(uri)
+        if self.is_azure:
+            return _azure_place(uri)
+        return _loosely(_decoded(uri) if self.is_google else uri)
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
         """Where an address lies, and its key relative to the namespace if inside (the address itself if not)."""
@@ -148,7 +163,7 @@ class Namespace:
         for root in (self.uri, *self.also):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
-                unsure = key.startswith("/") or (self.is_azure and _is_read_otherwise(address))
+                unsure = key.startswith("/") or self._is_read_otherwise(address)
                 return (Place.CONFLICT, address) if unsure else (Place.INSIDE, key)
         loose = self._loosely(address)
         if any(loose.startswith(self._loosely(root) + "/") for root in (self.uri, *self.also)):
@@ -179,7 +194,9 @@ class Namespace:
         ]
         if self.scheme == "local":
             forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
-        return rf"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*(?:{'|'.join(forms)})/"
+        pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
+        # in Google's, whatever is percent-encoded in the bucket may be here
+        return rf"{pattern}|{_ANY_SCHEME}(?i:{re.escape(self.bucket)})/(?s:.*)%" if self.is_google else pattern
 
     def check_elsewhere(self, address: str) -> None:
         """Raise `Refused` (invariant 5) where a full address may be in this namespace under another form."""
@@ -192,7 +209,7 @@ class Namespace:
                 f"lies behind another configured path of the local adapter than {', '.join(self.also) or self.uri}. "
                 "LAKEGC_LOCAL_PATH must be the path that the lakeFS server is configured with"
             )
-        elif self.is_azure and _is_read_otherwise(address) and address.startswith(self.uri + "/"):
+        elif self._is_read_otherwise(address) and address.startswith(self.uri + "/"):
             what = f"is in the namespace {self.uri}, and lakeFS may read its %, its ? or its last slash as another name"
         else:
             what = f"differs from the namespace {self.uri} only in scheme, host's case or slashes"
@@ -222,9 +239,11 @@ def _loosely(uri: str) -> str:
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
 
 
-def _is_read_otherwise(address: str) -> bool:
-    """As `Namespace.read_otherwise`, whose `$` is the very end."""
-    return "%" in address or "?" in address or address.endswith("/")
+def _decoded(uri: str) -> str:
+    """A URI whose path, and not its host, is decoded from percent-encoding."""
+    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
+    host, _, path = rest.lstrip("/").partition("/")
+    return f"{scheme}://{host}/{unquote(path, errors='replace')}"
 
 
 def _azure_place(uri: str) -> str:

@@ -55,8 +55,11 @@ class GCSStore:
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         endpoint = urlsplit(self._client.base)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
-        if self._bucket in (".", ".."):
-            raise WrongUsage(f"{namespace.uri} names no bucket")
+        if self._bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
+            raise WrongUsage(
+                f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
+                "and ?, which lakeFS reads as those of a URL"
+            )
         keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
 
     @property

@@ -26,6 +26,8 @@ from spark_resources.stores.base import AlreadyThere, Changed, Deleting, Deletio
 from tests.fake_gcs import FakeGCS
 from tests.stores.providers import Answers, all_keys, answering
 
+pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -216,6 +218,13 @@ def test_deleting_dots_deletes_the_bucket(fake_gcs: FakeGCS) -> None:
     below = at(fake_gcs.settings(), "gs://dots/ns")
     below.write("..", b"a name like any other")
     assert all_keys(store) == ["ns/.."]
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/a%20b", "gs://bucket/a?b", "gs://../ns", "gs://./ns", "gs://bucket/a\nb"])
+def test_a_namespace_that_lakefs_reads_as_another_is_opened(uri: str) -> None:
+    """A namespace that is encoded, or has no bucket or an impossible path, is refused."""
+    with pytest.raises(WrongUsage):
+        at(StoreSettings(gcs_anonymous=True), uri)
 
 
 def test_a_line_end_is_sent_to_google() -> None:

@@ -22,8 +22,12 @@ NAMESPACES = (
     Namespace.parse("local://team/lake", also=("local:///srv/objects/team/lake",)),
     Namespace.parse("https://bucket.blob.core.windows.net/team/lake"),
     Namespace.parse("http://bucket.blob.core.windows.net/lake/"),
+    Namespace.parse("gs://bucket/lake"),
+    Namespace.parse("gs://bucket"),
+    Namespace.parse("gs://bucket/a+b (1)/lake/"),
 )
 AZURE = NAMESPACES[5]
+GOOGLE = NAMESPACES[7]
 KINDS = st.sampled_from(AddressType)
 
 pieces = st.sampled_from(
@@ -110,8 +114,9 @@ def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) 
     assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
     for root in (namespace.uri, *namespace.also):
         full = f"{root}/{key}"
-        # a slash doubled behind the namespace is not guessed at, nor what Azure may read as another name
-        unsure = key.startswith("/") or (namespace.is_azure and ({"%", "?"} & set(full) or full.endswith("/")))
+        # a slash doubled behind the namespace is not guessed at, nor what lakeFS may read as another name
+        encoded = (namespace.is_azure or namespace.is_google) and {"%", "?"} & set(full)
+        unsure = key.startswith("/") or encoded or (namespace.is_azure and full.endswith("/"))
         wanted = (Place.CONFLICT, full) if unsure else (Place.INSIDE, key)
         for kind in (AddressType.BY_PREFIX, AddressType.FULL):
             assert namespace.place(full, kind) == wanted
@@ -189,6 +194,45 @@ def test_an_encoded_address_in_azure_is_taken_for_the_name_that_it_shows(key: st
     with pytest.raises(Refused, match="another name"):
         inside_addresses(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
     assert AZURE.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+
+
+@pytest.mark.parametrize("key", ["data/a%20b", "data/a%2Fb", "data/100%", "data/a?b"])
+def test_an_encoded_address_in_google_is_taken_for_the_name_that_it_shows(key: str) -> None:
+    """lakeFS decodes a full address there, too: in the namespace it stops the mark, a relative one is the name."""
+    full = f"{GOOGLE.uri}/{key}"
+    with pytest.raises(Refused, match="another name"):
+        inside_addresses(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), GOOGLE)
+    assert GOOGLE.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+
+
+@pytest.mark.parametrize(
+    ("address", "where"),
+    [
+        ("gs://bucket/lake/data/x", Place.INSIDE),
+        ("gs://bucket/lake/data/a/", Place.INSIDE),
+        ("gs://bucket/lake/data/a#b", Place.INSIDE),
+        ("GS://bucket/lake/data/x", Place.CONFLICT),
+        ("s3://bucket/lake/data/x", Place.CONFLICT),
+        ("gs://BUCKET/lake/data/x", Place.CONFLICT),
+        ("gs://bucket//lake/data/x", Place.CONFLICT),
+        ("gs://bucket/la%6Be/data/x", Place.CONFLICT),
+        ("gs://bucket/lake%2Fdata/x", Place.CONFLICT),
+        ("gs://bucket/lake-2/data/x", Place.OUTSIDE),
+        ("gs://bucket/photos/a%20b.jpg", Place.OUTSIDE),
+        ("gs://bucket-2/lake/data/x", Place.OUTSIDE),
+    ],
+)
+def test_an_address_in_google_lies_elsewhere(address: str, where: Place) -> None:
+    """Inside is what begins with the namespace and a slash; what lakeFS may read as such stops the mark."""
+    assert GOOGLE.place(address, AddressType.FULL)[0] is where
+    assert (
+        told(GOOGLE, address, AddressType.FULL, in_a_column)
+        == {
+            Place.INSIDE: address.removeprefix("gs://bucket/lake/"),
+            Place.OUTSIDE: None,
+            Place.CONFLICT: "conflict",
+        }[where]
+    )
 
 
 def test_a_plain_http_namespace_is_a_stranger_to_what_the_server_announces() -> None:
