@@ -222,14 +222,15 @@ class Namespace:
 
     def key(self, location: str) -> str:
         """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""
-        place, key = self.place(location)
+        folder = "/" if self.is_azure and location.endswith("/") else ""  # read as written: it is no entry's address
+        place, key = self.place(location.removesuffix(folder) if folder else location)
         if place is not Place.INSIDE:
             raise Refused(
                 f"the server announced {location}, which is not inside the namespace {self.uri}. "
                 "Check that lakegc and the lakeFS server mean the same store and path.",
                 invariant=5,
             )
-        return key
+        return key + folder
 
 
 def _loosely(uri: str) -> str:

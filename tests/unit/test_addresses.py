@@ -241,6 +241,10 @@ def test_a_plain_http_namespace_is_a_stranger_to_what_the_server_announces() -> 
 
     assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
     assert namespace.key("http://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
+    assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x/") == "_lakefs/x/"
+    for elsewhere in ("https://bucket.blob.core.windows.net/lake/x//", "https://bucket.blob.core.windows.net/lake2/x/"):
+        with pytest.raises(Refused, match="not inside"):
+            namespace.key(elsewhere)
     assert namespace.normal_form() == Namespace.parse("https://bucket.blob.core.windows.net/lake").normal_form()
 
 
