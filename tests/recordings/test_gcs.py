@@ -1,0 +1,60 @@
+"""A recorded repository, moved to Cloud Storage: marked and put aside there, it comes out as it does anywhere."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.stores import open_store
+from tests.fake_gcs import FakeGCS
+from tests.marking import Marker, Sweeper, target_of
+from tests.recordings.folders import AT_HAND
+from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
+
+
+def moved(recording: Recording, folder: Path) -> Recording:
+    """The recording with everything that its server said of its namespace said of one in Cloud Storage."""
+    to = f"gs://golden/{uuid.uuid4().hex}"
+    shutil.copytree(recording.path, folder / recording.name)
+    for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
+        said = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
+        file.write_text(said.replace('"blockstore_type": "s3"', '"blockstore_type": "gs"'), encoding="utf-8")
+    return Recording(folder / recording.name)
+
+
+def test_a_repository_in_google_is_swept_of_what_is_live(fake_gcs: FakeGCS, tmp_path: Path) -> None:
+    """What a mark finds there is the true expired set, and that is what a sweep puts aside, each byte of it."""
+    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path)
+    fake_gcs.make_bucket("golden")
+    store = open_store(recording.namespace, fake_gcs.settings())
+    upload_to_store(recording, store)
+    before = {found.key for page in store.pages("data/") for found in page.objects}
+    contents = {key: store.read(key) for key in recording.expired()}
+    with replaying(recording) as endpoint:
+        settings = {
+            "endpoint_url": endpoint,
+            "access_key_id": ACCESS_KEY_ID,
+            "secret_access_key": SECRET_ACCESS_KEY,
+            "gcs_endpoint_url": fake_gcs.endpoint_url,
+            "gcs_anonymous": "true",
+            "max_clock_skew": "5000w",  # the recorded server's clock stands still
+        }
+        options = MarkOptions(min_age=timedelta(0), allow_young=True)
+        marked = Marker().mark(settings, recording.repository, "m1", options)
+        sweeper = Sweeper()
+        sweeper.approve(settings, recording.repository, "m1")
+        report = sweeper.sweep(settings, recording.repository, "m1", SweepOptions(quarantine=True))
+        target = target_of(settings, recording.repository)
+    after = {found.key for page in store.pages("data/") for found in page.objects}
+
+    assert target.blockstore == "gs"
+    assert marked.expired == recording.expired()
+    assert before - after == recording.expired()
+    assert Counter(report.objects) == Counter(quarantined=len(recording.expired()))
+    assert {key: store.read(quarantine_key("m1", key)) for key in recording.expired()} == contents
