@@ -7,7 +7,7 @@ later, so an object that moves from staging to a commit meanwhile is seen by at 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -39,13 +39,28 @@ class MarkConfig(dg.Config):
     min_age: str = Field(default="", description="keep what the store dates younger, e.g. 24h; empty: as configured")
     allow_young: bool = Field(default=False, description="allow a minimum age below 24h: only while nobody writes")
     accept_missing: list[str] = Field(default=[], description="live addresses that are known to be lost")
+    inventory: str = Field(
+        default="",
+        description="read this list of the bucket's objects instead of listing it: s3://…/manifest.json of S3 "
+        "Inventory, or Parquet or CSV with key, size, time and checksum",
+    )
+    inventory_taken: str = Field(
+        default="", description="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z"
+    )
 
     def options(self) -> MarkOptions:
         try:
             min_age: timedelta | None = parse_duration(self.min_age) if self.min_age else None
         except ValueError as error:
             raise WrongUsage(f"min_age: {error}; expected something like 24h, 90m or 1d12h") from None
-        return MarkOptions(self.scope, min_age, self.allow_young, tuple(self.accept_missing))
+        try:
+            taken = datetime.fromisoformat(self.inventory_taken) if self.inventory_taken else None
+        except ValueError as error:
+            raise WrongUsage(f"inventory_taken: {error}; expected something like 2026-11-21T00:00:00Z") from None
+        if taken is not None and not self.inventory:
+            raise WrongUsage("inventory_taken says when an inventory was taken, and none is given")
+        missing = tuple(self.accept_missing)
+        return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken)
 
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"})

@@ -97,6 +97,12 @@ def mark(
     accept_missing: Annotated[
         Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
     ] = None,
+    inventory: Annotated[
+        str, typer.Option(help="read this instead of listing the store: S3 Inventory's manifest.json, Parquet or CSV")
+    ] = "",
+    inventory_taken: Annotated[
+        str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
+    ] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Compute what may go in a repository, and show it. Nothing is deleted."""
@@ -110,6 +116,8 @@ def mark(
         "min_age": min_age,
         "allow_young": allow_young,
         "accept_missing": read_lines(accept_missing),
+        "inventory": inventory,
+        "inventory_taken": inventory_taken,
     }
     with progress() as status:
         status("starting")

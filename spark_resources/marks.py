@@ -38,6 +38,7 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
     MarkState.SWEPT: frozenset(),
     MarkState.SUPERSEDED: frozenset(),
 }
+ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
@@ -79,6 +80,8 @@ class MarkRecord:
     ones that are `unreadable`; None for the first mark of a repository and scope.
     `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds. `approval` is
     the SHA-256 of the approval that made it `approved` (see `spark_resources.approvals`).
+    `inventory` says which list of objects was read instead of the store's own (see `spark_resources.inventory`): then
+    `start` is the time when that was taken.
     """
 
     mark_id: str
@@ -104,6 +107,7 @@ class MarkRecord:
     previous: Mapping[str, Any] | None = None
     approval: str | None = None
     failure: str | None = None
+    inventory: Mapping[str, Any] | None = None
     format: int = RECORD_FORMAT
 
     def step(self, name: str) -> StepRecord:
@@ -219,7 +223,7 @@ class Mark:
             mark = cls.open(place, record.mark_id)
         mark.check_unfinished()
         old = mark.record
-        for name in ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing"):
+        for name in ASKED_FOR:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
                     f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from lakegc_assets.marking import inventories
 from lakegc_assets.marking.run import MarkRun, step
 from spark_resources.datasets import Batches, Counts, Place, write_produced
 from spark_resources.entries import id_tasks
@@ -20,6 +21,9 @@ ROOT = ""
 def list_namespace(run: MarkRun) -> None:
     """List every object that may ever be collected, a task a group of slices, into STORED_OBJECTS."""
     with step(run, ASSET) as notes:
+        if run.mark.record.inventory is not None:
+            inventories.read_slices(run, notes, run.mark.record.inventory)
+            return
         run.say(f"listing {run.store.where}")
         slices = [prefix for page in run.store.pages(DATA, delimiter="/") for prefix in page.prefixes]
         tasks = id_tasks(run.spark(), "folder", [ROOT, DATA, *slices], batch=1)

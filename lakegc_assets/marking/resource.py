@@ -16,6 +16,7 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
 from pydantic import PrivateAttr
 
+from lakegc_assets.marking import inventories
 from lakegc_assets.marking.run import Limits, MarkRun, Target, find_target, read_clocks
 from lakegc_assets.progress import Say, tell
 from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
@@ -41,6 +42,8 @@ class MarkOptions:
     min_age: timedelta | None = None
     allow_young: bool = False
     accept_missing: tuple[str, ...] = ()
+    inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
+    inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -65,6 +68,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
         clocks.check(settings.max_clock_skew, partition.repository)
         self.hold(partition, target, settings)
+        inventory, start = self._inventory(options, target, clocks.store, settings)
         claim_namespace(target.place, target.repository.id, target.repository.created)
         record = MarkRecord(
             mark_id=partition.mark_id,
@@ -74,8 +78,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             namespace=target.place.namespace.uri,
             scope=options.scope,
             min_age=min_age,
-            start=clocks.store,
-            cutoff=old_enough_before(clocks.store, min_age),
+            start=start,
+            cutoff=old_enough_before(start, min_age),
             server_now=clocks.server,
             rules=lakefs.rules(partition.repository),
             by=who(),
@@ -83,6 +87,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             clocks=clocks.facts(),
             accepted_missing=options.accept_missing,
             holds=read_holds(target.place).recorded(),
+            inventory=inventory,
         )
         return self._run(partition, target, Mark.begin(target.place, record), lakefs, say)
 
@@ -127,6 +132,17 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         if self._lease is not None:
             self._lease.release()
             self._lease = None
+
+    def _inventory(
+        self, options: MarkOptions, target: Target, now: datetime, settings: Settings
+    ) -> tuple[dict[str, Any] | None, datetime]:
+        """What a mark keeps of the inventory that it reads, if any, and when it begins by the store's clock."""
+        if not options.inventory:
+            return None, now
+        found = inventories.chosen(
+            options.inventory, options.inventory_taken, target, now=now, skew=settings.max_clock_skew
+        )
+        return found.recorded(), min(now, found.taken)
 
     def _run(self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, say: Say) -> MarkRun:
         return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), said_to(say))

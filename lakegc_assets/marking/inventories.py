@@ -1,0 +1,95 @@
+"""A past listing instead of one of our own: what an inventory says that the namespace held when it was taken.
+
+It names a past moment, so that is the mark's start: what was written since is young, and no candidate. What it lists
+and is gone, or was replaced since, is found by the sweep, which looks at each key again before it deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.marking.run import MarkRun, StepNotes, Target
+from spark_resources.datasets import Batches, Counts, write_produced
+from spark_resources.entries import id_tasks
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.inventory import MANIFEST, Inventory, open_inventory, read_inventory
+from spark_resources.model import STORED_OBJECTS
+
+_SLICE = r"^(?P<slice>data/[^/]+/).*"
+_UPLOAD_PART = r"^[0-9a-f]+-\d{5}$"
+
+
+def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
+    """The inventory to mark by. Raises `WrongUsage` for one of another bucket, `Refused` for one of the future."""
+    namespace = target.place.namespace
+    found = open_inventory(location, target.place.settings, taken=taken)
+    if found.bucket and found.bucket != namespace.bucket:
+        raise WrongUsage(
+            f"{location} is an inventory of the bucket {found.bucket}, and {namespace.uri} is in another one"
+        )
+    if found.taken > now + skew:
+        raise Refused(
+            f"{location} says that it was taken at {found.taken:%Y-%m-%d %H:%M:%S} UTC, and by the store's clock it is "
+            f"{now:%Y-%m-%d %H:%M:%S}: ages can't be judged by it.",
+            invariant=6,
+        )
+    return found
+
+
+def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
+    """The inventory that a mark began with. Raises `Refused` where it is another one by now (invariant 3)."""
+    location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
+    found = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
+    if found.recorded() != dict(known):
+        raise Refused(f"{location} was changed since mark {run.mark.record.mark_id} began. Mark again.", invariant=3)
+    return found
+
+
+def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
+    """Write the candidates that an inventory lists into STORED_OBJECTS, a task a file."""
+    inventory = recorded(run, known)
+    run.say(f"reading {len(inventory.files):,} files of {inventory.where}")
+    prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
+    files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            for table in read_inventory(inventory, files[key]):
+                found = candidates(table, prefix, local_adapter=local_adapter)
+                counts["listed"] = counts.get("listed", 0) + len(table)
+                counts["bytes"] = counts.get("bytes", 0) + (pc.sum(found["size"]).as_py() or 0)
+                yield from found.to_batches()
+
+    tasks = id_tasks(run.spark(), "file", list(files), batch=1)
+    dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
+    notes.wrote(dataset)
+    notes.facts |= {
+        "objects": dataset.rows,
+        "bytes": counts.get("bytes", 0),
+        "inventory_objects": counts.get("listed", 0),
+        "not_candidates": counts.get("listed", 0) - dataset.rows,
+        "unreadable_names": 0,
+    }
+    run.say(f"{dataset.rows:,} of {counts.get('listed', 0):,} objects of the inventory may ever be collected here")
+
+
+def candidates(table: pa.Table, prefix: str, *, local_adapter: bool) -> pa.Table:
+    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `model.is_candidate`)."""
+    table = table.filter(pc.starts_with(table["key"], prefix))
+    addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
+    data = pc.and_(pc.starts_with(addresses, "data/"), pc.not_equal(addresses, "data/"))
+    legacy = pc.invert(
+        pc.or_(pc.match_substring(addresses, "/"), pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
+    )
+    if local_adapter:
+        legacy = pc.and_(legacy, pc.invert(pc.match_substring_regex(addresses, _UPLOAD_PART)))
+    wanted = pc.or_(data, legacy)
+    slices = pc.struct_field(pc.extract_regex(addresses, _SLICE), "slice")
+    slices = pc.coalesce(slices, pc.if_else(data, "data/", ""))
+    columns = [addresses, table["size"], table["modified"], table["checksum"], slices]
+    return pa.table(columns, schema=STORED_OBJECTS).filter(wanted)

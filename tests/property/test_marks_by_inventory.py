@@ -1,0 +1,91 @@
+"""Marks that read a list of the bucket instead of listing it: the same set, as of the moment when it was taken."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.stores.base import Store
+from tests.marking import Marker, Sweeper, target_of
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox") as running:
+        yield running
+
+
+def garbage(lake: SandboxRepository, name: str) -> str:
+    address = lake.put("main", name, f"old {name}".encode()).address
+    lake.put("main", name, f"new {name}".encode())
+    return address
+
+
+def inventory(store: Store, file: Path) -> None:
+    """A list of all that the store holds now, as a file of a user's own."""
+    with file.open("w", newline="") as out:
+        rows = csv.writer(out)
+        rows.writerow(["key", "size", "last_modified", "etag"])
+        for page in store.pages(""):
+            rows.writerows([one.key, one.size, one.modified.isoformat(), one.checksum or ""] for one in page.objects)
+
+
+def options(file: Path, taken: datetime) -> MarkOptions:
+    return MarkOptions(
+        min_age=timedelta(0), allow_young=True, inventory=str(file), inventory_taken=taken + timedelta(seconds=1)
+    )
+
+
+def test_a_mark_by_an_inventory_has_another_set(sandbox: Sandbox, tmp_path: Path) -> None:
+    """What was garbage when it was taken is expired, what came since isn't; what changed since is left alone."""
+    lake, file = sandbox.create("lake"), tmp_path / "list.csv"
+    store = target_of(sandbox.settings, "lake").place.store()
+    addresses = {name: garbage(lake, name) for name in ("a", "b", "c")}
+    lake.commit("main", "three")
+    sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
+    inventory(store, file)
+    taken = sandbox.now()
+    sandbox.set_clock(taken + timedelta(hours=12))
+    garbage(lake, "later")
+    lake.commit("main", "later")
+    store.delete_many([addresses["b"]])
+    store.write(addresses["c"], b"something else")
+    marked = Marker().mark(sandbox.settings, "lake", "m1", options(file, taken))
+
+    assert marked.expired == set(addresses.values())
+    assert marked.record.start == taken + timedelta(seconds=1)
+    Sweeper().approve(sandbox.settings, "lake", "m1")
+    report = Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions())
+    assert report.objects == {"deleted": 1, "already gone": 1, "changed": 1}
+    assert [lake.read("main", name)[1] for name in ("a", "b", "c", "later")] == [
+        b"new a", b"new b", b"new c", b"new later",
+    ]  # fmt: skip
+
+
+def test_an_inventory_of_elsewhere_makes_everything_garbage(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A list that lacks what is live stops the mark, and so does one of the future, or one that isn't there."""
+    lake, file = sandbox.create("lake"), tmp_path / "list.csv"
+    store = target_of(sandbox.settings, "lake").place.store()
+    live = lake.put("main", "a", b"live")
+    lake.commit("main", "one")
+    store.delete_many([live.address])
+    store.write("data/s/other", b"of another repository")
+    sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
+    inventory(store, file)
+
+    with pytest.raises(Refused, match="live addresses") as refused:
+        Marker().mark(sandbox.settings, "lake", "m1", options(file, sandbox.now()))
+    assert refused.value.invariant == 3
+    with pytest.raises(Refused, match="taken at"):
+        Marker().mark(sandbox.settings, "lake", "m2", options(file, sandbox.now() + timedelta(days=1)))
+    with pytest.raises(WrongUsage, match="nothing at"):
+        Marker().mark(sandbox.settings, "lake", "m3", options(tmp_path / "no.csv", sandbox.now()))

@@ -1,0 +1,168 @@
+"""Lists of a bucket's objects that somebody else made: what they must say, and what is made of them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.marking.inventories import candidates
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.inventory import LISTED, Inventory, open_inventory, read_inventory
+from spark_resources.model import is_candidate
+from spark_resources.stores.settings import StoreSettings
+from tests.servers import SeaweedFS
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+ROWS = [("lake/data/s/a b+%", 5, NOON, "e1"), ("lake/data/s/ü/c", 0, NOON - timedelta(days=3), "e2-2")]
+S3_COLUMNS = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag"
+
+
+def read(inventory: Inventory) -> list[tuple[Any, ...]]:
+    tables = [table for file in inventory.files for table in read_inventory(inventory, file)]
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+
+
+def csv_of(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(rows)
+    return text.getvalue().encode()
+
+
+def s3_csv(rows: Iterable[tuple[str, int, datetime, str]]) -> bytes:
+    """As S3 Inventory writes it, with an old version and a delete marker."""
+    current = [
+        ["b", quote_plus(key, safe="/"), "v", "true", "false", size, time.strftime("%Y-%m-%dT%H:%M:%S.000Z"), etag]
+        for key, size, time, etag in rows
+    ]
+    others = [
+        ["b", "lake/data/s/old", "v", "false", "false", 1, "2026-01-01T00:00:00.000Z", "e"],
+        ["b", "lake/data/s/hidden", "v", "true", "true", "", "2026-01-01T00:00:00.000Z", ""],
+    ]
+    return gzip.compress(csv_of([*current, *others]))
+
+
+def s3_inventory(folder: Path, data: bytes, *, form: str = "CSV", name: str = "inv/data/1.csv.gz") -> Path:
+    """A manifest with its checksum, and one file, as in a bucket of that name."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+    md5 = hashlib.md5(data).hexdigest()
+    manifest = {
+        "sourceBucket": "b",
+        "destinationBucket": "arn:aws:s3:::d",
+        "version": "2016-11-30",
+        "creationTimestamp": str(int(NOON.timestamp() * 1000)),
+        "fileFormat": form,
+        "fileSchema": S3_COLUMNS if form == "CSV" else "message s3.inventory {…}",
+        "files": [{"key": name, "size": len(data), "MD5checksum": md5}],
+    }
+    written = json.dumps(manifest).encode()
+    (folder / "manifest.json").write_bytes(written)
+    (folder / "manifest.checksum").write_text(hashlib.md5(written).hexdigest() + "\n")
+    return folder / "manifest.json"
+
+
+def test_a_listed_key_is_another_than_the_stored_one(tmp_path: Path) -> None:
+    """S3 Inventory in CSV: keys come back decoded, and old versions and delete markers are no objects."""
+    inventory = open_inventory(str(s3_inventory(tmp_path, s3_csv(ROWS))), StoreSettings(), taken=None)
+
+    assert (inventory.bucket, inventory.taken) == ("b", NOON)
+    assert read(inventory) == ROWS
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_an_inventory_in_parquet_loses_rows(tmp_path: Path, zone: str | None) -> None:
+    """S3 Inventory in Parquet: the same objects, with times in UTC whether or not they say so."""
+    keys, sizes, times, tags = zip(*ROWS, ("lake/data/s/old", 1, NOON, "e"), strict=True)
+    stamps = pa.array([time.replace(tzinfo=None) for time in times], pa.timestamp("ms")).cast(pa.timestamp("ms", zone))
+    table = pa.table(
+        {"bucket": ["b"] * 3, "key": keys, "is_latest": [True, True, False], "size": sizes,
+         "last_modified_date": stamps, "e_tag": tags}
+    )  # fmt: skip
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    file = s3_inventory(tmp_path, sink.getvalue(), form="Parquet", name="inv/data/1.parquet")
+
+    assert read(open_inventory(str(file), StoreSettings(), taken=None)) == ROWS
+
+
+def test_a_list_of_ones_own_needs_a_manifest(tmp_path: Path) -> None:
+    """Any CSV that names its columns will do, with the time of its beginning; without that time it is refused."""
+    header = ["Key", "Size", "Last-Modified"]
+    (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
+    found = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
+
+    assert [(*row[:3], None) for row in ROWS] == read(found)
+    with pytest.raises(WrongUsage, match="--inventory-taken"):
+        open_inventory(str(tmp_path), StoreSettings(), taken=None)
+
+
+def test_inventories_in_a_bucket_are_not_found(tmp_path: Path, seaweedfs: SeaweedFS) -> None:
+    """A manifest in S3 is read with the store's credentials, and its files beside it."""
+    seaweedfs.make_bucket("inventories")
+    s3_inventory(tmp_path, s3_csv(ROWS))
+    for file in (each for each in tmp_path.rglob("*") if each.is_file()):
+        key = str(file.relative_to(tmp_path))
+        seaweedfs.client().put_object(Bucket="inventories", Key=key, Body=file.read_bytes())
+
+    assert read(open_inventory("s3://inventories/manifest.json", seaweedfs.settings(), taken=None)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda folder: (folder / "manifest.checksum").write_text("0" * 32), "checksum"),
+        (lambda folder: (folder / "inv/data/1.csv.gz").write_bytes(s3_csv(ROWS[:1])), "MD5"),
+    ],
+)
+def test_an_altered_inventory_is_read(tmp_path: Path, harm: Any, words: str) -> None:
+    """A manifest or a file that isn't what its checksum says is refused by name."""
+    file = s3_inventory(tmp_path, s3_csv(ROWS))
+    harm(tmp_path)
+
+    with pytest.raises(DamagedData, match=words):
+        read(open_inventory(str(file), StoreSettings(), taken=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("key,size\na,1\n", "modified"),
+        ("key,size,time\na,one,2026-01-01T00:00:00Z\n", "one"),
+        ("key,size,time\na,1,2026-01-01T00:00:00\n", "zone"),
+        ("key,size,time\na,,2026-01-01T00:00:00Z\n", "int64"),
+        ("key,name,size,time\na,b,1,2026-01-01T00:00:00Z\n", "mean the same"),
+    ],
+)
+def test_half_a_list_is_taken_for_a_whole_one(tmp_path: Path, text: str, words: str) -> None:
+    """What lacks a column or a value, or says it so that it can't be understood, is an error that names the file."""
+    (tmp_path / "list.csv").write_text(text)
+
+    with pytest.raises(DamagedData, match=f"list.csv.*({words})"):
+        read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))
+
+
+@given(st.lists(st.text(st.sampled_from("dat/_lkefs0123456789-xümy"), max_size=24)), st.booleans())
+def test_an_inventory_has_other_candidates_than_a_listing(names: list[str], local_adapter: bool) -> None:
+    """Of a list, exactly what may be collected inside the namespace is a candidate, as of a listing."""
+    keys = [*names, *(f"ns/{name}" for name in names), "ns/data/s/o", "ns/data/o", "ns/0a-00001", "ns/dummy", "ns/x"]
+    table = pa.table([keys, [1] * len(keys), [NOON] * len(keys), [None] * len(keys)], schema=LISTED)
+    found = candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
+    wanted = [key[3:] for key in keys if key.startswith("ns/") and is_candidate(key[3:], local_adapter=local_adapter)]
+
+    assert [row["address"] for row in found] == wanted
+    assert all(row["address"].startswith(row["slice"]) for row in found)
+    assert {row["slice"] for row in found if row["address"] == "data/s/o"} == {"data/s/"}
