@@ -117,7 +117,7 @@ def main(chosen: list[str]) -> int:
         word = f"found after {steps} steps, at mark {marks}" if steps is not None else "NOT FOUND"
         print(f"{name}: {word}, {time.monotonic() - began:.0f} s", flush=True)
         if steps is None:
-            print(said[-3000:])
+            print("\n".join(line for line in said.splitlines() if line.startswith("E ")) or said[-3000:])
     return missed
 
 
