@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.progress import Say
 from spark_resources.datasets import Dataset, Place, all_rows, read_dataset
-from spark_resources.errors import LakegcError, Refused
+from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.marks import Mark, StepRecord, check_order
 from spark_resources.model import Partition
@@ -47,10 +47,27 @@ class Target:
 
 
 def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSettings) -> Target:
-    """The repository and where its objects are. Raises `NotThere` for an unknown one."""
+    """The repository and where its objects are. Raises `NotThere` for an unknown one, as `check_scheme` otherwise."""
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
+    check_scheme(repository, blockstore)
     return Target(repository, blockstore, place_of(repository, blockstore, store_settings))
+
+
+# What namespaces begin with, by the type of block store; of another type nothing is known.
+SCHEMES = {"s3": ("s3",), "gs": ("gs",), "azure": ("https", "http"), "local": ("local",)}
+
+
+def check_scheme(repository: Repository, blockstore: str) -> None:
+    """Raise `WrongUsage` where a namespace is in another kind of store than the server says that it is."""
+    schemes = SCHEMES.get(blockstore)
+    if schemes is not None and repository.namespace().scheme not in schemes:
+        raise WrongUsage(
+            f"repository {repository.id} is at {repository.storage_namespace}, and the lakeFS server says that its "
+            f"block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type {blockstore}, whose "
+            f"namespaces begin with {schemes[0]}://. Set the server's configuration right: lakegc would look elsewhere "
+            "than lakeFS does."
+        )
 
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
