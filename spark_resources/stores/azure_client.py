@@ -185,8 +185,8 @@ def _answered(error: HttpResponseError, what: str, where: str, key: str | None) 
         return NotThere(f"{key!r} does not exist in {where}")
     said = f"{what}: {code}: {message_of(error)}"
     if status in (401, 403) or code in _ADVICE:
-        return Forbidden(f"{said} {_sentence(_ADVICE.get(code, _RIGHTS))}")
-    return Unavailable(f"{said} (HTTP {status}) Try again; if it stays, look at the account's own log.")
+        return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
+    return Unavailable(f"{said} (HTTP {status}). Try again; if it stays, look at the account's own log.")
 
 
 def _sentence(text: str) -> str:
@@ -203,9 +203,9 @@ def code_of(error: AzureError) -> str:
 
 
 def message_of(error: AzureError) -> str:
-    """What the library says, in one line, without tokens."""
+    """What the library says, in one line, without tokens and without its full stop."""
     lines = [line for line in _without_secrets(str(error.message)).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
 def _without_secrets(text: str) -> str:

@@ -6,7 +6,7 @@ say whether more follows for the last one.
 
 from __future__ import annotations
 
-import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -80,21 +80,16 @@ def parsed(body: bytes, date: str | None = None) -> Listing:
 
 def _listed(found: ElementTree.Element) -> Listed | None:
     """A blob, or None for a directory."""
-    about = found.find("Properties")
-    if about is None:
-        raise ValueError("a blob has no properties")
-    properties = {field.tag: field.text or "" for field in about}
-    metadata = {field.tag: field.text for field in found.iterfind("Metadata/*")}
-    size = int(properties["Content-Length"])
-    if properties.get("ResourceType") == "directory" or is_folder(metadata, size):
+    fields = {field.tag: field for field in found}
+    properties = {field.tag: field.text for field in fields["Properties"]}
+    size = int(properties["Content-Length"] or "")
+    if properties.get("ResourceType") == "directory":
         return None
-    tag, md5 = properties.get("Etag", ""), properties.get("Content-MD5", "")
-    return Listed(
-        _name(found.find("Name")),
-        size,
-        http_time(properties["Last-Modified"]),
-        checksum(base64.b64decode(md5, validate=True), tag),
-    )
+    if size == 0 and is_folder({field.tag: field.text for field in fields.get("Metadata", ())}, size):
+        return None
+    md5 = binascii.a2b_base64(properties.get("Content-MD5") or "", strict_mode=True)
+    modified = http_time(properties["Last-Modified"] or "")
+    return Listed(_name(fields.get("Name")), size, modified, checksum(md5, properties.get("Etag") or ""))
 
 
 def is_folder(metadata: Mapping[str, str | None], size: int) -> bool:
