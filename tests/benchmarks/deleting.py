@@ -72,6 +72,7 @@ def main() -> None:
     options.add_argument("--objects", type=int, default=50_000)
     options.add_argument("--pairs", type=int, default=5)
     options.add_argument("--rate", type=float, default=None)
+    options.add_argument("--wait", action="store_true", help="after the upload, wait for Enter on a quiet machine")
     chosen = options.parse_args()
     keys, ratios = keys_of(chosen.objects), []
     with environment({}), seaweedfs() as server:
@@ -81,6 +82,8 @@ def main() -> None:
             for prefix in (f"lake{pair}/", f"loop{pair}/"):
                 upload(server, prefix, some)
             print(f"uploaded pair {pair}", flush=True)
+        if chosen.wait:
+            input("uploaded; press Enter to begin")
         spark = SparkResource()
         for pair, some in pairs.items():
             run = run_alone(f"lake{pair}", server.settings(), spark, rate=chosen.rate)
