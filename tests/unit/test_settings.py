@@ -239,6 +239,8 @@ SECRETS: dict[str, Any] = {
     "secret_access_key": SECRET,
     "s3_secret_access_key": SECRET,
     "s3_session_token": SECRET,
+    "azure_account_key": SECRET,
+    "azure_sas_token": SECRET,
     "spark_conf": {"spark.hadoop.fs.s3a.secret.key": SECRET},
 }
 
