@@ -1,0 +1,84 @@
+"""How the deleting of a sweep behaves before a store that turns away what is too much.
+
+    uv run python -m tests.benchmarks.busy --objects 20000 --bears 1000
+
+A proxy before SeaweedFS answers 503 to every batch of deletes beyond so many keys a second, as S3 does. A line for each
+second shows how many keys were sent, how many of them were turned away, and the requests; the last one what became of
+the keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from lakegc_assets.sweeping.rounds import round_of
+from spark_resources.deleting.task import Action
+from spark_resources.session import SparkResource
+from tests.benchmarks.deleting import keys_of, upload
+from tests.marking import environment
+from tests.servers import seaweedfs
+from tests.sweep.alone import BUCKET, approved, run_alone
+from tests.sweep.store_proxy import Fault, keys_in, kind_of, store_proxy
+
+
+class Bearing:
+    """Turns away batches while the store has had its keys of this second."""
+
+    def __init__(self, keys_a_second: float) -> None:
+        self.bears, self.room, self.at = keys_a_second, keys_a_second, time.monotonic()
+        self.began, self.lock = self.at, threading.Lock()
+        self.sent: Counter[int] = Counter()
+        self.away: Counter[int] = Counter()
+        self.requests: Counter[int] = Counter()
+
+    def plan(self, method: str, path: str, body: bytes) -> Fault | None:
+        if kind_of(method, path) != "delete":
+            return None
+        keys = len(keys_in(body))
+        with self.lock:
+            now = time.monotonic()
+            self.room, self.at = min(self.bears, self.room + (now - self.at) * self.bears), now
+            second = int(now - self.began)
+            self.sent[second] += keys
+            self.requests[second] += 1
+            if self.room <= 0:
+                self.away[second] += keys
+                return Fault.BUSY
+            self.room -= keys
+            return None
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--objects", type=int, default=20_000)
+    options.add_argument("--bears", type=float, default=1_000)
+    chosen = options.parse_args()
+    keys = keys_of(chosen.objects)
+    with environment({}), seaweedfs() as server, store_proxy(server.endpoint_url) as proxy:
+        server.make_bucket(BUCKET)
+        upload(server, "busy/", keys)
+        run = run_alone("busy", server.settings(s3_endpoint_url=proxy.endpoint), SparkResource())
+        rows = approved(run, keys).persist()
+        rows.count()
+        bearing = Bearing(chosen.bears)
+        proxy.plan = bearing.plan
+        until = datetime.now(UTC) + timedelta(minutes=30)
+        tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys))
+        proxy.plan = lambda *_: None
+        run.lease.release()
+    print("second   keys sent   turned away   requests")
+    for second in sorted(bearing.sent):
+        sent, away, requests = bearing.sent[second], bearing.away[second], bearing.requests[second]
+        print(f"{second:6}   {sent:9,}   {away:11,}   {requests:8,}")
+    total, away = sum(bearing.sent.values()), sum(bearing.away.values())
+    print(
+        f"{dict(tally.objects)}; {total:,} keys sent, {away / total:.0%} of them turned away, in {tally.seconds:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
