@@ -59,6 +59,7 @@ HOSTILE = [
     "..",
     "data/.hidden",
     "data/...",
+    "data/end./x.",
     "data/nul\0",
     "data/" + "x" * 255,
     "data/" + "é" * 128,
