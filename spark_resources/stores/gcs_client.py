@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ import requests
 import urllib3
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError, TransportError
-from google.auth.transport.requests import AuthorizedSession
+from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
@@ -40,12 +40,18 @@ class Broken(Exception):
     """Raised for a content that is not what its checksum says."""
 
 
+class NotSent(Exception):
+    """Raised where it took so long to get a token that a delete would have gone out later than it may."""
+
+
 HOST = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
 # What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body.
-Errors = (Answered, Broken, GoogleAuthError, OSError, urllib3.exceptions.HTTPError)
+Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError)
 
+# Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
+SOON_S = 4.0
 _CONNECTIONS = 32  # requests in flight that one process may have
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
@@ -75,19 +81,37 @@ class GCSClient:
         with self._lock:
             if "_session" in self.__dict__:  # another thread made it in the meantime
                 return self.__dict__["_session"]
-            credentials = self._given or google.auth.default(scopes=SCOPES)[0]
-            session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
-            adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, pool_block=False)
-            for scheme in ("https://", "http://"):
-                session.mount(scheme, adapter)
-            session.verify = self._settings.gcs_ca_bundle or True
-            return session
+            # a token that is refused is renewed, and the request sent again: that may be much later
+            return self._session_with(self._given or google.auth.default(scopes=SCOPES)[0])
+
+    @cached_property
+    def _session_for_deletes(self) -> Any:
+        return self._session_with(self._session.credentials, refresh_status_codes=())
+
+    def _session_with(self, credentials: Any, **options: Any) -> Any:
+        session = AuthorizedSession(credentials, **options)  # type: ignore[no-untyped-call]
+        adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, pool_block=False)
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, adapter)
+        session.verify = self._settings.gcs_ca_bundle or True
+        return session
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        """One answer of the JSON API (or its batches), sent once. Raises `Answered` where it is an error."""
-        response = self._session.request(
-            method, self.base + path, timeout=self.timeout, allow_redirects=False, **options
-        )
+        """One answer of the JSON API, asked for once. Raises `Answered` where it is an error."""
+        return self._sent(self._session, method, path, options)
+
+    def delete_soon(self, path: str, **options: Any) -> requests.Response:
+        """One answer to a batch of deletes, which goes out at once or not at all: then it raises `NotSent`."""
+        began, credentials = time.monotonic(), self._session.credentials
+        if not credentials.valid:
+            credentials.refresh(partial(Request(), timeout=self.timeout))
+        took = time.monotonic() - began
+        if took > SOON_S:
+            raise NotSent(f"it took {took:.0f} s to get a token, so nothing was deleted with it yet")
+        return self._sent(self._session_for_deletes, "POST", path, options)
+
+    def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
+        response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
         if not 200 <= response.status_code < 300:
             raise Answered(response.status_code, response.content)
         answer: requests.Response = response

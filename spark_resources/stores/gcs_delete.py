@@ -63,7 +63,7 @@ def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict
     headers = {"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"}
     data = f"{body}--{_BOUNDARY}--\r\n".encode("ascii")
     try:
-        response = client.tried(lambda: client.request("POST", _PATH, data=data, headers=headers))
+        response = client.tried(lambda: client.delete_soon(_PATH, data=data, headers=headers))
     except Errors as error:
         return dict.fromkeys(wholes, _failed(*code_and_message(error)))
     silent = _failed("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")

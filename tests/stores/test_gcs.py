@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -21,7 +22,7 @@ import pytest
 from spark_resources.deleting.batches import PASSING
 from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores import Store, StoreSettings, keys, open_store
+from spark_resources.stores import Store, StoreSettings, gcs_client, keys, open_store
 from spark_resources.stores.base import AlreadyThere, Changed, Deleting, Deletion
 from tests.fake_gcs import FakeGCS
 from tests.stores.providers import Answers, all_keys, answering
@@ -380,7 +381,8 @@ def test_a_copy_loses_metadata(fake_gcs: FakeGCS, bucket: str) -> None:
 
 def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict[str, str], bytes]]:
     """A store with one object, ns/data/x, whose copies take these steps."""
-    left = iter(steps)
+    fine = {"done": True, "resource": item("ns/copy", size="10")}
+    left = chain(steps, repeat(fine))
 
     def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
         document = item("ns/data/x", size="10") if request[0] == "GET" else next(left)
@@ -474,6 +476,30 @@ def test_a_refused_account_reads_as_absence(tmp_path: Path) -> None:
     for status, reason in ((401, "required"), (403, "forbidden")):
         with answering(status, refusal(status, reason).encode(), JSON) as answers:
             _is_forbidden(at(answers.settings()))
+
+
+def test_a_delete_goes_out_long_after_it_was_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete for which a token came too late is not sent, and one whose token is refused is not sent again."""
+
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        if request[1] == "/token":
+            return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
+        return 401, JSON, refusal(401, "authError").encode()
+
+    with scripted(answer) as (answers, asked):
+        file = service_account(tmp_path, f"{answers.url}/token")
+        store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
+        with monkeypatch.context() as slow:
+            slow.setattr(gcs_client, "SOON_S", -1.0)
+            late = store.delete_many(["a", "b"])
+        assert [path for _, path, _, _ in asked] == ["/token"]
+        refused = store.delete_many(["a"])
+
+    assert [path for _, path, _, _ in asked] == ["/token", "/batch/storage/v1"]
+    assert asked[1][2]["authorization"] == "Bearer of-the-file"
+    assert [(result.deletion, result.code) for result in late] == [(Deletion.FAILED, "NotSent")] * 2
+    assert "NotSent" in PASSING
+    assert [(result.deletion, result.code) for result in refused] == [(Deletion.FAILED, "authError")]
 
 
 def test_a_machine_without_credentials_waits_or_reads_as_absence(
