@@ -167,11 +167,11 @@ REAL_GCS = "LAKEGC_TEST_GCS"  # a namespace in a real bucket, such as gs://bucke
 
 
 def real_gcs(uri: str) -> Provider:
-    """A real account, with this machine's own credentials."""
+    """A real account, with the settings and credentials that lakegc itself finds."""
     return Provider(
         name="gcs",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
-        settings=StoreSettings(),
+        settings=Settings.load(os.environ, Path.home()).store(),
         quirks=Quirks(
             tells_missing_deletes=True,
             delete_batch=100,
