@@ -148,9 +148,7 @@ class Namespace:
         return self._loosely(self.uri)
 
     def _loosely(self, uri: str) -> str:
-        if self.is_azure:
-            return _azure_place(uri)
-        return _loosely(_decoded(uri) if self.is_google else uri)
+        return _azure_place(uri) if self.is_azure else _loosely(_decoded(uri))
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
         """Where an address lies, and its key relative to the namespace if inside (the address itself if not)."""
@@ -179,15 +177,15 @@ class Namespace:
         """
         if self.scheme != "local" or not address.lower().startswith("local:///"):
             return False
-        name, full = _loosely(self.uri).lower(), _loosely(address).lower()
-        paths = [_loosely(root).lower().removesuffix(name) for root in self.also]
+        name, full = self._loosely(self.uri).lower(), self._loosely(address).lower()
+        paths = [self._loosely(root).lower().removesuffix(name) for root in self.also]
         return f"/{name}/" in f"/{full}" and not any(full.startswith(path) for path in paths)
 
     def lookalikes(self) -> str:
         """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
         if self.is_azure:
             return _azure_lookalikes(self.normal_form())
-        shapes = {_loosely(root) for root in (self.uri, *self.also)}
+        shapes = {loosely(root) for root in (self.uri, *self.also) for loosely in (_loosely, self._loosely)}
         forms = [
             f"(?i:{re.escape(host)})" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
@@ -195,8 +193,9 @@ class Namespace:
         if self.scheme == "local":
             forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
-        # in Google's, whatever is percent-encoded in the bucket may be here
-        return rf"{pattern}|{_ANY_SCHEME}(?i:{re.escape(self.bucket)})/(?s:.*)%" if self.is_google else pattern
+        # whatever is percent-encoded in the bucket, or on the local adapter anywhere, may be here: lakeFS decodes it
+        bucket = "" if self.scheme == "local" else rf"(?i:{re.escape(self.bucket)})/"
+        return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
 
     def check_elsewhere(self, address: str) -> None:
         """Raise `Refused` (invariant 5) where a full address may be in this namespace under another form."""

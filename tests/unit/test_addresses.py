@@ -44,7 +44,22 @@ pieces = st.sampled_from(
         ),
         *("://", ":/", ":///", ":////", "/", "//", "///", ""),
         *("bucket", "Bucket", "BUCKET", "bucket-2", "lake", "Lake", "lake2", "team", "srv", "objects", "srv/objects"),
-        *("a+b (1)", "a%2Bb%20(1)", "data", "data/s/i", "data/x://y", "i,token", ".", "..", "\n", "é", "K", "%2F"),
+        *(
+            "a+b (1)",
+            "a%2Bb%20(1)",
+            "l%61ke",
+            "%42UCKET",
+            "data",
+            "data/s/i",
+            "data/x://y",
+            "i,token",
+            ".",
+            "..",
+            "\n",
+            "é",
+            "K",
+            "%2F",
+        ),
     ]
 )
 addresses = st.lists(pieces, min_size=1, max_size=9).map("".join).filter(bool)
@@ -133,10 +148,17 @@ def test_a_sibling_is_outside(address: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["S3://bucket/lake/data/x", "s3a://bucket/lake/data/x", "s3://BUCKET/lake/data/x", "s3://bucket//lake/data/x"],
+    [
+        *("S3://bucket/lake/data/x", "s3a://bucket/lake/data/x", "s3://BUCKET/lake/data/x"),
+        *("s3://bucket//lake/data/x", "s3:///bucket/lake/data/x", "s3://bucket/lake//data/x"),
+        *("s3://bucket/l%61ke/data/x", "s3://bucket/lake%2Fdata/x", "S3://bucket//%6Cake%2fdata/x"),
+    ],
 )
-def test_another_spelling_stops_the_mark(address: str) -> None:
-    """Scheme, host's case or slashes: what may be this place is neither inside nor outside."""
+def test_scheme_authority_case_and_encoding_variants_match(address: str) -> None:
+    """Scheme, host's case, slashes or escapes: what may be this place is neither inside nor outside, and stops.
+
+    apache/iceberg#2890, apache/iceberg#4346
+    """
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in scheme, host's case or slashes"):
             inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[0])
