@@ -113,11 +113,18 @@ class LakeFS:
     # --- references and commits -------------------------------------------------------------------------------------
 
     def branches(self, repository: str) -> dict[str, str]:
-        """The head commit of every branch, hidden ones too."""
+        """The head commit of every branch, hidden ones too: at least one, for the default branch can't be deleted."""
         question = Question(
             "BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches"
         )
-        return self._references(question, repository=repository, show_hidden=True)
+        found = self._references(question, repository=repository, show_hidden=True)
+        if not found:
+            raise DamagedData(
+                f"{question.what}: the server lists none, and every repository has its default branch. What is live "
+                "can't be told; check the server and what these credentials may list.",
+                invariant=3,
+            )
+        return found
 
     def tags(self, repository: str) -> dict[str, str]:
         """The commit of every tag."""

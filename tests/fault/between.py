@@ -21,12 +21,16 @@ _NOT_FORWARDED = frozenset({"host", "connection", "transfer-encoding", "content-
 
 
 class Between:
-    """Forwards to `upstream`. `later` is added to the `Date` of each answer; `dropped` headers never get through."""
+    """Forwards to `upstream`. `later` is added to the `Date` of each answer; `dropped` headers never get through.
+
+    Requests to paths that end as `refused` says are answered with that status, and not forwarded.
+    """
 
     def __init__(self, upstream: str) -> None:
         self.upstream, self.endpoint = upstream, ""
         self.later = timedelta(0)
         self.dropped: frozenset[str] = frozenset()
+        self.refused: dict[str, int] = {}
         self._hooks: list[tuple[str, Hook]] = []
         self._pool = urllib3.PoolManager(retries=False)
 
@@ -43,6 +47,9 @@ class Between:
         sent = {k: v for k, v in request.headers.items() if k not in _NOT_FORWARDED | self.dropped}
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.scope["raw_path"].decode()
+        for call, status in self.refused.items():
+            if request.url.path.endswith(call):
+                return Response(json.dumps({"message": "as planned"}), status, media_type="application/json")
         found = self._pool.request(request.method, self.upstream + path + query, body=body, headers=sent)
         data = found.data
         for call, hook in self._hooks:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lakegc_assets.marking.resource import MarkOptions
+from spark_resources.errors import LakegcError
 from spark_resources.model import AddressType
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
+from tests.marking import Marker
 
 
 def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -> None:
@@ -21,8 +26,32 @@ def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -
     lake.has_no_finished_mark()
 
 
-def test_lost_objects_pass_in_silence(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """Live objects that the store lacks stop the mark and are named; only a list of all of them lets it pass."""
+@pytest.mark.parametrize("status", [None, 404, 503])
+def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | None) -> None:
+    """Where branches can't be listed, or none are, nothing is garbage: every repository has one.
+
+    restic/restic#4612
+    """
+    if status is None:
+        lake.server.after("/branches", no_results)
+    else:
+        lake.server.refused["/branches"] = status
+
+    with pytest.raises(LakegcError, match="branches"):
+        Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    lake.has_no_finished_mark()
+
+
+def no_results(said: dict[str, Any]) -> None:
+    said["results"] = []
+    said["pagination"] = {**said["pagination"], "results": 0, "has_more": False}
+
+
+def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """Live objects that the store lacks stop the mark and are named; only a list of all of them lets it pass.
+
+    HUDI-6339 (issues.apache.org)
+    """
     lost = [lake.repository.stat("main", path).address for path in ("a", "b")]
     for address in lost:
         (lake.folder / address).unlink()
