@@ -80,12 +80,11 @@ class Views(References):
         for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
             if entry.address.startswith(root + "/"):
                 return entry.address[len(root) + 1 :]
-        is_full = entry.address_type is AddressType.FULL or "://" in entry.address
-        return None if is_full else entry.address
+        return None if _is_full(entry) else entry.address
 
     def physical_address(self, entry: Entry) -> str:
         """An entry's address as `stat` and `ls` show it."""
-        return entry.address if entry.address_type is AddressType.FULL else self.objects.location(entry.address)
+        return entry.address if _is_full(entry) else self.objects.location(entry.address)
 
     def listing(
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int = 1000
@@ -165,6 +164,13 @@ class Views(References):
             before = self.committed.value(base.metarange_id, path) if since_base else sides.before
             if (kind := _kind(before, sides)) and (value := sides.after or sides.before):
                 yield Change(kind, EntryMessage(value).whole(path))
+
+
+def _is_full(entry: Entry) -> bool:
+    """Whether an entry's address is a full one: it says so or, of the deprecated kind, looks so (formats §4)."""
+    if entry.address_type is AddressType.BY_PREFIX:
+        return "://" in entry.address
+    return entry.address_type is AddressType.FULL
 
 
 def _kind(base: bytes | None, sides: Sides) -> str:

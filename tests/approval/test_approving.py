@@ -125,6 +125,20 @@ def test_a_brake_can_not_be_released(lake: Lake, brake: str) -> None:
     lake.verify()
 
 
+def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
+    """Where ten thousand objects would go and a thousand were expected, no approval is given that doesn't say so.
+
+    apache/iceberg#14319
+    """
+    stored = {**COUNTS, "candidates": 20_000, "live": 9_000}
+    lake.marked(counts={**stored, "expired": 10_696}, previous={**BEFORE, "counts": {**stored, "expired": 1_590}})
+
+    refuses(lake, Refused, "share", "53", "--release")
+    refuses(lake, Refused, "jump", "1,590", "10,696", released={"share": "so"})
+    assert lake.approval() is None
+    lake.approve(released={"share": "half of it was to go", "jump": "and only now"})
+
+
 def test_one_release_is_enough_for_two(lake: Lake) -> None:
     """Of two brakes each has to be named."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
@@ -500,8 +514,11 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("key", PLANTED)
-def test_a_planted_key_is_approved(lake: Lake, key: str) -> None:
-    """A mark all of whose hashes fit is refused for a key that lies elsewhere, or leads there."""
+def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
+    """A mark all of whose hashes fit is refused for a key that lies elsewhere, or leads there.
+
+    treeverse/lakeFS#4221
+    """
     lake.marked(["data/s/a", key, "data/s/b"])
 
     with pytest.raises(Refused, match="lie outside data/") as refused:

@@ -88,8 +88,11 @@ def swap_ranges(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_metarange_loses_its_ranges(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A metarange of a retained commit that can't be read whole stops the mark and is named."""
+def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A metarange of a retained commit that is missing, or can't be read whole, stops the mark and is named.
+
+    apache/carbondata#3899
+    """
     metarange_id = lake.commits[1].metarange_id
     lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, metarange_id)))
 

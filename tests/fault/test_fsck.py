@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.terminal import fsck
 from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import read_commits, read_entries, read_properties, read_ranges, write_commits
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.marking import SharedSpark
+from tests.marking import Marker, SharedSpark
 from tests.recordings.folders import AT_HAND
 from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
 from tests.servers import SeaweedFS
@@ -306,16 +308,32 @@ def test_a_forged_commit_or_a_lost_list_is_not_named(lakegc: Lakegc, lake: Lake)
     assert "Traceback" not in outcome.err
 
 
-def test_a_read_only_repository_or_one_with_alien_files_is_not_called_sound(lakegc: Lakegc, lake: Lake) -> None:
-    """Where lakeFS refuses to make lists, what can be is proved, and the rest is said; alien files are no damage."""
-    (lake.folder / "_lakefs" / JUNK).write_bytes(b"somebody's own")
+def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake: Lake) -> None:
+    """What somebody else left under `_lakefs/` is named and no damage, and stops no mark: it is nobody's table.
+
+    treeverse/lakeFS#8518, treeverse/lakeFS#9055
+    """
+    for name in (JUNK, "_SUCCESS", "part-00000.parquet", f"{JUNK[:-1]}/{JUNK}", "retention/gc/strange/x"):
+        alien = lake.folder / "_lakefs" / name
+        alien.parent.mkdir(parents=True, exist_ok=True)
+        alien.write_bytes(b"somebody's own")
+
+    code, found = document(lakegc, lake.settings, lake.name)
+    mark = Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+
+    assert (code, found["findings"]) == (0, [])
+    assert [one["id"] for one in found["named_like_tables"]] == [JUNK]
+    assert mark.record.counts["expired"] == 1
+
+
+def test_a_read_only_repository_is_not_called_sound(lakegc: Lakegc, lake: Lake) -> None:
+    """Where lakeFS refuses to make lists, what can be is proved, and the rest is said."""
     lake.server.after(f"/repositories/{lake.name}", lambda said: said.update(read_only=True))
 
     code, found = document(lakegc, lake.settings, lake.name)
 
     assert (code, found["findings"], found["proved"]["live_staged"]) == (0, [], 1)
     assert any("read-only" in sentence for sentence in found["not_proved"])
-    assert [one["id"] for one in found["named_like_tables"]] == [JUNK]
 
 
 def test_a_list_that_cannot_be_written_is_noticed_at_the_end(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from tests.servers import MotoServer
 
 
 @pytest.mark.parametrize("theirs", ["local://{}", "local://{}/inside", "LOCAL://{}//inside/"])
-def test_two_repositories_in_one_place(lakegc: Lakegc, lake: Lake, theirs: str) -> None:
-    """A namespace in, around or at the place of another repository's is refused, and both are named."""
+def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, theirs: str) -> None:
+    """A namespace in, around or at the place of another repository's is refused, and both are named.
+
+    projectnessie/nessie#12363
+    """
 
     def one_more(said: dict[str, object]) -> None:
         results = said["results"]

@@ -115,7 +115,7 @@ def upload_to_store(recording: Recording, store: Store) -> None:
     """Write every object, then wait until the store's clock has passed the last write by a second."""
     for key, data in recording.objects():
         store.write(key, data)
-    _wait_until_passed(store.now(), store.now)
+    wait_until_passed(store.now(), store.now)
 
 
 def upload_to_s3(recording: Recording, client: Any) -> None:
@@ -136,7 +136,7 @@ def upload_to_s3(recording: Recording, client: Any) -> None:
         headers = client.list_objects_v2(Bucket=bucket, MaxKeys=1)["ResponseMetadata"]["HTTPHeaders"]
         return parsedate_to_datetime(headers["date"])
 
-    _wait_until_passed(now(), now)
+    wait_until_passed(now(), now)
 
 
 def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
@@ -153,7 +153,7 @@ def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
     }
 
 
-def _wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:
+def wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:
     """Return once whole seconds can tell a request from the writes. Raises `TimeoutError`."""
     limit = time.monotonic() + _WAIT_LIMIT_S
     while now() <= written + timedelta(seconds=1):

@@ -122,6 +122,23 @@ def _is_refused(store: Store, key: str) -> None:
     assert all(store.read(neighbour) == b"left alone" for neighbour in neighbours)
 
 
+def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> None:
+    """What is told to be deleted is gone, and nothing of which an escaped, decoded or composed form of its key tells.
+
+    delta-io/delta-rs#4646
+    """
+    wanted = ["data/a b", "data/100%", "data/x%20y", "data/c+d e", "data/\xfc", "data/\u65e5\u672c%", "legacy %41"]
+    others = ["data/a%20b", "data/100%25", "data/x y", "data/c d e", "data/u\u0308", "data/%C3%BC", "legacy A"]
+    for key in [*wanted, *others]:
+        store.write(key, key.encode())
+
+    results = store.delete_many(wanted)
+
+    assert [(each.key, each.deletion) for each in results] == [(key, Deletion.DELETED) for key in wanted]
+    assert sorted(all_keys(store)) == sorted(others)
+    assert all(store.read(key) == key.encode() for key in others)
+
+
 @pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
 def test_what_is_no_key_is_sent(store: Store, key: str) -> None:
     """An empty key, and text without UTF-8 bytes, are refused by every store."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.stores import Store, keys
+from spark_resources.stores.base import Deletion
 from spark_resources.stores.keys import kinds_of
 from tests.stores.providers import Provider, all_keys, write_all
 
@@ -37,8 +38,11 @@ def test_a_missing_bucket_lists_as_empty(provider: Provider) -> None:
         list(store.pages("data/", delimiter="/"))
 
 
-def test_a_sibling_whose_name_begins_alike_is_listed(provider: Provider) -> None:
-    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are no objects of `ns`."""
+def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
+    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are no objects of `ns`, nor deleted with it.
+
+    treeverse/dvc#1300, treeverse/dvc#7610
+    """
     uri = provider.uri("ns")
     bucket = provider.open(uri.removesuffix("/ns"))
     write_all(bucket, ["ns/data/x", "ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"])
@@ -51,14 +55,40 @@ def test_a_sibling_whose_name_begins_alike_is_listed(provider: Provider) -> None
     assert sorted(all_keys(bucket)) == ["ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"]
 
 
-def test_a_bucket_without_a_path_loses_its_slash(provider: Provider) -> None:
-    """A namespace that is a whole bucket holds everything in it, with plain keys."""
-    store = provider.open(provider.bucket_uri())
-    write_all(store, ["data/x", "dummy"])
+def test_empty_prefix_namespace(provider: Provider) -> None:
+    """A namespace that is a whole bucket holds everything in it, with plain keys: none begins with a slash.
 
-    assert all_keys(store) == ["data/x", "dummy"]
-    assert all_keys(store, "data/") == ["data/x"]
+    earth-mover/icechunk: Changelog.python.md
+    """
+    uri = provider.bucket_uri()
+    store = provider.open(uri)
+    write_all(store, ["data/x", "dummy"])
+    below = provider.open(f"{uri}/data")  # the same keys, reached behind a prefix
+    below.write("y", b"in it")
+
+    assert all_keys(store) == ["data/x", "data/y", "dummy"]
+    assert all_keys(store, "data/") == ["data/x", "data/y"]
+    assert store.read("data/y") == b"in it"
     assert store.read("dummy") == b"dummy"
+    assert all_keys(below) == ["x", "y"]
+    assert [each.deletion for each in store.delete_many(["data/x", "data/y"])] == [Deletion.DELETED] * 2
+    assert all_keys(below) == []
+
+
+@pytest.mark.parametrize("slashes", ["", "/", "//"])
+def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str) -> None:
+    """However many slashes a namespace ends in, its objects are the same: listed, read, and really deleted.
+
+    treeverse/lakeFS#4989
+    """
+    uri = provider.uri("ns")
+    write_all(provider.open(uri), ["data/s/x", "legacy"])
+
+    store = provider.open(uri + slashes)
+
+    assert all_keys(store) == ["data/s/x", "legacy"]
+    assert [each.deletion for each in store.delete_many(["data/s/x", "legacy"])] == [Deletion.DELETED] * 2
+    assert all_keys(provider.open(uri)) == []
 
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])

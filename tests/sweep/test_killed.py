@@ -77,8 +77,13 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("whom", "kind", "when"), EFFECTS if os.environ.get("LAKEGC_ALL_KILLS") else MOST_LEFT)
-def test_a_killed_sweep_loses_track(seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str) -> None:
-    """Every key ends as deleted, exactly the approved ones are gone, and nobody is told otherwise."""
+def test_kill_at_every_step_then_resume_same_end_state(
+    seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str
+) -> None:
+    """Every key ends as deleted, exactly the approved ones are gone, and nobody is told otherwise.
+
+    kopia/kopia#3563, kopia/kopia#4769
+    """
     name, client = uuid.uuid4().hex, seaweedfs.client()
     for key in [*KEYS, *OTHERS]:
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")

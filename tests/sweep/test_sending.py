@@ -130,14 +130,18 @@ def test_a_stop_between_two_tries_books_a_failure(tmp_path: Path) -> None:
     assert stopped is not None
 
 
-def test_a_key_that_no_document_carries_goes_with_others(tmp_path: Path) -> None:
-    """A key that XML can't carry is a request of its own; the others share theirs."""
+def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
+    """A key that XML can't carry is a request of its own, and is deleted; the others share theirs.
+
+    aws/aws-sdk-go#3592, aws/aws-sdk-java#333
+    """
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b\x01", "c", "d\r")
     sent, _ = sender(store).send(keys, "data/s/")
 
     assert sorted(map(len, store.batches)) == [1, 1, 2]
     assert {deletion for deletion, *_ in by_key(sent).values()} == {"deleted"}
+    assert left(store) == set()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.decoders import READABLE, decoders
 from spark_resources.sstable.values import put_branch, put_commit, put_range_ref, put_tag, put_value, split_value
 from spark_resources.sstable.wire import put_bytes_field, put_varint_field
-from tests.unit.sstable_cases import DAMAGED, NUMBERED, WHOLE, Damaged, Whole, assemble, data_block
+from tests.unit.sstable_cases import DAMAGED, NUMBERED, WHOLE, Damaged, Whole, assemble, data_block, message, one
 
 NAME = "5" * 64
 COLUMNS = tuple(ENTRY_SCHEMA.names)
@@ -103,6 +103,21 @@ def test_a_broken_table_is_never_read(case: Damaged, decoder: Decoder) -> None:
     assert "nothing was deleted" in str(caught.value)
     assert "don't agree" not in str(caught.value)
     assert caught.value.invariant == 4
+
+
+UNKNOWN = ("an unknown field", "an unknown text field", "an unknown address type", "a new version", "an old version")
+
+
+@every_decoder
+@pytest.mark.parametrize("case", [case for case in DAMAGED if case.what in UNKNOWN], ids=lambda case: case.what)
+def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder: Decoder) -> None:
+    """A field, kind or version that lakegc doesn't know may keep something alive: nothing is read around it.
+
+    lance-format/lance#8956
+    """
+    assert read_entries(one(message()), name=NAME, decoder=decoder).num_rows == 1
+    with pytest.raises(DamagedData):
+        read_entries(case.data, name=NAME, decoder=decoder)
 
 
 @every_decoder
