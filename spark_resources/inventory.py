@@ -7,6 +7,7 @@ key, size, time and, where there is one, checksum. Keys are those of the whole b
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import io
@@ -146,7 +147,7 @@ def _of_manifest(place: Place, key: str, location: str) -> Inventory:
         taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(manifest["creationTimestamp"]))
         files = tuple(InventoryFile(str(one["key"]), str(one["MD5checksum"]).lower()) for one in manifest["files"])
         bucket = str(manifest["sourceBucket"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedData(f"{location} can't be read as a manifest of S3 Inventory ({error!r})") from error
     if form not in ("CSV", "PARQUET"):
         raise WrongUsage(f"{location} is an inventory in {form}; lakegc reads Parquet and CSV")
@@ -176,7 +177,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
     try:
         for table in _tables(data, file.key, inventory.columns):
             yield _listed(table, encoded=inventory.encoded)
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, ValueError) as error:
+    except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError) as error:
         raise DamagedData(f"{where} can't be read as an inventory: {error}") from error
 
 
@@ -196,11 +197,15 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
     parsing = pa_csv.ParseOptions(newlines_in_values=True)
     with pa_csv.open_csv(io.BytesIO(plain), reading, parsing, texts) as reader:
         for batch in reader:
-            yield _renamed(pa.Table.from_batches([batch]))
+            table = _renamed(pa.Table.from_batches([batch]))
+            if guessed := [each.name for each in table.schema if each.type != pa.string()]:
+                raise ValueError(f"its first row can't be understood, so {', '.join(guessed)} would be guessed")
+            yield table
 
 
 def _first_row(plain: bytes) -> list[str]:
-    return [name.strip().strip('"') for name in plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r").split(",")]
+    """The names as they stand there, blanks included: what isn't asked for as text by its name would be guessed."""
+    return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
 def _meant(name: str) -> str | None:
@@ -210,12 +215,13 @@ def _meant(name: str) -> str | None:
 
 def _renamed(table: pa.Table) -> pa.Table:
     """The columns that are known, by what they mean. Raises `ValueError` where a needed one is missing or doubled."""
-    known = {name: meaning for name in table.column_names if (meaning := _meant(name)) is not None}
-    if missing := [name for name in _NEEDED if name not in known.values()]:
+    known = [(place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meant(name)) is not None]
+    places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
+    if missing := [name for name in _NEEDED if name not in meanings]:
         raise ValueError(f"it has no column for {', '.join(missing)}, but {', '.join(table.column_names)}")
-    if len(set(known.values())) < len(known):
-        raise ValueError(f"columns mean the same: {', '.join(known)}")
-    return table.select(list(known)).rename_columns(list(known.values()))
+    if len(set(meanings)) < len(meanings):
+        raise ValueError(f"columns mean the same: {', '.join(table.column_names[place] for place in places)}")
+    return table.select(places).rename_columns(meanings)
 
 
 def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
@@ -252,10 +258,16 @@ def _is(table: pa.Table, name: str, *, otherwise: bool) -> pa.ChunkedArray | pa.
 
 
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times of the store's, in UTC; a time without a zone in Parquet is UTC, in text it is an error."""
-    if pa.types.is_timestamp(column.type) and column.type.tz is None:
+    """Times of the store's, in UTC; a time without a zone in Parquet is UTC, in text it is an error, as is a number,
+    whose unit nobody knows: one that is taken for a smaller one makes everything old."""
+    wanted = LISTED.field("modified").type
+    if not pa.types.is_timestamp(column.type):
+        if column.type not in (pa.string(), pa.large_string()):
+            raise ValueError(f"times are {column.type}, and not timestamps or text")
+        return column.cast(wanted)
+    if column.type.tz is None:
         column = pc.assume_timezone(column, "UTC")
-    return column.cast(LISTED.field("modified").type, safe=False)
+    return column.cast(wanted, safe=column.type.unit != "ns")
 
 
 def _decoded(keys: pa.ChunkedArray) -> pa.ChunkedArray:

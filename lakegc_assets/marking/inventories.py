@@ -6,7 +6,7 @@ and is gone, or was replaced since, is found by the sweep, which looks at each k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,8 +19,9 @@ from spark_resources.entries import id_tasks
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.model import STORED_OBJECTS
+from spark_resources.stores.keys import KINDS
 
-_SLICE = r"^(?P<slice>data/[^/]+/).*"
+_SLICE = r"^(?P<slice>data/[^/]*/)"
 _UPLOAD_PART = r"^[0-9a-f]+-\d{5}$"
 
 
@@ -56,11 +57,12 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     run.say(f"reading {len(inventory.files):,} files of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
+    unholdable = run.store.quirks.unholdable
 
     def produce(batches: Batches, counts: Counts) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             for table in read_inventory(inventory, files[key]):
-                found = candidates(table, prefix, local_adapter=local_adapter)
+                found = candidates(table, prefix, local_adapter=local_adapter, unholdable=unholdable)
                 counts["listed"] = counts.get("listed", 0) + len(table)
                 counts["bytes"] = counts.get("bytes", 0) + (pc.sum(found["size"]).as_py() or 0)
                 yield from found.to_batches()
@@ -78,8 +80,14 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     run.say(f"{dataset.rows:,} of {counts.get('listed', 0):,} objects of the inventory may ever be collected here")
 
 
-def candidates(table: pa.Table, prefix: str, *, local_adapter: bool) -> pa.Table:
-    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `model.is_candidate`)."""
+def candidates(
+    table: pa.Table, prefix: str, *, local_adapter: bool, unholdable: Collection[str] = frozenset()
+) -> pa.Table:
+    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `model.is_candidate`).
+
+    Without keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
+    name, so what refers to it is not to be found here, and stops the mark as it does with a listing (invariant 3).
+    """
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
     data = pc.and_(pc.starts_with(addresses, "data/"), pc.not_equal(addresses, "data/"))
@@ -92,4 +100,9 @@ def candidates(table: pa.Table, prefix: str, *, local_adapter: bool) -> pa.Table
     slices = pc.struct_field(pc.extract_regex(addresses, _SLICE), "slice")
     slices = pc.coalesce(slices, pc.if_else(data, "data/", ""))
     columns = [addresses, table["size"], table["modified"], table["checksum"], slices]
-    return pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
+    found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
+    kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]
+    if not kinds:
+        return found
+    held = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]
+    return found.filter(pa.array(held, pa.bool_()))

@@ -23,6 +23,7 @@ from lakegc_assets.marking.inventories import candidates
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.inventory import LISTED, Inventory, open_inventory, read_inventory
 from spark_resources.model import is_candidate
+from spark_resources.stores.keys import BOTH, EMPTY_SEGMENT
 from spark_resources.stores.settings import StoreSettings
 from tests.servers import SeaweedFS
 
@@ -145,6 +146,10 @@ def test_an_altered_inventory_is_read(tmp_path: Path, harm: Any, words: str) -> 
         ("key,size,time\na,1,2026-01-01T00:00:00\n", "zone"),
         ("key,size,time\na,,2026-01-01T00:00:00Z\n", "int64"),
         ("key,name,size,time\na,b,1,2026-01-01T00:00:00Z\n", "mean the same"),
+        ("key,key,size,time\na,b,1,2026-01-01T00:00:00Z\n", "mean the same"),
+        ("key, size, last modified\na,1,2026-01-01T00:00:00\n", "zone"),
+        ('"a\nnote",key,size,time\nx,a,1,2026-01-01T00:00:00\n', "guessed"),
+        ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
     ],
 )
 def test_half_a_list_is_taken_for_a_whole_one(tmp_path: Path, text: str, words: str) -> None:
@@ -153,6 +158,44 @@ def test_half_a_list_is_taken_for_a_whole_one(tmp_path: Path, text: str, words: 
 
     with pytest.raises(DamagedData, match=f"list.csv.*({words})"):
         read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))
+
+
+def test_a_key_of_digits_is_taken_for_a_number(tmp_path: Path) -> None:
+    """A first row with blanks in it: keys stay what they are, byte for byte."""
+    (tmp_path / "list.csv").write_text("size, key, time\n1,0012,2026-01-01T00:00:00Z\n")
+
+    assert [row[0] for row in read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))] == ["0012"]
+
+
+@pytest.mark.parametrize("times", [pa.array([1_763_683_200_000]), pa.array([20_000], pa.int32()).cast(pa.date32())])
+def test_a_number_is_taken_for_a_time(tmp_path: Path, times: pa.Array) -> None:
+    """Times that are numbers or days are refused: by the wrong unit, everything would be as old as the hills."""
+    pq.write_table(pa.table({"key": ["a"], "size": [1], "time": times}), tmp_path / "list.parquet")
+
+    with pytest.raises(DamagedData, match="not timestamps"):
+        read(open_inventory(str(tmp_path / "list.parquet"), StoreSettings(), taken=NOON))
+
+
+@pytest.mark.parametrize("taken", ["9" * 30, "-99999999999999"])
+def test_a_manifest_of_no_time_at_all_breaks_the_mark(tmp_path: Path, taken: str) -> None:
+    """A manifest whose time is none is refused by name."""
+    file = s3_inventory(tmp_path, s3_csv(ROWS))
+    changed = json.dumps(json.loads(file.read_bytes()) | {"creationTimestamp": taken}).encode()
+    file.write_bytes(changed)
+    (tmp_path / "manifest.checksum").write_text(hashlib.md5(changed).hexdigest())
+
+    with pytest.raises(DamagedData, match="manifest"):
+        open_inventory(str(file), StoreSettings(), taken=None)
+
+
+def test_a_key_that_the_store_folds_hides_a_live_object() -> None:
+    """What the store can't hold is no candidate, and not there for what refers to it; elsewhere it has its slice."""
+    keys = ["data//o", "data/s//o", "data/s/o"]
+    table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)
+    folding = candidates(table, "", local_adapter=False, unholdable={EMPTY_SEGMENT, BOTH})
+
+    assert folding["address"].to_pylist() == ["data/s/o"]
+    assert candidates(table, "", local_adapter=False)["slice"].to_pylist() == ["data//", "data/s/", "data/s/"]
 
 
 @given(st.lists(st.text(st.sampled_from("dat/_lkefs0123456789-xümy"), max_size=24)), st.booleans())
