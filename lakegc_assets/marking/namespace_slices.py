@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.marking import inventories
 from lakegc_assets.marking.run import MarkRun, step
-from spark_resources.datasets import Batches, Counts, Place, write_produced
-from spark_resources.entries import id_tasks
+from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced
+from spark_resources.entries import row_tasks
 from spark_resources.model import STORED_OBJECTS, is_candidate
-from spark_resources.stores.base import Page
+from spark_resources.stores.base import Store
+from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
 
 ASSET = "namespace_slices"
 DATA = "data/"
 ROOT = ""
+
+_TASKS_A_CORE = 4
+_PARTS = pa.schema(
+    [
+        pa.field("folder", pa.string(), nullable=False),
+        pa.field("flat", pa.bool_(), nullable=False),
+        pa.field("after", pa.string()),
+        pa.field("upto", pa.string()),
+    ]
+)
 
 
 def list_namespace(run: MarkRun) -> None:
@@ -26,16 +41,11 @@ def list_namespace(run: MarkRun) -> None:
             return
         run.say(f"listing {run.store.where}")
         slices = [prefix for page in run.store.pages(DATA, delimiter="/") for prefix in page.prefixes]
-        tasks = id_tasks(run.spark(), "folder", [ROOT, DATA, *slices], batch=1)
-        place, local_adapter = run.place, run.local_adapter
-
-        def produce(batches: Batches, counts: Counts) -> Batches:
-            for batch in batches:
-                for folder in batch.column(0).to_pylist():
-                    yield from listed(place, folder, counts, local_adapter=local_adapter)
-
-        folder = run.mark.folder(ASSET)
-        dataset, counts = write_produced(tasks, produce, place, folder, STORED_OBJECTS)
+        spark = run.spark()
+        parts = parts_of(run.store, slices, wanted=_TASKS_A_CORE * spark.sparkContext.defaultParallelism)
+        tasks = row_tasks(spark, parts_table(parts), batch=1)
+        produce = producer(run.place, local_adapter=run.local_adapter)
+        dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
         notes.wrote(dataset)
         notes.facts |= {
             "objects": dataset.rows,
@@ -48,26 +58,58 @@ def list_namespace(run: MarkRun) -> None:
         run.say(f"listed {dataset.rows:,} objects in {len(slices):,} slices")
 
 
-def listed(place: Place, folder: str, counts: Counts, *, local_adapter: bool) -> Batches:
-    """The candidates of one folder: a whole slice, or only what lies right in `data/` or at the root."""
-    flat = "/" if folder in (DATA, ROOT) else None
-    for page in place.store().pages(folder, delimiter=flat):
-        counts["pages"] = counts.get("pages", 0) + 1
-        counts["unreadable_names"] = counts.get("unreadable_names", 0) + page.unreadable_names
-        found = [one for one in page.objects if is_candidate(one.key, local_adapter=local_adapter)]
-        counts["not_candidates"] = counts.get("not_candidates", 0) + len(page.objects) - len(found)
-        counts["bytes"] = counts.get("bytes", 0) + sum(one.size for one in found)
-        if found:
-            yield stored_batch(Page(found), folder)
+def parts_of(store: Store, slices: Sequence[str], *, wanted: int) -> list[Part]:
+    """The namespace in parts to list: the slices, what lies right in `data/`, and what lies at the root.
+
+    A long root is cut for as many tasks as wanted; slices too, where they are fewer than that.
+    """
+    whole = [Part(DATA, flat=True), *map(Part, slices)]
+    cut = [Part(ROOT, flat=True), *(whole if len(whole) < wanted else [])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ranges = [part for parts in pool.map(partial(spread, store, wanted=wanted), cut) for part in parts]
+    return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
-def stored_batch(page: Page, folder: str) -> pa.RecordBatch:
-    columns: Sequence[Sequence[object]] = (
-        [one.key for one in page.objects],
-        [one.size for one in page.objects],
-        [one.modified for one in page.objects],
-        [one.checksum for one in page.objects],
-        [folder] * len(page.objects),
-    )
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, STORED_OBJECTS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=STORED_OBJECTS)
+def parts_table(parts: Sequence[Part]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
+
+
+def producer(place: Place, *, local_adapter: bool) -> Producer:
+    """What a task does with its rows of a table of parts: their candidates."""
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        parts = [Part(**row) for batch in batches for row in batch.to_pylist()]
+        yield from candidates(place, parts, counts, local_adapter=local_adapter)
+
+    return produce
+
+
+def candidates(place: Place, parts: Sequence[Part], counts: Counts, *, local_adapter: bool) -> Iterator[pa.RecordBatch]:
+    """The candidates among what the parts hold, as STORED_OBJECTS."""
+    for folder, page in listed(place.store(), parts):
+        found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
+        for name, number in (
+            ("pages", 1),
+            ("unreadable_names", page.unreadable_names),
+            ("not_candidates", len(page.objects) - len(found)),
+            ("bytes", pc.sum(found.column("size"), min_count=0).as_py()),
+        ):
+            counts[name] = counts.get(name, 0) + number
+        if len(found):
+            yield stored_batch(found, folder)
+
+
+def are_candidates(addresses: pa.StringArray, *, local_adapter: bool) -> pa.BooleanArray:
+    """`is_candidate` of each address."""
+    below = pc.and_(pc.starts_with(addresses, DATA), pc.not_equal(addresses, DATA))
+    named = pc.and_(pc.not_equal(addresses, ""), pc.not_equal(addresses, "dummy"))
+    root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), named)
+    if local_adapter and pc.any(root, min_count=0).as_py():  # parts of uploads lie there: few, on this machine's disk
+        root = pa.array([is_candidate(key, local_adapter=True) for key in addresses.to_pylist()], pa.bool_())
+    return pc.or_(below, root)
+
+
+def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:
+    """Rows of LISTED as STORED_OBJECTS, listed in this folder."""
+    slices = pa.repeat(pa.scalar(folder, pa.string()), len(objects))
+    return pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -10,12 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.errors import NotThere, WrongUsage
-from spark_resources.model import STORED_OBJECTS
-from spark_resources.stores.base import Page, Store, StoredObject
+from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
+from spark_resources.stores.base import Store, StoredObject
+from spark_resources.stores.ranges import Part, listed
 
-FOUND = pa.schema([STORED_OBJECTS.field(name) for name in ("address", "size", "modified", "checksum")])
+FOUND = LISTED
 FEW = 8  # keys of one slice that are looked at one by one rather than by listing
 AT_ONCE = 8
+AT_ONCE_A_SLICE = 4
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
 FLAT = ("", "data/")  # slices of which only what lies right in them counts
 
@@ -57,11 +60,13 @@ class Looker:
             return self._whole(folder)
         if len(keys) <= FEW:
             return as_table(one for one in map(self._stat, keys) if one is not None)
-        return as_table(_jumping(self.store, folder, sorted(keys, key=str.encode)))
+        return pa.Table.from_batches(_jumping(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
 
     def _whole(self, folder: str) -> pa.Table:
-        pages = self.store.pages(folder, delimiter="/" if folder in FLAT else None)
-        return pa.concat_tables([FOUND.empty_table(), *(as_table(page.objects) for page in pages)])
+        part = Part(folder, flat=folder in FLAT)
+        return pa.Table.from_batches(
+            [page.objects for _, page in listed(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
+        )
 
     def _stat(self, key: str) -> StoredObject | None:
         try:
@@ -70,30 +75,29 @@ class Looker:
             return None
 
 
-def _jumping(store: Store, folder: str, keys: list[str]) -> Iterator[StoredObject]:
+def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Keys in the order of bytes: a listing from just before the next one, left where nothing wanted is near."""
-    wanted, position = frozenset(keys), 0
+    wanted, position = pa.array(keys, pa.string()), 0
     while position < len(keys):
         began, idle = position, 0
-        for page in store.pages(folder, start_after=_just_before(keys[position])):
-            hits = [one for one in page.objects if one.key in wanted and one.key.encode() >= keys[began].encode()]
-            yield from hits
-            idle = 0 if hits else idle + 1
-            position = _passed(keys, position, page)
+        first = pa.scalar(keys[began], pa.string())
+        for page in arrow_pages(store, folder, start_after=_just_before(keys[position])):
+            listed_here = page.objects.column("address")
+            is_hit = pc.and_(pc.is_in(listed_here, value_set=wanted), pc.greater_equal(listed_here, first))
+            hits = page.objects.filter(is_hit)
+            yield hits
+            idle = 0 if len(hits) else idle + 1
+            if len(listed_here):
+                position = _passed(keys, position, listed_here[-1].as_py())
             if position == len(keys) or (position > began and idle >= IDLE_PAGES):
                 break
         else:
             return  # the folder ended
 
 
-def _passed(keys: list[str], position: int, page: Page) -> int:
-    """The first of the keys, from this position on, that comes behind a page."""
-    if not page.objects:
-        return position
-    last = page.objects[-1].key.encode()
-    while position < len(keys) and keys[position].encode() <= last:
-        position += 1
-    return position
+def _passed(keys: Sequence[str], position: int, last: str) -> int:
+    """The first of the keys, from this position on, that comes behind the last one of a page."""
+    return bisect_right(keys, last.encode(), lo=position, key=str.encode)
 
 
 def _just_before(key: str) -> str:
@@ -102,13 +106,4 @@ def _just_before(key: str) -> str:
 
 
 def as_table(objects: Iterable[StoredObject]) -> pa.Table:
-    rows = list(objects)
-    columns = (
-        [one.key for one in rows],
-        [one.size for one in rows],
-        [one.modified for one in rows],
-        [one.checksum for one in rows],
-    )
-    return pa.table(
-        [pa.array(values, type=each.type) for values, each in zip(columns, FOUND, strict=True)], schema=FOUND
-    )
+    return pa.Table.from_batches([as_batch(objects)])

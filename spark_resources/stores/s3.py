@@ -14,11 +14,14 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
+from spark_resources.stores.arrow_pages import ArrowPage, as_page
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
 from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
@@ -81,6 +84,13 @@ class S3Store:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
+        pages = self.arrow_pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
+        yield from map(as_page, pages)
+
+    def arrow_pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[ArrowPage]:
+        """As `pages`, without an object of Python's a row."""
         keys.check_prefix(prefix, self.where, self._quirks.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
@@ -109,26 +119,26 @@ class S3Store:
                 "some. List the whole prefix."
             )
 
-    def _page(self, listing: Listing, asked: str) -> Page:
+    def _page(self, listing: Listing, asked: str) -> ArrowPage:
         skip = len(self._prefix)
-        objects = []
-        unreadable = 0
-        for found in listing.objects:
-            if found.key is None:
-                unreadable += 1
-            elif not found.key.startswith(asked):
-                raise self._folds(asked, found.key)
-            elif len(found.key) > skip:  # an object at the namespace's own path and a slash has no key in it
-                objects.append(StoredObject(found.key[skip:], found.size, found.modified, found.etag or None))
+        objects, whole = listing.objects, listing.objects.column(0)
+        inside = pc.starts_with(whole, pattern=asked)
+        if not pc.all(inside, min_count=0).as_py():
+            raise self._folds(asked, whole.filter(pc.invert(inside))[0].as_py())
+        if skip:
+            below = pc.utf8_slice_codeunits(whole, start=skip)
+            objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
+            if not asked[skip:]:  # an object at the namespace's own path and a slash has no key in it
+                objects = objects.filter(pc.not_equal(below, ""))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
-                unreadable += 1
-            elif not prefix.startswith(asked):
+                continue
+            if not prefix.startswith(asked):
                 raise self._folds(asked, prefix)
-            else:
-                prefixes.append(prefix[skip:])
-        return Page(objects, prefixes, unreadable)
+            prefixes.append(prefix[skip:])
+        unreadable = listing.unreadable + len(listing.prefixes) - len(prefixes)
+        return ArrowPage(objects, prefixes, unreadable)
 
     def _folds(self, asked: str, listed: str) -> Refused:
         return Refused(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets import mark as rule
-from lakegc_assets.marking.namespace_slices import DATA, ROOT, listed
+from lakegc_assets.marking.namespace_slices import DATA, candidates, parts_of
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
 from lakegc_assets.marking.retained_commits import checked
 from lakegc_assets.progress import listening
@@ -340,8 +340,9 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
     slices = [prefix for page in place.store().pages(DATA, delimiter="/") for prefix in page.prefixes]
-    batches = [listed(place, folder, {}, local_adapter=local_adapter) for folder in (ROOT, DATA, *slices)]
-    found = [address for batch in batches for each in batch for address in each.column("address").to_pylist()]
+    listed = parts_of(place.store(), slices, wanted=8)
+    batches = candidates(place, listed, {}, local_adapter=local_adapter)
+    found = [address for batch in batches for address in batch.column("address").to_pylist()]
 
     assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])
 

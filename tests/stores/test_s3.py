@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 import socket
+from urllib.parse import quote, quote_plus
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, open_store
 from spark_resources.stores.base import Deletion
 from spark_resources.stores.s3_client import s3_client
+from spark_resources.stores.s3_contents import cut_out
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import NOT_SENT, ONE_BY_ONE_S, delete_keys
 from spark_resources.stores.s3_listing import parsed
@@ -260,9 +267,131 @@ def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
 
 def test_a_key_is_decoded_that_was_not_encoded() -> None:
     """Where the server didn't encode the keys, they are taken as they stand."""
-    [found] = parsed(listing("ns/data/a%2Fb+c", encoding="")).objects
+    [found] = parsed(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
-    assert (found.key, found.size, found.etag) == ("ns/data/a%2Fb+c", 3, "e")
+    assert (found["address"], found["size"], found["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
+
+
+@pytest.mark.parametrize("lacking", ["ETag", "Size", "LastModified", "Key"])
+def test_what_one_object_lacks_is_taken_from_the_next(lacking: str) -> None:
+    """Where one of several objects lacks a field, the others keep theirs; only a tag may be unknown."""
+    body = "".join(
+        f"<Contents><Key>ns/data/{name}</Key><LastModified>2026-03-31T10:00:0{size}Z</LastModified><ETag>{name}</ETag>"
+        f"<Size>{size}</Size></Contents>"
+        for size, name in enumerate("abc")
+    )
+    fields = re.findall(rf"<{lacking}>.*?</{lacking}>", body)
+    document = listing("ns/data/x").replace(b"<Contents>", body.replace(fields[1], "").encode() + b"<Contents>", 1)
+    if lacking != "ETag":
+        with pytest.raises(ValueError, match=rf"1 objects have no {lacking}"):
+            parsed(document)
+        return
+
+    rows = parsed(document).objects.to_pylist()
+    assert [(row["address"][-1], row["size"], row["checksum"]) for row in rows] == [
+        ("a", 0, "a"),
+        ("b", 1, None),
+        ("c", 2, "c"),
+        ("x", 3, "e"),
+    ]
+    assert [row["modified"].second for row in rows] == [0, 1, 2, 0]
+
+
+_PIECES = [
+    "<Key>k</Key>",
+    "<Key>k%2Fl</Key>",
+    "<Key>&lt;</Key>",
+    "<Key></Key>",
+    "<Size>3</Size>",
+    "<Size> 3</Size>",
+    "<LastModified>2026-03-31T10:00:00Z</LastModified>",
+    "<ETag>&quot;e&quot;</ETag>",
+    '<ETag>"e</ETag>',
+    "<ETag/>",
+    "<StorageClass>STANDARD</StorageClass>",
+    "<StorageClass/>",
+    "<Owner><ID>i</ID></Owner>",
+    "<Other><Key>o</Key></Other>",
+    "<!-- <Key>c</Key> -->",
+    "\n",
+]
+_OBJECT = [
+    "<Key>a</Key>",
+    "<LastModified>2026-03-31T10:00:00Z</LastModified>",
+    "<ETag>&#34;t&#34;</ETag>",
+    "<Size>1</Size>",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.permutations(_OBJECT),
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from(_PIECES)), max_size=3),
+    st.sampled_from(["", "<!--", "<Owner>", "<![CDATA[", "<CommonPrefixes><Prefix>p</Prefix></CommonPrefixes>"]),
+)
+@example(_OBJECT, [], "")
+def test_an_object_is_cut_out_otherwise_than_it_is_parsed(
+    fields: list[str], more: list[tuple[int, str]], before: str
+) -> None:
+    """Whether the objects of a document are cut out of it or parsed with it, they are the same, or it is an error."""
+    strange = list(fields)
+    for place, piece in more:
+        strange.insert(place, piece)
+    after = {"<!--": "-->", "<Owner>": "</Owner>", "<![CDATA[": "]]>"}.get(before, "")
+    objects = [f"<Contents>{''.join(some)}</Contents>" for some in (fields, strange, fields)]
+    quick, slow = (
+        listing(more="<IsTruncated>false</IsTruncated>" + before + first + objects[1] + objects[2] + after)
+        for first in (objects[0], objects[0].replace("<Contents>", "<Contents ><?x?>"))
+    )
+
+    if not more and not before:
+        assert cut_out(quick, "ListBucketResult") is not None
+    assert cut_out(slow, "ListBucketResult") is None
+    assert outcome(quick) == outcome(slow)
+
+
+def outcome(document: bytes) -> object:
+    """What a document says, or that it can't be read."""
+    try:
+        found = parsed(document)
+    except (ValueError, ElementTree.ParseError):
+        return "unreadable"
+    return found.objects.to_pylist(), found.unreadable, found.prefixes, found.next_token
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1), st.sampled_from(["", "/", "/ +%!,="]))
+def test_an_encoded_key_is_decoded_otherwise(key: str, safe: str) -> None:
+    """Whatever a server leaves as it is, and whatever it encodes, a key comes back as it was."""
+    encode = quote_plus if not safe else quote
+    [row] = parsed(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
+
+    assert row["address"] == key
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("2026-03-31T10:00:00Z", "2026-03-31T10:00:00+00:00"),
+        ("2026-03-31T10:00:00.123Z", "2026-03-31T10:00:00.123000+00:00"),
+        ("2026-03-31T10:00:00.123456789Z", "2026-03-31T10:00:00.123456+00:00"),
+        ("2026-03-31T12:00:00+02:00", "2026-03-31T10:00:00+00:00"),
+        ("20260331T100000Z", "2026-03-31T10:00:00+00:00"),
+    ],
+)
+def test_a_time_in_another_form_is_another_time(written: str, meant: str) -> None:
+    """Times are read in every form that ISO 8601 gives them, never younger or older than they are."""
+    [row] = parsed(listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())).objects.to_pylist()
+
+    assert row["modified"].isoformat() == meant
+
+
+def test_entities_blow_a_listing_up() -> None:
+    """A document with a type declaration, which no S3 sends, is refused before any entity is put in."""
+    bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
+    document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
+    with answering(200, document, XML) as answers, pytest.raises(Unavailable, match="document type"):
+        list(at(answers.settings()).pages("data/"))
 
 
 # --- answers to deletes -----------------------------------------------------------------------------------------------

@@ -1,0 +1,71 @@
+"""Pages of a listing as Arrow, so that no row of a large listing becomes a Python object.
+
+A store that can make them has a method `arrow_pages`, with the promise of `Store.pages`; for every other one they are
+made of its pages here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import pyarrow as pa
+
+from spark_resources.model import STORED_OBJECTS
+from spark_resources.stores.base import Page, Store, StoredObject
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LISTED = pa.schema([STORED_OBJECTS.field(name) for name in ("address", "size", "modified", "checksum")])
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPage:
+    """A `Page` whose objects are rows of LISTED, in the store's order."""
+
+    objects: pa.RecordBatch
+    prefixes: Sequence[str] = ()
+    unreadable_names: int = 0
+
+
+class ListsArrow(Protocol):
+    """What a store offers that makes Arrow by itself."""
+
+    def arrow_pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[ArrowPage]: ...
+
+
+def arrow_pages(
+    store: Store, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+) -> Iterator[ArrowPage]:
+    """What `store.pages` tells, as Arrow; raises as it does."""
+    # asked of the class, so that what wraps a store and changes its `pages` is not passed by
+    own = getattr(type(store), "arrow_pages", None)
+    if own is not None:
+        yield from own(store, prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
+        return
+    for page in store.pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size):
+        yield ArrowPage(as_batch(page.objects), page.prefixes, page.unreadable_names)
+
+
+def as_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
+    """Objects as rows of LISTED."""
+    rows = list(objects)
+    columns: Sequence[Sequence[object]] = (
+        [one.key for one in rows],
+        [one.size for one in rows],
+        [one.modified for one in rows],
+        [one.checksum for one in rows],
+    )
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, LISTED, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=LISTED)
+
+
+def as_page(page: ArrowPage) -> Page:
+    """The same page with an object a row, for few of them."""
+    keys, sizes, modified, checksums = page.objects.columns
+    times = [_EPOCH + timedelta(microseconds=since) for since in modified.cast(pa.int64()).to_pylist()]
+    rows = zip(keys.to_pylist(), sizes.to_pylist(), times, checksums.to_pylist(), strict=True)
+    return Page([StoredObject(*row) for row in rows], page.prefixes, page.unreadable_names)

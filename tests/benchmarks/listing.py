@@ -1,0 +1,168 @@
+"""Listing against its limit: the same keys of one SeaweedFS, asked for over HTTP and not read.
+
+    uv run python -m tests.benchmarks.listing --objects 100000 --slices 20 --rounds 3
+
+In each round every way lists all keys, in turns. The limit is raw HTTP: signed requests whose answers are only
+searched for the next page. Printed are keys a second (the median of the rounds), processor seconds of this process, and
+how many times longer than the limit a way took; `--way` names one or more of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+import urllib3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from lakegc_assets.marking import namespace_slices
+from spark_resources.datasets import Place, write_produced
+from spark_resources.entries import row_tasks
+from spark_resources.model import STORED_OBJECTS, Namespace
+from spark_resources.session import SparkResource
+from spark_resources.stores.base import Store
+from spark_resources.stores.ranges import AT_ONCE, listed
+from tests.marking import environment
+from tests.servers import S3Server, seaweedfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUCKET, NAMESPACE = "listing", "lake"
+LOAD = b"x" * 10
+_TOKEN = re.compile(rb"<NextContinuationToken>([^<]+)</NextContinuationToken>")
+
+
+def upload(server: S3Server, objects: int, slices: int) -> list[str]:
+    """Keys as lakeFS names them, evenly over slices; returns the slices."""
+    client = server.client()
+    folders = [f"data/gpj2k6c8kq2h3m1{number:05}/" for number in range(slices)]
+
+    def put(some: range) -> None:
+        for number in some:
+            key = f"{NAMESPACE}/{folders[number % slices]}cpj2k6c8kq2h{number:08}"
+            client.put_object(Bucket=BUCKET, Key=key, Body=LOAD)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(put, [range(start, objects, 8) for start in range(8)]))
+    return folders
+
+
+# --- the ways ---------------------------------------------------------------------------------------------------------
+
+
+def raw(server: S3Server, folders: list[str], at_once: int) -> int:
+    """Signed requests, each answer received whole and searched for its token alone."""
+    pool = urllib3.PoolManager(maxsize=at_once)
+    signer = S3SigV4Auth(Credentials(server.access_key, server.secret_key), "s3", "us-east-1")
+
+    def pages(folder: str) -> int:
+        keys, token = 0, b""
+        while True:
+            query = f"list-type=2&max-keys=1000&encoding-type=url&prefix={quote(f'{NAMESPACE}/{folder}', safe='')}"
+            if token:
+                query += f"&continuation-token={quote(unquote(token.decode()), safe='')}"
+            request = AWSRequest("GET", f"{server.endpoint_url}/{BUCKET}?{query}")
+            signer.add_auth(request)
+            body = pool.request("GET", request.url, headers=dict(request.headers.items())).data
+            keys += body.count(b"<Contents>")
+            found = _TOKEN.search(body)
+            if found is None:
+                return keys
+            token = found[1]
+
+    with ThreadPoolExecutor(at_once) as workers:
+        return sum(workers.map(pages, folders))
+
+
+def plain_boto3(server: S3Server, folders: list[str]) -> int:
+    """boto3's own paginator, which parses by itself, a folder after the other."""
+    pages = server.client().get_paginator("list_objects_v2").paginate
+    return sum(
+        len(page.get("Contents", ())) for at in folders for page in pages(Bucket=BUCKET, Prefix=f"{NAMESPACE}/{at}")
+    )
+
+
+def rows(store: Store, folders: list[str]) -> int:
+    """`Store.pages`: an object of Python's a key, a folder after the other."""
+    return sum(len(page.objects) for folder in folders for page in store.pages(folder))
+
+
+def arrow(store: Store, folders: list[str], at_once: int) -> int:
+    """Arrow, in one process."""
+    parts = [namespace_slices.Part(folder) for folder in folders]
+    return sum(len(page.objects) for _, page in listed(store, parts, at_once=at_once))
+
+
+def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
+    """The step of a mark: tasks that list and write Parquet to the store."""
+    parts = namespace_slices.parts_of(place.store(), folders, wanted=8)
+    tasks = row_tasks(spark, namespace_slices.parts_table(parts), batch=1)
+    produce = namespace_slices.producer(place, local_adapter=False)
+    return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measured(ways: dict[str, Callable[[], int]], objects: int, rounds: int) -> None:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    processor: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):  # the first one warms up
+        for name, way in ways.items():
+            began, used = time.monotonic(), time.process_time()
+            found = way()
+            assert found == objects, f"{name} found {found} of {objects}"
+            if number:
+                seconds[name].append(time.monotonic() - began)
+                processor[name].append(time.process_time() - used)
+    limits = {name: statistics.median(seconds[name]) for name in ways if name.startswith("raw")}
+    for name in ways:
+        took, used = statistics.median(seconds[name]), statistics.median(processor[name])
+        ratios = ", ".join(f"{took / limit:.2f} x {which}" for which, limit in limits.items())
+        print(f"{name:24} {objects / took:9,.0f} keys a second  {used:6.2f} s of processor  {ratios}", flush=True)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--objects", type=int, default=100_000)
+    options.add_argument("--slices", type=int, default=20)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--at-once", type=int, default=AT_ONCE)
+    options.add_argument("--way", action="append", default=[])
+    chosen = options.parse_args()
+    with environment({}), seaweedfs() as server:
+        server.make_bucket(BUCKET)
+        began = time.monotonic()
+        folders = upload(server, chosen.objects, chosen.slices)
+        print(f"uploaded in {time.monotonic() - began:.0f} s", flush=True)
+        place = Place(Namespace.parse(f"s3://{BUCKET}/{NAMESPACE}"), server.settings())
+        store = place.store()
+        place = replace(place, quirks=replace(store.quirks, byte_order=False))  # as a probe finds
+        at_once = chosen.at_once
+        ways: dict[str, Callable[[], int]] = {
+            "raw, one at once": lambda: raw(server, folders, 1),
+            "raw": lambda: raw(server, folders, at_once),
+            "boto3": lambda: plain_boto3(server, folders),
+            "rows, one at once": lambda: rows(store, folders),
+            "arrow, one at once": lambda: arrow(place.store(), folders, 1),
+            "arrow": lambda: arrow(place.store(), folders, at_once),
+        }
+        if not chosen.way or "spark" in chosen.way:
+            spark = SparkResource().spark_session
+            ways["spark"] = lambda: step(spark, place, folders)
+        wanted = {name: way for name, way in ways.items() if not chosen.way or name in chosen.way}
+        measured(wanted, chosen.objects, chosen.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Listings cut into ranges of keys and put together again, and several at once: each key is told exactly once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.stores import Store
+from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
+from spark_resources.stores.base import Page
+from spark_resources.stores.ranges import Part, between, can_be_cut, listed, spread
+from tests.stores.providers import Provider, all_keys, write_all
+
+NAMES = [
+    "A",
+    "a-b",
+    "a/b",
+    "a/b-c",
+    "a/c/d",
+    "a0",
+    "b",
+    "c",
+    "data/s/1",
+    "data/s/2",
+    "data/t/1",
+    "data/z",
+    "e",
+    "é",
+    "😀",
+]
+LONG = [f"data/{one:x}{two:x}/{three:x}" for one in range(6) for two in range(5) for three in range(4)]
+
+
+@dataclass
+class SmallPages:
+    """A store that lists a few keys at a time, whatever is asked for, and counts its pages."""
+
+    store: Store
+    size: int = 3
+    told: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+        for page in self.store.pages(prefix, **{**how, "page_size": min(self.size, how["page_size"])}):
+            self.told += 1
+            yield page
+
+
+def told(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
+    """Folder and key of each object, in the order of bytes."""
+    pages = listed(store, parts, **how)
+    rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
+    return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
+
+
+def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
+    bounds = [None, *sorted(cuts, key=str.encode), None]
+    return [replace(part, after=after, upto=upto) for after, upto in itertools.pairwise(bounds)]
+
+
+def whole(store: Store, part: Part) -> list[tuple[str, str]]:
+    """What a plain listing tells."""
+    keys = all_keys(store, part.folder, delimiter="/" if part.flat else None)
+    return sorted(((part.folder, key) for key in keys), key=lambda row: row[1].encode())
+
+
+@pytest.fixture
+def cut_store(store: Store, provider: Provider) -> Store:
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    return store
+
+
+def test_a_key_at_a_seam_is_lost_or_doubled(cut_store: Store, provider: Provider) -> None:
+    """Wherever a folder is cut, its ranges hold each of its keys once, and nothing else."""
+    write_all(cut_store, NAMES)
+    wanted = {part: whole(cut_store, part) for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))}
+    texts = st.sampled_from(NAMES) | st.text(st.sampled_from("0Aab-/dt1zé~"), min_size=1, max_size=6)
+
+    @settings(max_examples=200 if provider.name == "local" else 10, deadline=None)
+    @given(st.sampled_from(sorted(wanted, key=repr)), st.lists(texts, max_size=5, unique=True), st.integers(2, 5))
+    @example(Part("", flat=True), ["data/", "data/z", "a/"], 2)
+    def run(part: Part, cuts: list[str], page_size: int) -> None:
+        assert told(cut_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
+
+    run()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("at_once", [2, 8])
+def test_whoever_has_nothing_to_do_doubles_what_another_lists(cut_store: Store, flat: bool, at_once: int) -> None:
+    """A listing that is cut again and again while it goes on tells each key once."""
+    names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
+    write_all(cut_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
+    small, part = SmallPages(cut_store, size=6), Part("", flat=flat)
+
+    assert told(small, [part], at_once=at_once, pages_first=1) == whole(cut_store, part)
+
+
+def test_several_parts_at_once_mix_their_rows(store: Store) -> None:
+    """Parts listed at the same time, on any store, are told with the folder that each row is of."""
+    write_all(store, [*LONG, "root", "data/right"])
+    folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
+    parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
+
+    assert told(store, parts) == sorted(
+        [("", "root"), ("data/", "data/right"), *((key[: key.index("/", 5) + 1], key) for key in LONG)]
+    )
+    assert told(store, []) == []
+
+
+def test_a_folder_spread_over_tasks_loses_a_key(cut_store: Store) -> None:
+    """A long folder is cut into about as many ranges as are wanted, which hold each of its keys once."""
+    write_all(cut_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
+
+    for part in (Part(""), Part("", flat=True), Part("data/")):
+        parts = spread(cut_store, part, wanted=6, page_size=10)
+        if not can_be_cut(cut_store):
+            assert parts == [part]
+            continue
+
+        assert 3 <= len(parts) <= 6
+        assert told(cut_store, parts) == whole(cut_store, part)
+        assert sum(1 for one in parts if told(cut_store, [one])) >= len(parts) - 1
+        assert spread(cut_store, part, wanted=6) == [part]  # it is no whole page
+
+
+def test_a_range_of_a_store_in_another_order_loses_keys(store: Store, provider: Provider) -> None:
+    """A store known to list in another order has no ranges."""
+    if provider.quirks.byte_order:
+        pytest.skip(f"{provider.name} lists in byte order")
+    for part in (Part("", after="a"), Part("", upto="a")):
+        with pytest.raises(WrongUsage, match="order"):
+            list(listed(store, [part]))
+
+
+def test_an_order_that_is_not_what_was_said_loses_keys(provider: Provider) -> None:
+    """Where a listing comes in another order than the store is known for, a range of it is an error."""
+    if provider.quirks.byte_order:
+        pytest.skip(f"{provider.name} lists in byte order")
+    uri = provider.uri()
+    write_all(provider.open(uri), ["a/b", "a-b", "b"])
+    store = provider.open(uri, quirks=replace(provider.quirks, byte_order=True))
+    if all_keys(store) == ["a-b", "a/b", "b"]:
+        pytest.skip(f"{provider.name} lists these keys in byte order")
+
+    assert told(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
+    with pytest.raises(Unavailable, match="order"):
+        list(listed(store, [Part("", upto="b")]))
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_page_that_fails_ends_a_part_early(store: Store, at_once: int) -> None:
+    """Where one page of one part fails, the listing fails."""
+    write_all(store, LONG)
+
+    class Breaking(SmallPages):
+        def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+            for number, page in enumerate(super().pages(prefix, **how)):
+                if prefix == "data/3" and number == 1:
+                    raise Unavailable("away")
+                yield page
+
+    with pytest.raises(Unavailable, match="away"):
+        told(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
+
+
+def test_a_listing_that_is_left_goes_on(store: Store) -> None:
+    """Who stops reading a listing ends it: no thread is left that asks for more."""
+    write_all(store, LONG)
+    small = SmallPages(store, size=1)
+    pages = listed(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
+    next(pages)
+    pages.close()  # type: ignore[attr-defined]
+    seen = small.told
+
+    assert seen < 20
+    assert small.told == seen
+
+
+def test_arrow_tells_another_row_than_a_page(store: Store, provider: Provider) -> None:
+    """A page as Arrow holds what the page does: strange keys, sizes, times and tags alike."""
+    write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
+
+    for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
+        pages, arrow = list(store.pages("", **how)), list(arrow_pages(store, "", **how))  # type: ignore[arg-type]
+        assert [as_batch(page.objects) for page in pages] == [page.objects for page in arrow]
+        assert [(list(page.prefixes), page.unreadable_names) for page in pages] == [
+            (list(page.prefixes), page.unreadable_names) for page in arrow
+        ]
+        assert all(page.objects.schema == LISTED for page in arrow)
+
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
+def test_half_way_lies_outside(shared: str, low: str, high: str | None) -> None:
+    """What lies between two keys lies between them in the order of bytes, with what they share in front."""
+    low, high = shared + low, None if high is None else shared + high
+    middle = between(low, high, len(shared))
+
+    if middle is not None:
+        assert middle.startswith(shared)
+        assert low.encode() < middle.encode()
+        assert high is None or middle.encode() < high.encode()
+
+
+def test_halving_never_ends() -> None:
+    """Halving finds where keys of lakeFS differ in a few steps, and then stops."""
+    low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
+    high: str | None = None
+    while (high := between(low, high, len("data/s/"))) is not None:
+        steps += 1
+    assert 20 < steps < 20 * 7
