@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 from lakegc_assets.approval_text import known_brake, worded
 from lakegc_assets.approved_set import check_files, their_files
-from lakegc_assets.brakes import BrakeLimits
+from lakegc_assets.brakes import BrakeLimits, dated
 from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
 from lakegc_assets.objections import (
@@ -89,7 +89,7 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
 
     Raises `WrongUsage` for a name or reason that says nothing, or an end that has passed.
     """
-    finished = proposal.record.finished or now
+    finished = dated(proposal.record) if proposal.record.finished else now
     until = word.until or (finished if finished + limits.age > now else now) + limits.age
     if until <= now:
         raise WrongUsage(
@@ -99,6 +99,11 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
         known_brake(name): worded(because, f"the reason for releasing {name}")
         for name, because in word.released.items()
     }
+    if word.for_reference and proposal.record.inventory is not None:
+        raise WrongUsage(
+            f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
+            "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
+        )
     theirs = proposal.theirs
     if theirs is not None and word.for_reference:
         raise WrongUsage(f"{proposal.name} is the reference collector's own: it needs no --for-reference")

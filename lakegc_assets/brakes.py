@@ -55,9 +55,10 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished (store's
-    clock). `previous` is None for the first mark of a repository; `unreadable` names earlier marks that can't be told;
-    `unread` are other repositories that could not be looked into, `*` for all.
+    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished, or the
+    inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
+    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be looked into,
+    `*` for all.
     """
 
     counts: Mapping[str, int]
@@ -80,8 +81,13 @@ class Measured:
                 raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
         return cls(
             record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
-            record.finished, unread_in(record),
+            dated(record), unread_in(record),
         )  # fmt: skip
+
+
+def dated(record: MarkRecord) -> datetime:
+    """When what a finished mark shows was so: at its end, or when the inventory was taken that it was made by."""
+    return record.finished if record.finished is not None and record.inventory is None else record.start
 
 
 def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:

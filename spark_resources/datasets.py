@@ -21,7 +21,7 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Quirks, Store
+from spark_resources.stores.base import Quirks, Store, delete_own
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -249,8 +249,7 @@ def remove_folder(place: Place, folder: str) -> None:
     """Delete what an earlier, unfinished try left right in a folder of a mark (never called on a finished one)."""
     store = place.store()
     for page in store.pages(folder, delimiter="/"):
-        results = store.delete_many([found.key for found in page.objects])
-        failed = [result for result in results if result.code]
+        failed = delete_own(store, [found.key for found in page.objects])
         if failed:
             raise DamagedData(
                 f"{failed[0].key} in {store.where} is left of an earlier try and can't be removed "

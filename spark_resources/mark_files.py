@@ -9,6 +9,7 @@ from spark_resources.approvals import APPROVAL_NAME
 from spark_resources.datasets import LIST_NAME, Dataset, Place, open_dataset
 from spark_resources.errors import DamagedData
 from spark_resources.marks import MarkRecord, asset_folder, mark_folder, reference_folder
+from spark_resources.stores.base import delete_own
 
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
 SUMMARY = "summary.json"
@@ -55,7 +56,7 @@ def remove_unrecorded(place: Place, record: MarkRecord) -> None:
     Never called on a finished one: what is there then was added by somebody else.
     """
     left = unrecorded(place, record, list(parts(place, record)))
-    failed = [result for result in place.store().delete_many(left) if result.code]
+    failed = delete_own(place.store(), left)
     if failed:
         raise DamagedData(
             f"{failed[0].key} in {place.store().where} is left of a task that was tried twice, and can't be removed "

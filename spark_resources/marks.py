@@ -337,6 +337,11 @@ def own_marks(place: Place) -> frozenset[str]:
     return frozenset(found)
 
 
+def finished_at(record: MarkRecord) -> datetime:
+    """When a mark ended, by the store's clock: what orders marks, for one by an inventory begins in the past."""
+    return record.finished or record.start
+
+
 def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
     """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
 
@@ -354,9 +359,9 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
             unreadable.append(mark_id)
             continue
         same = (other.repository, other.repository_created, other.namespace, other.scope) == whose
-        if same and other.finished is not None and other.start < record.start:
+        if same and other.finished is not None and (record.finished is None or other.finished < record.finished):
             found.append(other)
-    newest = max(found, key=lambda other: other.start, default=None)
+    newest = max(found, key=finished_at, default=None)
     if newest is None and not unreadable:
         return None
     known = {} if newest is None else {"mark_id": newest.mark_id, "counts": dict(newest.counts)}

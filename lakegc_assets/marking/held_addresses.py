@@ -175,6 +175,8 @@ def count_absent(run: MarkRun) -> int:
     missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")
     count = absent.count()
     absent.unpersist()
-    if count:
+    if count and run.mark.record.inventory is None:
         run.say(f"{count:,} held objects are not in the store: they went before they were held, or are lost")
+    elif count:
+        run.say(f"{count:,} held objects are not in the inventory: they are younger, went before, or are lost")
     return count

@@ -22,6 +22,7 @@ from spark_resources.model import STORED_OBJECTS
 from spark_resources.stores.keys import KINDS
 
 _SLICE = r"^(?P<slice>data/[^/]*/)"
+NOTHING_BEFORE = 2000  # the year
 _UPLOAD_PART = r"^[0-9a-f]+-\d{5}$"
 
 
@@ -33,6 +34,8 @@ def chosen(location: str, taken: datetime | None, target: Target, *, now: dateti
         raise WrongUsage(
             f"{location} is an inventory of the bucket {found.bucket}, and {namespace.uri} is in another one"
         )
+    if found.taken.year < NOTHING_BEFORE:
+        raise WrongUsage(f"{location} can't have been taken at {found.taken:%Y-%m-%d}")
     if found.taken > now + skew:
         raise Refused(
             f"{location} says that it was taken at {found.taken:%Y-%m-%d %H:%M:%S} UTC, and by the store's clock it is "

@@ -51,8 +51,10 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
 
 def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
     listed = "".join(f"\n  {name!r}" for name in names) + ("\n  …" if absent > len(names) else "")
+    inventory = run.mark.record.inventory
+    where = run.store.where if inventory is None else f"{inventory['where']}, taken at {inventory['taken']}"
     return Refused(
-        f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {run.store.where}:{listed}\n"
+        f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {where}:{listed}\n"
         "Either the listing is wrong or partial (another store, another path, missing rights), and then everything "
         "would look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. "
         "Known losses are accepted with --accept-missing FILE, one address a line.",

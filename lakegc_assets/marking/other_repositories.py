@@ -53,7 +53,7 @@ from spark_resources.entries import (
 )
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS
-from spark_resources.marks import Mark, MarkRecord, marks
+from spark_resources.marks import Mark, MarkRecord, finished_at, marks
 from spark_resources.model import ADDRESSES, Namespace
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
         and record.repository_created == run.mark.record.repository_created
         and record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run)
     ]
-    return max(finished, key=lambda record: record.start, default=None)
+    return max(finished, key=finished_at, default=None)
 
 
 # --- what stays because of it ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from lakegc_assets.terminal.sums import amounts, as_document, show_sums
 from lakegc_assets.terminal.words import console, printing, size
 from spark_resources.datasets import file_batches
 from spark_resources.errors import WrongUsage
-from spark_resources.marks import Mark, MarkRecord
+from spark_resources.marks import Mark, MarkRecord, finished_at
 from spark_resources.model import HELD_OBJECTS, STORED_OBJECTS, Rules
 
 KINDS = ("reason", "prefix", "slice")
@@ -122,8 +122,8 @@ def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
             f"{repository} was deleted and made again between mark {old.mark_id} and mark {new.mark_id}: they are of "
             "two repositories, and nothing in one tells about the other"
         )
-    if old.start > new.start:
-        raise WrongUsage(f"mark {old.mark_id} began after mark {new.mark_id}: give the earlier one first")
+    if finished_at(old) > finished_at(new):
+        raise WrongUsage(f"mark {old.mark_id} was made after mark {new.mark_id}: give the earlier one first")
     return before, after
 
 

@@ -23,7 +23,7 @@ from spark_resources.datasets import file_batches
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
-from spark_resources.marks import Mark, MarkRecord, asset_folder, marks
+from spark_resources.marks import Mark, MarkRecord, asset_folder, finished_at, marks
 from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
@@ -213,7 +213,7 @@ def open_mark(repository: str, mark_id: str) -> Mark:
         finished = [record for record in marks(place) if record.finished is not None]
         if not finished:
             raise NotThere(f"{repository} has no finished mark. 'lakegc mark {repository}' makes one.")
-        return Mark.open(place, max(finished, key=lambda record: record.start).mark_id)
+        return Mark.open(place, max(finished, key=finished_at).mark_id)
     mark = Mark.open(place, mark_id)
     if mark.record.finished is None:
         why = f": {mark.record.failure}" if mark.record.failure else ""

@@ -137,11 +137,15 @@ def show_review(review: Review) -> None:
         say(f"Every object: lakegc review {record.repository} {record.mark_id} --list")
 
 
+def listed(record: MarkRecord) -> str:
+    return "Listed" if record.inventory is None else f"By the inventory {record.inventory['where']}, taken"
+
+
 def how_much(review: Review) -> list[str]:
     record, facts, whole = review.record, review.facts, review.totals.whole
     mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
     made = (
-        f"Listed {record.start:%Y-%m-%d %H:%M:%S} UTC; kept is what was modified after "
+        f"{listed(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC; kept is what was modified after "
         f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
         f"Retention: {diffs.rules_in_words(record.rules)}. Holds: {diffs.holds_in_words(record)}."
     )

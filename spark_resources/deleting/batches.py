@@ -76,17 +76,11 @@ class Sender:
         batches = self._batches(keys)
         stop: list[LakegcError] = []
 
-        def one(batch: Sequence[str]) -> list[Sent]:
-            try:
-                return self._sent(batch, prefix, stop)
-            except LakegcError as error:  # nothing of the first request was sent
-                with self._lock:
-                    stop.append(error)
-                return [Sent(key, None, 0) for key in batch]
-
         workers = self.in_flight if self.store.quirks.delete_batch > 1 else SINGLES_IN_FLIGHT
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
-            answers = [sent for batch in pool.map(one, batches) for sent in batch]
+            answers = [
+                sent for batch in pool.map(lambda batch: self._sent(batch, prefix, stop), batches) for sent in batch
+            ]
         return answers, stop[0] if stop else None
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
@@ -99,18 +93,19 @@ class Sender:
         batches: list[Sequence[str]] = [together[start : start + size] for start in range(0, len(together), size)]
         return [*batches, *([key] for key in alone)]
 
-    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError]) -> list[Sent]:
+    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError], tried: int = 0) -> list[Sent]:
+        """What became of these keys, which `tried` requests named before."""
         done: list[Sent] = []
         waiting = list(batch)
-        for attempt in range(1, self.tries + 1):
+        for attempt in range(tried + 1, self.tries + 1):
+            if len(waiting) > 1 and self.store.quirks.delete_batch == 1:  # found out by the last request
+                return [*done, *(each for key in waiting for each in self._sent([key], prefix, stop, attempt - 1))]
             self.wait(self.pace.take(prefix, len(waiting)))
             try:
                 if stop:
                     raise stop[0]
                 self.may_send()
             except LakegcError as error:
-                if attempt == 1:
-                    raise
                 with self._lock:
                     stop.append(error)
                 return [*done, *(Sent(key, None, attempt - 1) for key in waiting)]

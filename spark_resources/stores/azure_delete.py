@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.azure_client import code_of, message_of
-from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 BATCH = 256  # what one request may hold
 # Who sends a batch has made sure that there is time for one request, and a little more: no more is begun after that.
 ONE_BY_ONE_S = 4.0
-NOT_SENT = "NotSent"
 _NEVER_BATCHES = frozenset({405, 501})
 _PASSING = frozenset({408, 429})
 

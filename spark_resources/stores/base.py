@@ -63,6 +63,10 @@ class Deletion(StrEnum):
     FAILED = "failed"
 
 
+NOT_SENT = "NotSent"
+"""The code of a key that no request was sent for: its batch was refused, and took too long key by key."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
     """What became of one key of `delete_many`. `code` and `message` are the store's own words, empty on success."""
@@ -168,3 +172,13 @@ class Store(Protocol):
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """Delete keys in batches; exactly one result a key, in the order given. Never raises for a single key."""
         ...
+
+
+def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+    """Delete files of lakegc's own: as `delete_many`, and once more what was not sent. Returns what failed."""
+    results = store.delete_many(keys)
+    failed = [result for result in results if result.deletion is Deletion.FAILED]
+    late = [result.key for result in failed if result.code == NOT_SENT]
+    if not late or len(late) == len(results):
+        return failed
+    return [*(result for result in failed if result.code != NOT_SENT), *delete_own(store, late)]

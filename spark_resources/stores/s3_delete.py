@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion
 from spark_resources.stores.keys import fits_xml
 from spark_resources.stores.s3_client import code_of
 
@@ -21,7 +21,6 @@ _NO_BATCHES = frozenset({"NotImplemented", "MethodNotAllowed"})
 _ONE_BY_ONE = _NO_BATCHES | {"MalformedXML", "InvalidRequest"}
 # Who sends a batch has made sure that there is time for one request, and a little more: no more is begun after that.
 ONE_BY_ONE_S = 4.0
-NOT_SENT = "NotSent"
 
 
 def delete_keys(
@@ -57,6 +56,7 @@ _Answer = Callable[[str], DeleteResult]
 def _delete_batch(
     client: S3Client, bucket: str, wholes: Sequence[str], no_batches: Callable[[], None], seconds: Callable[[], float]
 ) -> dict[str, _Answer]:
+    until = seconds() + ONE_BY_ONE_S
     try:
         answer = client.delete_objects(
             Bucket=bucket, Delete={"Objects": [{"Key": whole} for whole in wholes], "Quiet": False}
@@ -65,7 +65,7 @@ def _delete_batch(
         if code_of(error) in _NO_BATCHES:
             no_batches()
         if code_of(error) in _ONE_BY_ONE:
-            return _one_by_one(client, bucket, wholes, seconds)
+            return _one_by_one(client, bucket, wholes, lambda: seconds() < until)
         return dict.fromkeys(wholes, _because(error))
     except BotoCoreError as error:
         return dict.fromkeys(wholes, _because(error))
@@ -77,11 +77,10 @@ def _delete_batch(
 
 
 def _one_by_one(
-    client: S3Client, bucket: str, wholes: Sequence[str], seconds: Callable[[], float]
+    client: S3Client, bucket: str, wholes: Sequence[str], in_time: Callable[[], bool]
 ) -> dict[str, _Answer]:
-    until = seconds() + ONE_BY_ONE_S
     late = _with(NOT_SENT, "the store takes no batches, and there was no time for all of this one")
-    return {whole: _delete_one(client, bucket, whole) if seconds() < until else late for whole in wholes}
+    return {whole: _delete_one(client, bucket, whole) if in_time() else late for whole in wholes}
 
 
 def _delete_one(client: S3Client, bucket: str, whole: str) -> _Answer:

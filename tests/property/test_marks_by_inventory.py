@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.approval import drawn_up
+from lakegc_assets.brakes import BrakeLimits, brakes
 from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.opening import SweepOptions
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.sandbox import Sandbox
@@ -69,6 +72,29 @@ def test_a_mark_by_an_inventory_has_another_set(sandbox: Sandbox, tmp_path: Path
     assert [lake.read("main", name)[1] for name in ("a", "b", "c", "later")] == [
         b"new a", b"new b", b"new c", b"new later",
     ]  # fmt: skip
+
+
+def test_a_mark_by_an_inventory_is_compared_with_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
+    """It is compared with the mark that was finished before it, though it begins earlier; and it is not for others."""
+    lake, file = sandbox.create("lake"), tmp_path / "list.csv"
+    garbage(lake, "a")
+    lake.commit("main", "one")
+    sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
+    inventory(target_of(sandbox.settings, "lake").place.store(), file)
+    taken = sandbox.now()
+    sandbox.set_clock(taken + timedelta(days=8))
+    Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
+    record = Marker().mark(sandbox.settings, "lake", "m2", options(file, taken)).record
+
+    assert record.previous is not None
+    assert record.previous["mark_id"] == "m1"
+    tripped = {one.name for one in brakes(record, BrakeLimits(), now=sandbox.now()) if one.tripped}
+    assert "age" in tripped
+    proposal = propose(target_of(sandbox.settings, "lake"), "m2", now=sandbox.now())
+    word = Word("Ada", "tests", sandbox.now(), {}, digest=proposal.digest, for_reference=True)
+    with pytest.raises(WrongUsage, match="inventory"):
+        drawn_up(proposal, word, BrakeLimits(), now=sandbox.now())
 
 
 def test_an_inventory_of_elsewhere_makes_everything_garbage(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from spark_resources.deleting.batches import TRIES, Sender, Sent
 from spark_resources.deleting.pace import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
-from spark_resources.stores.base import DeleteResult, Deletion, Quirks
+from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion, Quirks
 from spark_resources.stores.local import LocalStore
 from spark_resources.stores.s3 import S3Store
 from tests.stores.providers import answering
@@ -87,6 +87,43 @@ def test_one_key_of_a_batch_fails_them_all_or_passes_with_them(tmp_path: Path) -
         "data/s/lost": ("deleted", "", 2),
     }
     assert (stopped, left(store)) == (None, {"data/s/denied"})
+
+
+def test_a_store_without_batches_is_sent_many_keys_under_one_look(tmp_path: Path) -> None:
+    """Once a store turns out to take no batches, every key of one that was under way is asked for before it is sent."""
+    asked: list[int] = []
+
+    class Single(Troubled):
+        batch = 10
+
+        @property
+        def quirks(self) -> Quirks:
+            return replace(super().quirks, delete_batch=self.batch)
+
+        def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+            results = super().delete_many(keys)
+            self.batch = 1
+            return results
+
+    def trouble(key: str, _: int) -> str:
+        late = store.batch > 1 and key != keys[0]
+        return NOT_SENT if late else ""
+
+    store = Single(tmp_path, trouble)
+    keys = written(store, *(f"{number}" for number in range(8)))
+
+    def may_send() -> None:
+        asked.append(len(store.batches))
+        if len(asked) == 6:
+            raise Refused("no more")
+
+    sent, stopped = sender(store, may_send).send(keys, "data/s/")
+
+    assert asked == [0, 1, 2, 3, 4, 5]
+    assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
+    assert sorted(each.key for each in sent) == keys
+    assert sum(each.result is not None for each in sent) == 5
+    assert isinstance(stopped, Refused)
 
 
 def test_a_key_that_never_passes_is_tried_for_ever(tmp_path: Path) -> None:
