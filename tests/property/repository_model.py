@@ -49,7 +49,7 @@ LEGAL = {"legal": "hold"}
 HOLDS = (
     oracle.H("path", "a/*"), oracle.H("history", "t?"), oracle.H("branch", "e*", days=20), oracle.H("prefix", ""),
     oracle.H("metadata", "ho*", key="legal"), oracle.H("tag", "*"), oracle.H("branch", "main", days=9),
-    oracle.H("tag", "t0"),
+    oracle.H("prefix", ""),
 )  # fmt: skip
 _AS_WRITTEN = {
     "tag": 'tags: "{0.pattern}"',
