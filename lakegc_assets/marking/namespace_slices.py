@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,11 +19,14 @@ from spark_resources.model import STORED_OBJECTS, is_candidate
 from spark_resources.stores.base import Store
 from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 ASSET = "namespace_slices"
 DATA = "data/"
 ROOT = ""
 
-_TASKS_A_CORE = 4
+_RANGES_A_CORE = 4
 _PARTS = pa.schema(
     [
         pa.field("folder", pa.string(), nullable=False),
@@ -42,8 +46,8 @@ def list_namespace(run: MarkRun) -> None:
         run.say(f"listing {run.store.where}")
         slices = [prefix for page in run.store.pages(DATA, delimiter="/") for prefix in page.prefixes]
         spark = run.spark()
-        parts = parts_of(run.store, slices, wanted=_TASKS_A_CORE * spark.sparkContext.defaultParallelism)
-        tasks = row_tasks(spark, parts_table(parts), batch=1)
+        parts = parts_of(run.store, slices, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
+        tasks = tasks_of(spark, parts)
         produce = producer(run.place, local_adapter=run.local_adapter)
         dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
         notes.wrote(dataset)
@@ -70,12 +74,15 @@ def parts_of(store: Store, slices: Sequence[str], *, wanted: int) -> list[Part]:
     return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
-def parts_table(parts: Sequence[Part]) -> pa.Table:
-    return pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
+def tasks_of(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+    """The parts as rows, in tasks of as many as are listed at once, or of fewer, so that no core has none."""
+    table = pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
+    batch = min(AT_ONCE, len(parts) // spark.sparkContext.defaultParallelism)
+    return row_tasks(spark, table, batch=max(batch, 1))
 
 
 def producer(place: Place, *, local_adapter: bool) -> Producer:
-    """What a task does with its rows of a table of parts: their candidates."""
+    """What a task does with its rows of `tasks_of`: lists their candidates."""
 
     def produce(batches: Batches, counts: Counts) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]

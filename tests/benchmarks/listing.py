@@ -26,7 +26,6 @@ from botocore.credentials import Credentials
 
 from lakegc_assets.marking import namespace_slices
 from spark_resources.datasets import Place, write_produced
-from spark_resources.entries import row_tasks
 from spark_resources.model import STORED_OBJECTS, Namespace
 from spark_resources.session import SparkResource
 from spark_resources.stores.base import Store
@@ -106,7 +105,7 @@ def arrow(store: Store, folders: list[str], at_once: int) -> int:
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
     """The step of a mark: tasks that list and write Parquet to the store."""
     parts = namespace_slices.parts_of(place.store(), folders, wanted=8)
-    tasks = row_tasks(spark, namespace_slices.parts_table(parts), batch=1)
+    tasks = namespace_slices.tasks_of(spark, parts)
     produce = namespace_slices.producer(place, local_adapter=False)
     return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
 
