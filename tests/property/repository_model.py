@@ -43,7 +43,7 @@ ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rul
 MEANWHILE = ("move",) * 6 + ("commit",) * 4 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
 OFTEN = (
     "upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules",
-    "create_tag", "add_hold", "add_hold",
+    "create_tag", "add_hold", "add_hold", "fork",
 )  # fmt: skip
 LEGAL = {"legal": "hold"}
 HOLDS = (
@@ -199,6 +199,20 @@ class RepositoryModel:
         """What was staged goes straight into a commit that nothing leads to."""
         self.commit(a, 0, c)
         self.delete_branch(a, b, c)
+
+    @operation
+    def fork(self, a: int, b: int, c: int) -> None:
+        """Two branches go on from one commit, each with something else at a path: one long ago, and one lately."""
+        branch, name = self.branch(a), BRANCHES[c % len(BRANCHES)]
+        self._tidy(a, 7)
+        self.upload(a, b, 0)
+        self.commit(a, 7, c)
+        self.repository.create_branch(name, self.heads[branch])
+        self._at(name, self.heads[branch])
+        for each, days in ((branch, 7), (name, c % 2)):
+            number = sorted(self.heads).index(each)
+            self.upload(number, b, 1 + days)
+            self.commit(number, days, c)
 
     @operation
     def merge(self, a: int, b: int, c: int) -> None:
