@@ -7,16 +7,16 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.approval import approve, on_the_stores_clock
-from lakegc_assets.approval_text import parse
+from lakegc_assets.approving.approval import approve, on_the_stores_clock
+from lakegc_assets.approving.dialog import parse
+from lakegc_assets.approving.proposals import Word, propose
+from lakegc_assets.approving.their_marks import begun
 from lakegc_assets.assets import PARTITIONS, expired_set, told
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import MarksResource
-from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.metadata import described
 from lakegc_assets.sweeping.opening import SweepOptions, located, open_sweep
 from lakegc_assets.sweeping.sweep_report import sweep
-from lakegc_assets.their_marks import begun
 from spark_resources.approvals import Standing
 from spark_resources.errors import LakegcError, SweptWithFailures
 from spark_resources.model import MarkState

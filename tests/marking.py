@@ -14,7 +14,8 @@ from unittest import mock
 
 import dagster as dg
 
-from lakegc_assets.approval import approve
+from lakegc_assets.approving.approval import approve
+from lakegc_assets.approving.proposals import Word, propose
 from lakegc_assets.assets import MARK_ASSETS
 from lakegc_assets.brakes import BrakeLimits, brakes
 from lakegc_assets.launch import run_mark
@@ -27,7 +28,6 @@ from lakegc_assets.marking import (
 )
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
 from lakegc_assets.marking.run import MarkRun, Target, find_target
-from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.opening import SweepOptions, open_sweep, open_swept
 from lakegc_assets.sweeping.report import Report
 from lakegc_assets.sweeping.rounds import Tally

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakegc_assets.approval import verify, verify_set, verify_theirs
+from lakegc_assets.approving.approval import verify, verify_set, verify_theirs
+from lakegc_assets.approving.objections import check_record
+from lakegc_assets.approving.their_marks import begun
 from lakegc_assets.marking.resource import MarksResource, probed, refuse_another_repository, said_to, who
 from lakegc_assets.marking.run import Target, find_target
-from lakegc_assets.objections import check_record
 from lakegc_assets.progress import Say
 from lakegc_assets.sweeping.run import SweepLimits, SweepRun, Theirs
 from lakegc_assets.sweeping.theirs import begin
-from lakegc_assets.their_marks import begun
 from spark_resources.approvals import Approval, read_approval
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lease import Lease

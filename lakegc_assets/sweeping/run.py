@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakegc_assets.approved_set import check_keys
+from lakegc_assets.approving.approved_set import check_keys
 from lakegc_assets.marking.run import Limits, Target
 from lakegc_assets.progress import Say
 from spark_resources.approvals import Approval

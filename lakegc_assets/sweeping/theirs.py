@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from lakegc_assets.approved_set import their_files
+from lakegc_assets.approving.approved_set import their_files
+from lakegc_assets.approving.their_marks import as_record, begun, root_of
 from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from lakegc_assets.sweeping.run import SweepRun, Theirs
-from lakegc_assets.their_marks import as_record, begun, root_of
 from spark_resources.approvals import Approval, read_with_tag, write_approval
 from spark_resources.datasets import Place, arrow_to_spark, write_dataset
 from spark_resources.errors import DamagedData, Refused

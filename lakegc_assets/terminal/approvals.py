@@ -12,11 +12,11 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets import approval
-from lakegc_assets.approval_text import known_brake, worded
+from lakegc_assets.approving import approval
+from lakegc_assets.approving.dialog import known_brake, worded
+from lakegc_assets.approving.proposals import Proposal, Word, propose
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import probed, who
-from lakegc_assets.proposals import Proposal, Word, propose
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.words import cell, console, printing, size

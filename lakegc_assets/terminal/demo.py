@@ -13,9 +13,10 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets import approval, demo
+from lakegc_assets import demo
+from lakegc_assets.approving import approval
+from lakegc_assets.approving.proposals import Word, propose
 from lakegc_assets.brakes import BrakeLimits
-from lakegc_assets.proposals import Word, propose
 from lakegc_assets.retention import Reason
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.terminal.marks import Server

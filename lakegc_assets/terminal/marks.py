@@ -14,7 +14,7 @@ import pyarrow as pa
 from rich.table import Table
 from rich.text import Text
 
-from lakegc_assets import proposals
+from lakegc_assets.approving import proposals
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets import approval
+from lakegc_assets.approving import approval
+from lakegc_assets.approving.proposals import Proposal, Word, propose, state_of
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.run import Target
-from lakegc_assets.proposals import Proposal, Word, propose, state_of
 from spark_resources.approvals import Approval, read_approval
 from spark_resources.datasets import Place
 from spark_resources.lakefs import LakeFS, LakeFSSettings

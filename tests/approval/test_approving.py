@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets import approval, proposals
+from lakegc_assets.approving import approval, proposals
 from lakegc_assets.brakes import BRAKES
 from spark_resources import approvals
 from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries

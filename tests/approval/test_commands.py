@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.approval import on_the_stores_clock
+from lakegc_assets.approving.approval import on_the_stores_clock
 from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
 from tests.command_line import Lakegc, Outcome

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.approval_text import UNKNOWN, Said, parse
+from lakegc_assets.approving.dialog import UNKNOWN, Said, parse
 from lakegc_assets.brakes import BRAKES
 from spark_resources.errors import WrongUsage
 

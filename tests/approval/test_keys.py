@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.approved_set import lines_in, strange_keys
+from lakegc_assets.approving.approved_set import lines_in, strange_keys
 from spark_resources.model import is_candidate
 
 PIECES = st.sampled_from(

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets import approval
-from lakegc_assets.proposals import approval_of_theirs, propose
+from lakegc_assets.approving import approval
+from lakegc_assets.approving.proposals import approval_of_theirs, propose
 from spark_resources.approvals import Standing, approval_key
 from spark_resources.datasets import parquet_bytes
 from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage

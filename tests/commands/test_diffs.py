@@ -122,6 +122,8 @@ def test_marks_that_do_not_compare_are_compared(lakegc: Lakegc, sandbox: Sandbox
     """The later mark first, a mark that isn't there, and marks of two repositories of one name are refused."""
     reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
 
-    lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(2, "m2 was made after mark m1: give the earlier one first")
+    lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(
+        2, "m2 was made after mark m1: give the earlier one first"
+    )
     lakegc(sandbox.settings, "diff", name, "m1", "m7").stopped(1, "there is no mark m7")
     lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and made again between mark m0")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.approval import drawn_up
+from lakegc_assets.approving.approval import drawn_up
+from lakegc_assets.approving.proposals import Word, propose
 from lakegc_assets.brakes import BrakeLimits, brakes
 from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.proposals import Word, propose
 from lakegc_assets.sweeping.opening import SweepOptions
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.sandbox import Sandbox

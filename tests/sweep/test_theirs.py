@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.approving.their_marks import begun, root_of
 from lakegc_assets.sweeping import sweep_report, theirs
 from lakegc_assets.sweeping.run import Theirs
-from lakegc_assets.their_marks import begun, root_of
 from spark_resources.datasets import all_rows, write_rows
 from spark_resources.errors import Unavailable
 from spark_resources.marks import StepRecord

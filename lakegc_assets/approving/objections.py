@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from lakegc_assets.approved_set import check_files, their_files
+from lakegc_assets.approving.approved_set import check_files, their_files
+from lakegc_assets.approving.proposals import Proposal, Word, read_if_whole, refuse_used
 from lakegc_assets.brakes import BrakeLimits, brakes
-from lakegc_assets.proposals import Proposal, Word, read_if_whole, refuse_used
 from spark_resources.approvals import Approval, Standing
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.holds import read_holds

@@ -20,12 +20,9 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from lakegc_assets.approval_text import known_brake, worded
-from lakegc_assets.approved_set import check_files, their_files
-from lakegc_assets.brakes import BrakeLimits, dated
-from lakegc_assets.marking.resource import refuse_another_repository
-from lakegc_assets.marking.run import Target
-from lakegc_assets.objections import (
+from lakegc_assets.approving.approved_set import check_files, their_files
+from lakegc_assets.approving.dialog import known_brake, worded
+from lakegc_assets.approving.objections import (
     check_brakes,
     check_newer,
     check_record,
@@ -36,7 +33,10 @@ from lakegc_assets.objections import (
     free_to_approve,
     refuse_unlocked,
 )
-from lakegc_assets.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
+from lakegc_assets.approving.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
+from lakegc_assets.brakes import BrakeLimits, dated
+from lakegc_assets.marking.resource import refuse_another_repository
+from lakegc_assets.marking.run import Target
 from spark_resources.approvals import (
     Approval,
     Overtaken,

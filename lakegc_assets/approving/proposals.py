@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lakegc_assets.approved_set import their_files
+from lakegc_assets.approving.approved_set import their_files
+from lakegc_assets.approving.their_marks import as_record, begun
 from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
-from lakegc_assets.their_marks import as_record, begun
 from spark_resources.approvals import (
     Approval,
     Standing,
