@@ -157,6 +157,7 @@ def gcs(server: FakeGCS) -> Provider:
         quirks=Quirks(tells_missing_deletes=True, delete_batch=100),
         reasons={
             "md5_etags": "the checksum of an object is its CRC32C",
+            "unholdable": "it holds every kind of key",
             "credentials": "it takes any credentials",
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
