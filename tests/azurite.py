@@ -23,7 +23,7 @@ from azure.storage.blob import BlobServiceClient
 from pydantic import SecretStr
 
 from spark_resources.stores.settings import StoreSettings
-from tests.servers import START_LIMIT, STARTS, _folder, _free_port
+from tests.servers import START_LIMIT, STARTS, _folder, free_port
 
 VERSION = "3.37.0"
 ACCOUNT = "lakegctests"
@@ -74,7 +74,7 @@ def azurite() -> Iterator[Azurite]:
     with ExitStack() as running:
         for left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
-            folder, port = attempt.enter_context(_folder("azurite-")), _free_port()
+            folder, port = attempt.enter_context(_folder("azurite-")), free_port()
             process = attempt.enter_context(_running(program, port, folder))
             server = Azurite(f"http://127.0.0.1:{port}/{ACCOUNT}")
             try:

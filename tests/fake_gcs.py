@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_resources.stores.settings import StoreSettings
+from tests.servers import free_port
 
 START_LIMIT = 30.0  # seconds until a server that doesn't answer is given up
 STARTS = 3  # tries, for a free port can be taken by somebody else before the server has it
@@ -79,7 +79,7 @@ def fake_gcs(server: Path) -> Iterator[FakeGCS]:
     with ExitStack() as running:
         for left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
-            port = _free_port()
+            port = free_port()
             try:
                 found = attempt.enter_context(_started(server, port))
             except RuntimeError:
@@ -132,10 +132,3 @@ def _until_ready(server: FakeGCS, process: subprocess.Popen[bytes], folder: Path
             return
     log = (folder / "log").read_text(errors="replace")[-4000:]
     raise RuntimeError(f"fake-gcs-server did not get ready in {START_LIMIT:.0f} s: {last}\n{log}")
-
-
-def _free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

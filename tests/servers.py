@@ -123,7 +123,7 @@ def _started(
         for left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
             folder = attempt.enter_context(_folder(f"{kind.__name__.lower()}-"))
-            port = _free_port()
+            port = free_port()
             server = kind(f"http://127.0.0.1:{port}", access_key, secret_key)
             alive = attempt.enter_context(_running(command(folder, port), folder))
             try:
@@ -144,7 +144,7 @@ def _identities(access_key: str, secret_key: str) -> str:
 
 
 def _seaweedfs_command(folder: Path, port: int) -> list[str]:
-    s3_rpc, master, master_rpc, volume, volume_rpc, filer, filer_rpc = (str(_free_port()) for _ in range(7))
+    s3_rpc, master, master_rpc, volume, volume_rpc, filer, filer_rpc = (str(free_port()) for _ in range(7))
     options = {
         "dir": str(folder / "data"),
         "ip": "127.0.0.1",
@@ -194,7 +194,7 @@ def _folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that nothing listened on a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +22,7 @@ from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from tests.command_line import NO_AGE, Lakegc
 from tests.marking import quick_environment
+from tests.servers import free_port
 from tests.ui.pages import Ui, polled
 
 NIGHT = ("night-a", "night-b", "night-broken")
@@ -149,8 +149,3 @@ def serves(address: str, process: subprocess.Popen[bytes]) -> bool:
             return True
     except OSError:
         return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
