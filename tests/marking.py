@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -40,6 +42,7 @@ from spark_resources.marks import Mark, MarkRecord
 from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.session import QUICK_START, SparkResource
 from spark_resources.settings import Settings
+from spark_resources.stores.base import Store
 
 _NOWHERE = Path("/nonexistent")
 _Done = TypeVar("_Done")
@@ -164,6 +167,18 @@ class Marker:
                     settings.set(name, value)
 
 
+def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
+    """A time of the store's that is surely after a moment of its clock, and by how much, however coarse its times are.
+
+    An approval of the very second in which its mark was finished isn't taken for one of this mark.
+    """
+    limit = time.monotonic() + 30
+    while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.quirks.time_resolution + by:
+        assert time.monotonic() < limit, "the store's clock stands still"
+        time.sleep(0.05)  # the step of a poll with a limit
+    return now
+
+
 class Sweeper:
     """Approves and sweeps marks one after the other, by the product's own steps, without a Dagster run around them."""
 
@@ -173,7 +188,7 @@ class Sweeper:
     def approve(self, settings: Mapping[str, str], repository: str, mark_id: str) -> None:
         """Say yes to a mark, whatever brakes have tripped."""
         target = target_of(settings, repository)
-        now = target.place.store().now()
+        now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
         tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
         word = Word("the tests", "tests", now, dict.fromkeys(tripped, "it is a test"), digest=proposal.digest)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from spark_resources.sandbox import S3Place, Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
-from tests.marking import Marker, Sweeper, target_of
+from tests.marking import Marker, Sweeper, later, target_of
 from tests.property.test_model import Watched
 from tests.recordings.replay import serving
 from tests.servers import SeaweedFS
@@ -39,7 +38,6 @@ RACES = 150  # more than a sweep has moments
 FIRST_OF_ALL, CLOSING = "reading what is staged (first", "proving once more what was deleted"
 EFFECTS = ("intent", "delete", "receipt")
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
-OLD_ENOUGH_S = 30
 
 
 @dataclass
@@ -147,14 +145,6 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, Sandbo
         yield sandbox, sandbox.create("lake")
 
 
-def until_old(store: Store) -> None:
-    """Wait until what was written is of an earlier second than what comes now."""
-    began, limit = store.now(), time.monotonic() + OLD_ENOUGH_S
-    while store.now() < began + timedelta(seconds=2):
-        assert time.monotonic() < limit
-        time.sleep(0.05)  # the step of a poll with a limit
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("offset", range(len(WAYS)) if os.environ.get("LAKEGC_ALL_RACES") else [0])
 def test_what_comes_back_between_two_steps_is_lost(
@@ -166,10 +156,9 @@ def test_what_comes_back_between_two_steps_is_lost(
     made = Lake(repository, store)
     races = [made.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
     repository.commit("main", "what was put instead")
-    until_old(store)
+    later(store, store.now())
     marked = Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
     assert marked.expired == {race.address for race in races}
-    until_old(store)
     Sweeper().approve(sandbox.settings, "lake", "m1")
     moments = Moments(races)
     quarantine = offset % 2 == 0

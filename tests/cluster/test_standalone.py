@@ -1,0 +1,88 @@
+"""The same mark and sweep on a real cluster, and a worker that dies in the middle of a mark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.sandbox import S3Place, Sandbox
+from tests.cluster.standalone import Cluster, cluster
+from tests.marking import later, target_of
+from tests.servers import SeaweedFS
+from tests.sweep.store_proxy import Fault, StoreProxy, store_proxy
+
+LIMIT_S = 280
+OBJECTS, GARBAGE = 120, 12
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[Cluster]:
+    with cluster(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
+    seaweedfs.make_bucket("cluster")
+    with store_proxy(seaweedfs.endpoint_url) as forwarding:
+        yield forwarding
+
+
+@pytest.fixture
+def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator[Sandbox]:
+    place = S3Place(f"s3://cluster/{tmp_path.name}", seaweedfs.settings())
+    with Sandbox(tmp_path / "sandbox", s3=place, range_entries=10) as running:
+        yield running
+
+
+def said(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
+    """What a command of the command line prints as JSON, in a process and with a Spark of its own."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
+    environment = {**known, **settings, "DAGSTER_HOME": str(home)}
+    command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_that_dies_takes_the_mark_with_it(
+    sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
+) -> None:
+    """A cluster's mark finds exactly the garbage though a worker is killed in its middle, and its sweep takes that."""
+    lake = sandbox.create("lake")
+    garbage = {lake.put("main", f"a/{number}", f"old {number}".encode()).address for number in range(GARBAGE)}
+    for number in range(OBJECTS):
+        lake.put("main", f"a/{number}", f"new {number}".encode())
+    lake.commit("main", "all of it")
+    store = target_of(sandbox.settings, "lake").place.store()
+    later(store, store.now())
+    killed: list[str] = []
+
+    def kill_once(method: str, path: str, _: bytes) -> Fault | None:
+        table = path.partition("?")[0].rpartition("/_lakefs/")[2]
+        if method == "GET" and len(table) == 64 and not killed:  # a range or metarange, which tasks read
+            killed.append(path)
+            spark.kill_a_worker()
+        return None
+
+    proxy.plan = kill_once
+    settings = {f"LAKEGC_{name.upper()}": value for name, value in sandbox.settings.items()}
+    settings |= {**spark.settings(), "LAKEGC_S3_ENDPOINT_URL": proxy.endpoint}
+    record = said(settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young")
+    expired = said(settings, tmp_path / "home", "review", "lake", "m1", "--list")
+
+    assert killed
+    assert {row["address"] for row in expired} == garbage
+    said(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
+    report = said(settings, tmp_path / "home", "sweep", "lake", "m1")
+    assert report["objects"] == {"deleted": GARBAGE}
+    assert not garbage & {one.key for page in store.pages("data/") for one in page.objects}
+    assert lake.read("main", "a/0")[1] == b"new 0"
