@@ -13,8 +13,8 @@ from tests import servers
 
 LONGEST_FIRST = (
     "property/test_model.py", "ui/test_ui.py", "property/test_model_of_sweeps.py", "recordings/test_recordings.py",
-    "cluster/test_standalone.py", "sweep/test_races.py", "sweep/test_sweeps.py", "sweep/test_faults.py", "sweep/test_killed.py", "property/test_held_marks.py",
-    "recordings/test_holds.py", "recordings/test_rebuilt.py",
+    "cluster/test_standalone.py", "sweep/test_races.py", "sweep/test_sweeps.py", "sweep/test_faults.py",
+    "sweep/test_killed.py", "property/test_held_marks.py", "recordings/test_holds.py", "recordings/test_rebuilt.py",
 )  # fmt: skip
 
 
