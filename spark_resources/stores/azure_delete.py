@@ -15,14 +15,12 @@ from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.azure_client import code_of, message_of
-from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
 BATCH = 256  # what one request may hold
-# Who sends a batch has made sure that there is time for one request, and a little more: no more is begun after that.
-ONE_BY_ONE_S = 4.0
 _NEVER_BATCHES = frozenset({405, 501})
 _PASSING = frozenset({408, 429})
 
@@ -81,12 +79,13 @@ class _Batch:
             http = response.http_response
             seen.append(sub_answers(http.headers.get("Content-Type", ""), http.body()))
 
+        until = self.seconds() + ONE_BY_ONE_S
         try:
             self.client.delete_blobs(
                 *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=keep
             )
         except HttpResponseError as error:
-            return self._refused(error.status_code or 0, _because(error))
+            return self._refused(error.status_code or 0, _because(error), until)
         except AzureError as error:
             return dict.fromkeys(self.names, _because(error))
         except Exception:  # the library can't take the answer apart, and that was kept before
@@ -94,15 +93,17 @@ class _Batch:
                 raise
         told = seen[-1] if seen else SubAnswers({}, None)
         if told.of_all is not None and not told.by_number:
-            return self._refused(told.of_all.status, told.of_all.answer())
+            return self._refused(told.of_all.status, told.of_all.answer(), until)
         silent = _with("NoAnswer", "the store's answer doesn't name this blob, so it may or may not be deleted")
         by_number = {number: each.answer() for number, each in told.by_number.items()}
         return {name: by_number.get(number, silent) for number, name in enumerate(self.names)}
 
-    def _refused(self, status: int, answer: _Answer) -> dict[str, _Answer]:
+    def _refused(self, status: int, answer: _Answer, until: float) -> dict[str, _Answer]:
         if status in _PASSING or not (400 <= status < 500 or status in _NEVER_BATCHES):
             return dict.fromkeys(self.names, answer)
-        until = self.seconds() + ONE_BY_ONE_S
+        late = _with(NOT_SENT, "the store refused the batch, and there was no time for all of it one by one")
+        if self.seconds() >= until:
+            return dict.fromkeys(self.names, late)
         first, *others = self.names
         alone = _delete_one(self.client, first)
         if alone(first).deletion is Deletion.FAILED:
@@ -110,7 +111,6 @@ class _Batch:
         code = answer(first).code.lower()
         if status in _NEVER_BATCHES or "notsupported" in code or "notyetsupported" in code:
             self.no_batches()
-        late = _with(NOT_SENT, "the store refused the batch, and there was no time for all of it one by one")
         rest = {name: _delete_one(self.client, name) if self.seconds() < until else late for name in others}
         return {first: alone} | rest
 

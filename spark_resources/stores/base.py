@@ -63,6 +63,9 @@ class Deletion(StrEnum):
     FAILED = "failed"
 
 
+# Who sends a batch has made sure that there is time for one request, and a little more: where it has to go key by key,
+# no more is begun so many seconds after it was sent.
+ONE_BY_ONE_S = 4.0
 NOT_SENT = "NotSent"
 """The code of a key that no request was sent for: its batch was refused, and took too long key by key."""
 

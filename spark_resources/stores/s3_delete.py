@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 from spark_resources.stores.keys import fits_xml
 from spark_resources.stores.s3_client import code_of
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 # A store that says this of a whole batch can't take this batch, or none: its keys are then deleted one by one.
 _NO_BATCHES = frozenset({"NotImplemented", "MethodNotAllowed"})
 _ONE_BY_ONE = _NO_BATCHES | {"MalformedXML", "InvalidRequest"}
-# Who sends a batch has made sure that there is time for one request, and a little more: no more is begun after that.
-ONE_BY_ONE_S = 4.0
 
 
 def delete_keys(

@@ -31,9 +31,9 @@ from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.azure import OWN, AzureStore
 from spark_resources.stores.azure_client import Container, container_of
 from spark_resources.stores.azure_copy import copy_blob
-from spark_resources.stores.azure_delete import ONE_BY_ONE_S, SubAnswer, delete_keys, sub_answers
+from spark_resources.stores.azure_delete import SubAnswer, delete_keys, sub_answers
 from spark_resources.stores.azure_listing import parsed
-from spark_resources.stores.base import Deleting, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
 from tests.azurite import Azurite
 from tests.stores.providers import Answers, all_keys, answering, write_all
 
@@ -534,10 +534,27 @@ def test_a_batch_without_rights_is_tried_key_by_key(azurite: Azurite, name: str)
     assert store.quirks.delete_batch == 256
 
 
+def test_a_slow_refusal_is_followed_by_single_deletes(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """The time is that since the batch was sent: where its refusal took all of it, nothing is sent after it."""
+    on(azurite, name)
+    with proxy(azurite) as between:
+        between.before = batches_refused(400, "InvalidInput")
+        store = AzureStore(
+            Namespace.parse(f"https://{azurite.account}.blob.core.windows.net/{CONTAINER}/{name}"),
+            azurite.settings(azure_endpoint_url=between.url),
+        )
+        results = delete_keys(
+            store._client, ["a", "b"], full=store._full, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
+        )
+
+        assert [method for method, _ in between.seen] == ["POST"]
+    assert [result.code for result in results] == [NOT_SENT] * 2
+
+
 def test_deleting_one_by_one_outlives_the_lease(azurite: Azurite, client: ContainerClient, name: str) -> None:
     """A refused batch is deleted one by one for some seconds only; the rest of it wasn't sent, and may be again."""
     on(azurite, name)
-    clock = iter([0.0, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
+    clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
     with proxy(azurite) as between:
         between.before = batches_refused(400, "InvalidInput")
         store = AzureStore(

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, open_store
-from spark_resources.stores.base import Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion
 from spark_resources.stores.s3_client import s3_client
 from spark_resources.stores.s3_contents import cut_out
 from spark_resources.stores.s3_copy import copy_object
-from spark_resources.stores.s3_delete import NOT_SENT, ONE_BY_ONE_S, delete_keys
+from spark_resources.stores.s3_delete import delete_keys
 from spark_resources.stores.s3_listing import parsed
 from tests.servers import S3Server
 from tests.stores.providers import answering
@@ -434,6 +434,19 @@ def test_a_store_without_batches_is_sent_batches_for_ever() -> None:
         assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE", "DELETE", "DELETE"]
     assert store.quirks.delete_batch == 1
     assert [result.code for result in results] == ["NotImplemented"] * 2
+
+
+def test_a_slow_refusal_is_followed_by_single_deletes() -> None:
+    """The time is that since the batch was sent: where its refusal took all of it, nothing is sent after it."""
+    body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
+    with answering(501, body, XML) as answers:
+        results = delete_keys(
+            s3_client(answers.settings()), "b", ["a", "b"], full=str, batch=2,
+            seconds=lambda: ONE_BY_ONE_S * len(answers.seen),
+        )  # fmt: skip
+
+        assert [method for method, _ in answers.seen] == ["POST"]
+    assert [result.code for result in results] == [NOT_SENT] * 2
 
 
 def test_a_batch_that_goes_key_by_key_outlasts_its_lease() -> None:
