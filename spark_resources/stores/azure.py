@@ -14,7 +14,7 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 
-from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.azure_client import code_of, container_client, container_of, service_client, told
@@ -118,7 +118,7 @@ class AzureStore:
             if name is None:
                 unreadable += 1
             elif not name.startswith(asked):
-                raise self._folds(asked, name)
+                raise keys.folding(self.where, asked, name)
             elif len(name) > skip and (after is None or name[skip:].encode() > after):
                 objects.append(StoredObject(name[skip:], found.size, found.modified, found.checksum))
         prefixes = []
@@ -126,17 +126,10 @@ class AzureStore:
             if prefix is None:
                 unreadable += 1
             elif not prefix.startswith(asked):
-                raise self._folds(asked, prefix)
+                raise keys.folding(self.where, asked, prefix)
             else:
                 prefixes.append(prefix[skip:])
         return Page(objects, prefixes, unreadable)
-
-    def _folds(self, asked: str, listed: str) -> Refused:
-        return Refused(
-            f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
-            "file system does; such a namespace can't be collected there.",
-            invariant=5,
-        )
 
     def stat(self, key: str) -> StoredObject:
         return self._look(key, "look at")[0]

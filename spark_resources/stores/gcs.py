@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
-from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
@@ -91,7 +91,7 @@ class GCSStore:
         keys.check_prefix(prefix, self.where, self._quirks.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
-            self._check_start_after(delimiter)
+            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
         asked = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
         if start_after is not None:
             asked["startOffset"] = self._prefix + start_after  # that key itself is listed, too, and dropped below
@@ -112,20 +112,11 @@ class GCSStore:
         params = {**asked, "fields": FIELDS, "prettyPrint": "false"}
         return self._client.tried(lambda: self._client.request("GET", self._listing, params=params))
 
-    def _check_start_after(self, delimiter: str | None) -> None:
-        if delimiter is not None:
-            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
-        if not self._quirks.byte_order:
-            raise WrongUsage(
-                f"{self.where} doesn't list in the order of the keys' bytes, so a listing from the middle would lose "
-                "some. List the whole prefix."
-            )
-
     def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
         """One page; `folded` has the prefixes of the pages before, and gets this one's."""
         for name in (*(found.name for found in listing.objects), *listing.prefixes):
             if not name.startswith(asked):
-                raise self._folds(asked, name)
+                raise keys.folding(self.where, asked, name)
         objects = [
             self._stored(found)
             for found in listing.objects
@@ -135,13 +126,6 @@ class GCSStore:
         prefixes = [prefix for prefix in listing.prefixes if prefix not in folded]
         folded.update(prefixes)
         return Page(objects, [prefix[len(self._prefix) :] for prefix in prefixes], listing.unreadable_names)
-
-    def _folds(self, asked: str, listed: str) -> Refused:
-        return Refused(
-            f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
-            "file system does; such a namespace can't be collected there.",
-            invariant=5,
-        )
 
     def _stored(self, found: Listed) -> StoredObject:
         return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
@@ -163,7 +147,7 @@ class GCSStore:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"could not {doing} {key!r} in {self.where}: the answer is strange ({error})") from error
         if found.name != full:
-            raise self._folds(full, found.name)
+            raise keys.folding(self.where, full, found.name)
         return found
 
     @contextmanager

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import Refused, WrongUsage
 
 EMPTY_SEGMENT = "empty segment"
 LEADING_SLASH = "leading slash"
@@ -113,3 +113,23 @@ def as_bytes(text: str, where: str) -> bytes:
 def fits_xml(key: str) -> bool:
     """Whether a key survives an XML document unchanged, so that it may go into a batch."""
     return _UNSAFE_IN_XML.search(key) is None
+
+
+def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) -> None:
+    """Raise `WrongUsage` where a listing can't begin in the middle."""
+    if delimiter is not None:
+        raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
+    if not byte_order:
+        raise WrongUsage(
+            f"{where} doesn't list in the order of the keys' bytes, so a listing from the middle would lose "
+            "some. List the whole prefix."
+        )
+
+
+def folding(where: str, asked: str, listed: str) -> Refused:
+    """What to raise where a store lists a key that doesn't begin with what was asked for (invariant 5)."""
+    return Refused(
+        f"{where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
+        "file system does; such a namespace can't be collected there.",
+        invariant=5,
+    )

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
-from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
@@ -94,7 +94,7 @@ class S3Store:
         keys.check_prefix(prefix, self.where, self._quirks.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
-            self._check_start_after(delimiter)
+            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
         request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": page_size}
         if start_after is not None:
             request["StartAfter"] = self._prefix + start_after
@@ -110,21 +110,12 @@ class S3Store:
                 raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
             request["ContinuationToken"] = listing.next_token
 
-    def _check_start_after(self, delimiter: str | None) -> None:
-        if delimiter is not None:
-            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
-        if not self._quirks.byte_order:
-            raise WrongUsage(
-                f"{self.where} doesn't list in the order of the keys' bytes, so a listing from the middle would lose "
-                "some. List the whole prefix."
-            )
-
     def _page(self, listing: Listing, asked: str) -> ArrowPage:
         skip = len(self._prefix)
         objects, whole = listing.objects, listing.objects.column(0)
         inside = pc.starts_with(whole, pattern=asked)
         if not pc.all(inside, min_count=0).as_py():
-            raise self._folds(asked, whole.filter(pc.invert(inside))[0].as_py())
+            raise keys.folding(self.where, asked, whole.filter(pc.invert(inside))[0].as_py())
         if skip:
             below = pc.utf8_slice_codeunits(whole, start=skip)
             objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
@@ -135,17 +126,10 @@ class S3Store:
             if prefix is None:
                 continue
             if not prefix.startswith(asked):
-                raise self._folds(asked, prefix)
+                raise keys.folding(self.where, asked, prefix)
             prefixes.append(prefix[skip:])
         unreadable = listing.unreadable + len(listing.prefixes) - len(prefixes)
         return ArrowPage(objects, prefixes, unreadable)
-
-    def _folds(self, asked: str, listed: str) -> Refused:
-        return Refused(
-            f"{self.where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
-            "file system does; such a namespace can't be collected there.",
-            invariant=5,
-        )
 
     def stat(self, key: str) -> StoredObject:
         head = self._head(key, "look at")
