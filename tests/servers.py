@@ -105,7 +105,7 @@ def moto_server() -> Iterator[MotoServer]:
     """moto's server in a process of its own, gone afterwards with all that it holds."""
 
     def command(_: Path, port: int) -> list[str]:
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        return [sys.executable, "-m", "tests.moto_server", str(port)]
 
     with _started(MotoServer, command, "any", "any") as server:
         yield server
