@@ -1,6 +1,6 @@
 """Listing against its limit: the same keys of one SeaweedFS, asked for over HTTP and not read.
 
-    uv run python -m tests.benchmarks.listing --objects 100000 --slices 20 --rounds 3
+    uv run python -m tests.bench.listing --objects 100000 --slices 20 --rounds 3
 
 In each round every way lists all keys, in turns. The limit is raw HTTP: signed requests whose answers are only
 searched for the next page. Printed are keys a second (the median of the rounds), processor seconds of this process, and

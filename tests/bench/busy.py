@@ -1,6 +1,6 @@
 """How the deleting of a sweep behaves before a store that turns away what is too much.
 
-    uv run python -m tests.benchmarks.busy --objects 20000 --bears 1000
+    uv run python -m tests.bench.busy --objects 20000 --bears 1000
 
 A proxy before SeaweedFS answers 503 to every batch of deletes beyond so many keys a second, as S3 does. A line for each
 second shows how many keys were sent, how many of them were turned away, and the requests; the last one what became of
@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from lakegc_assets.sweeping.rounds import round_of
 from spark_resources.deleting.task import Action
 from spark_resources.session import SparkResource
-from tests.benchmarks.deleting import keys_of, upload
+from tests.bench.deleting import keys_of, upload
 from tests.marking import environment
 from tests.servers import seaweedfs
 from tests.sweep.alone import BUCKET, approved, run_alone

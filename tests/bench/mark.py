@@ -1,6 +1,6 @@
 """How long a mark takes, step by step, on a sandbox repository of a chosen size.
 
-    uv run python -m tests.benchmarks.mark --objects 100000 --commits 300 --runs 2
+    uv run python -m tests.bench.mark --objects 100000 --commits 300 --runs 2
 
 Builds the repository once in a folder (`--folder` keeps it), then runs `lakegc mark` as a user does, in a process of
 its own. What comes before the listing is Python and Dagster; the first part of the listing is the start of Spark.

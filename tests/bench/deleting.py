@@ -1,6 +1,6 @@
 """The deleting of a sweep against a plain loop of the SDK's batch delete, over as many keys of the same SeaweedFS.
 
-    uv run python -m tests.benchmarks.deleting --objects 50000 --pairs 5
+    uv run python -m tests.bench.deleting --objects 50000 --pairs 5
 
 The keys are uploaded twice for each pair, before anything is measured. One half is deleted by a round of a sweep (Spark
 is running, the proof is made: listing again, intents, deletes and receipts count), the other by the loop, in turns of

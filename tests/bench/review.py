@@ -1,6 +1,6 @@
 """How long a review, a comparison and a list of a large mark take, and how much memory each needs at its peak.
 
-    uv run python -m tests.benchmarks.review --objects 1000000 --files 4
+    uv run python -m tests.bench.review --objects 1000000 --files 4
 
 Writes two marks straight as files into a sandbox's namespace, without Spark: of the earlier one's objects a tenth is
 gone in the later one, which has as many new ones. Then runs each command as a user does, in a process of its own.
