@@ -18,8 +18,7 @@ import typer
 from lakegc_assets.progress import listening
 from lakegc_assets.terminal.holds_commands import holds_app
 from spark_resources.errors import LakegcError, WrongUsage
-from spark_resources.model import Partition, Scope, default_mark_id
-from spark_resources.settings import Settings
+from spark_resources.naming import Partition, Scope, default_mark_id
 
 app = typer.Typer(
     name="lakegc",
@@ -60,13 +59,21 @@ def settings_options(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
 ) -> None:
     """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
-    for each in setting or []:
+    if setting:
+        take_settings(setting)
+    if debug:
+        os.environ["LAKEGC_DEBUG"] = "1"
+
+
+def take_settings(given: list[str]) -> None:
+    """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
+    from spark_resources.settings import Settings
+
+    for each in given:
         name, equals, value = each.partition("=")
         if not equals or name not in Settings.model_fields:
             raise WrongUsage(f"--set {name}: expected NAME=VALUE with one of {', '.join(Settings.model_fields)}")
-        os.environ[f"LAKEGC_{name.upper()}"] = value  # the job's resources read their settings there
-    if debug:
-        os.environ["LAKEGC_DEBUG"] = "1"
+        os.environ[f"LAKEGC_{name.upper()}"] = value
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -313,6 +320,7 @@ def up(
     from functools import partial
 
     from spark_resources.sandbox import S3Place, Sandbox
+    from spark_resources.settings import Settings
 
     place = S3Place(s3, Settings.load(os.environ, Path.home(), s3_endpoint_url=s3_endpoint_url).store()) if s3 else None
     with ExitStack() as stack:

@@ -1,0 +1,67 @@
+"""What marks, partitions and scopes are called: the part of the vocabulary in which a command is given.
+
+Pure as `model`, which has these names too; apart from it because this imports in no time, and `lakegc --help` needs it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from spark_resources.errors import WrongUsage
+
+_MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}$")
+_REPOSITORY_ID = re.compile(r"^[a-z0-9][a-z0-9-]{2,62}$")
+
+
+class Scope(StrEnum):
+    """Which stored objects are candidates (design, "A mark in the namespace")."""
+
+    UNIFIED = "unified"  # every stored object
+    COMMITTED = "committed"  # addresses of expired commits
+    UNCOMMITTED = "uncommitted"  # stored objects that no commit at all refers to
+
+
+def default_mark_id(start: datetime) -> str:
+    """The mark id of a start time, e.g. `20261121T085000Z`: ids sort by age."""
+    return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def check_mark_id(mark_id: str) -> str:
+    """The id itself if it is one printable path segment. Raises `WrongUsage`."""
+    if not _MARK_ID.match(mark_id):
+        raise WrongUsage(
+            f"'{mark_id}' can't be a mark id: it must be one path segment of at most 128 letters, digits and ._=+@- "
+            "that begins with a letter or digit, for example 20261121T085000Z"
+        )
+    return mark_id
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One repository and one mark: the key of every asset's partition, `repository|mark_id`."""
+
+    repository: str
+    mark_id: str
+
+    @classmethod
+    def of(cls, repository: str, mark_id: str) -> Partition:
+        """The partition of a mark. Raises `WrongUsage` where no repository, or no mark, can be called that."""
+        if not _REPOSITORY_ID.match(repository):
+            raise WrongUsage(f"'{repository}' can't be a repository: 3 to 63 lower-case letters, digits and - expected")
+        return cls(repository, check_mark_id(mark_id))
+
+    @classmethod
+    def parse(cls, key: str) -> Partition:
+        """The partition of a key. Raises `WrongUsage` with the form that was expected."""
+        repository, bar, mark_id = key.partition("|")
+        if not bar or not _REPOSITORY_ID.match(repository):
+            raise WrongUsage(
+                f"partition '{key}' is not of the form repository|mark_id, for example lake|20261121T085000Z"
+            )
+        return cls(repository, check_mark_id(mark_id))
+
+    def __str__(self) -> str:
+        return f"{self.repository}|{self.mark_id}"

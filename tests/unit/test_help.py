@@ -1,0 +1,60 @@
+"""`--help` answers at once: what takes long to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+HELP = """
+import contextlib, io, json, sys, typer
+from lakegc_assets import cli
+
+HEAVY = ("boto3", "botocore", "dagster", "lakefs_sdk", "numba", "numpy", "pandas", "pyarrow", "pyspark", "rich", "yaml")
+
+def told(*arguments):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = cli.run([*arguments, "--help"])
+    return [code, out.getvalue(), sorted(name for name in (*HEAVY, "pydantic") if name in sys.modules)]
+
+def every(group, path):
+    for name, command in group.commands.items():
+        yield (*path, name)
+        if hasattr(command, "commands"):
+            yield from every(command, (*path, name, *(["lake"] if name == "holds" else [])))
+
+found = {"": told()}
+for path in every(typer.main.get_command(cli.app), ()):
+    found[" ".join(path)] = told(*path)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """For each command its exit code, its help, and which heavy packages were imported by then; "" is lakegc itself."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path_factory.mktemp("home"))}
+    command = [sys.executable, "-c", HELP]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_help_waits_for_spark_or_dagster(helps: dict[str, Any]) -> None:
+    """`lakegc --help`, and that of any command, imports nothing that takes long."""
+    assert helps[""][2] == []
+    for _, _, heavy in helps.values():
+        assert set(heavy) <= {"pydantic"}  # with which Typer itself reads the options of a command
+
+
+def test_a_command_has_no_help(helps: dict[str, Any]) -> None:
+    """Every command, in groups too, has a help that begins with how it is used, and ends well."""
+    assert {"", "mark", "sweep", "holds", "holds lake add", "sandbox up"} <= set(helps)
+    for code, text, _ in helps.values():
+        assert code == 0
+        assert text.startswith("Usage: ")
