@@ -35,7 +35,6 @@ from lakegc_assets.approving.objections import (
 )
 from lakegc_assets.approving.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
 from lakegc_assets.brakes import BrakeLimits, dated
-from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
 from spark_resources.approvals import (
     Approval,
@@ -237,6 +236,8 @@ def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now
     For a sweep, right before it begins: rows, files and record have to be the approved ones. Rules and holds may have
     changed since: a sweep goes by today's, and can only keep more. `now` by the store's clock.
     """
+    from lakegc_assets.marking.resource import refuse_another_repository
+
     refuse_another_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
     name = f"mark {record.mark_id} of {record.repository}"

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from lakegc_assets.approving.approved_set import their_files
 from lakegc_assets.approving.their_marks import as_record, begun
-from lakegc_assets.marking.resource import refuse_another_repository
 from lakegc_assets.marking.run import Target
 from spark_resources.approvals import (
     Approval,
@@ -79,6 +78,8 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
     Raises `WrongUsage` for an unknown or unfinished one, `Refused` for one of another repository. A summary that is
     left of an approval that has ended is removed.
     """
+    from lakegc_assets.marking.resource import refuse_another_repository  # it brings Dagster, and reviews need none
+
     place = target.place
     if "/" not in name and Mark.exists(place, check_mark_id(name)):
         mark = Mark.open(place, name)

@@ -58,3 +58,15 @@ def test_a_command_has_no_help(helps: dict[str, Any]) -> None:
     for code, text, _ in helps.values():
         assert code == 0
         assert text.startswith("Usage: ")
+
+
+def test_a_review_waits_for_dagster() -> None:
+    """What only reads marks, holds and tables is imported without Dagster and Spark."""
+    code = """
+import sys
+from lakegc_assets.terminal import diffs, fsck, holds, marks, reviews
+print(*sorted({"dagster", "pyspark", "matplotlib", "numba", "pandas"} & set(sys.modules)))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (told.returncode, told.stdout) == (0, "\n"), told.stderr
