@@ -1,0 +1,291 @@
+"""Writes a synthetic repository of a size into a folder: tables, what the server knows, objects or an inventory.
+
+    uv run python -m tests.bench.generate --size M --store s3 --folder /tmp/bench
+
+Tables and objects go straight into the store, commits, branches and staged entries straight into the sandbox's state;
+from then on its server serves them. What expires is known from the plan alone (`history`), and is kept beside it.
+Each part that is finished is remembered, so what was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.model import Commit
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from spark_resources.sandbox.state import BranchRecord, Staged
+from spark_resources.sstable import RangeRef, commit_id, write_metarange
+from tests.bench import names
+from tests.bench.history import History
+from tests.bench.sinks import Sink
+from tests.bench.sizes import SIZES, Size
+from tests.bench.stores import STORES, Serving, serving
+from tests.bench.tables import path_of, values, written_range
+
+REPOSITORY = "bench"
+_AT_ONCE = 100_000  # objects
+INVENTORY_ROWS = 500_000  # a file
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A range of a trunk and the commits that have it, from one on until another."""
+
+    since: int
+    until: int
+    ref: RangeRef
+
+
+# --- ranges: by many processes, a file each for what is done ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    trunk: int
+    place: int
+
+
+_Work = Callable[[_Piece], list[Held]]
+
+
+def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Held]:
+    """All versions of one range of a trunk, written."""
+    file = done / f"{piece.trunk:05}-{piece.place:04}"
+    if file.exists():
+        return pickle.loads(file.read_bytes())  # type: ignore[no-any-return]
+    paths = [path_of(piece.trunk, piece.place, slot) for slot in range(history.size.entries)]
+    held = []
+    for version in history.versions(piece.trunk, piece.place):
+        ref, table = written_range(history, paths, version.objects)
+        sink.put(f"_lakefs/{table.id}", table.data)
+        held.append(Held(version.since, version.until, ref))
+    part = file.with_suffix(".part")
+    part.write_bytes(pickle.dumps(held))
+    part.rename(file)
+    return held
+
+
+def write_ranges(history: History, sink: Sink, done: Path) -> dict[int, list[list[Held]]]:
+    """The ranges of each trunk, by place."""
+    size = history.size
+    done.mkdir(exist_ok=True)
+    pieces = [_Piece(trunk, place) for trunk in range(size.trunks) for place in range(size.ranges)]
+    history.made, history._slices  # noqa: B018  # once, for all processes
+    work = partial(_ranges, history, sink, done)
+    found: dict[int, list[list[Held]]] = {}
+    with multiprocessing.get_context("fork").Pool(os.cpu_count(), _take, (work,)) as pool:
+        for piece, held in zip(pieces, pool.imap(_do, pieces, chunksize=4), strict=True):
+            found.setdefault(piece.trunk, []).append(held)
+    return found
+
+
+def _take(work: _Work) -> None:
+    global _work  # noqa: PLW0603  # inherited by the process, and too large to be sent with each piece
+    _work = work
+
+
+def _do(piece: _Piece) -> list[Held]:
+    return _work(piece)
+
+
+_work: _Work
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+class Commits:
+    """Writes metaranges, and the commits that point to them."""
+
+    def __init__(self, history: History, sink: Sink, root: str) -> None:
+        self._history, self._sink, self._root = history, sink, root
+        self.commits: list[Commit] = []
+        self.heads: dict[str, str] = {}
+
+    def trunk(self, trunk: int, places: Sequence[Sequence[Held]]) -> None:
+        """A trunk's line; the forks that leave the first one as they come."""
+        history, size, parent, generation = self._history, self._history.size, self._root, 1
+        now = [iter(versions) for versions in places]
+        held = [next(versions) for versions in now]
+        starting: dict[int, list[int]] = {}
+        for fork in range(size.forks if trunk == 0 else 0):
+            starting.setdefault(history.forked_at(fork), []).append(fork)
+        for number in range(size.commits):
+            for place, version in enumerate(held):
+                if version.until == number:
+                    held[place] = next(now[place])
+            refs = [version.ref for version in held]
+            generation += 1
+            date = int(history.trunk_dates[number])
+            parent = self._commit(refs, trunk * size.commits + number, parent, date, generation)
+            for fork in starting.get(number, ()):
+                self._fork(fork, refs, parent, generation)
+        self.heads[history.branch(trunk)] = parent
+
+    def _fork(self, fork: int, refs: list[RangeRef], parent: str, generation: int) -> None:
+        size = self._history.size
+        for number, date in enumerate(self._history.fork_dates.tolist()):
+            generation += 1
+            at = size.trunks * size.commits + fork * size.fork_commits + number
+            parent = self._commit(refs, at, parent, date, generation)
+        self.heads[self._history.fork(fork)] = parent
+
+    def _commit(self, refs: list[RangeRef], number: int, parent: str, date: int, generation: int) -> str:
+        if self._history.size.tail:
+            objects = self._history.tail(number)
+            paths = [b"~log/%08d/part-%04d" % (number % 7, at) for at in range(len(objects))]
+            ref, table = written_range(self._history, paths, objects)
+            self._sink.put(f"_lakefs/{table.id}", table.data)
+            refs = [*refs, ref]
+        metarange = write_metarange(refs)
+        self._sink.put(f"_lakefs/{metarange.id}", metarange.data)
+        commit = Commit(
+            id="", parents=(parent,), created=datetime.fromtimestamp(date, UTC), metarange_id=metarange.id,
+            version=1, generation=generation, committer="bench", message=f"commit {number}",
+        )  # fmt: skip
+        made = Commit(**{name: getattr(commit, name) for name in Commit.__slots__} | {"id": commit_id(commit)})
+        self.commits.append(made)
+        return made.id
+
+
+def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int, list[list[Held]]]) -> None:
+    """Metaranges, commits, branches, what is staged, and the rules."""
+    repository = sandbox.create(REPOSITORY)
+    state = sandbox._catalog.state
+    root = repository.branch("main").commit_id
+    commits = Commits(history, sink, root)
+    for trunk in range(history.size.trunks):
+        commits.trunk(trunk, ranges[trunk])
+    with state.writing():
+        for commit in commits.commits:
+            state.put_commit(REPOSITORY, commit)
+        for branch, head in commits.heads.items():
+            state.put_branch(REPOSITORY, BranchRecord(branch, head))
+    branches = sorted(commits.heads)
+    staged = np.arange(history.firsts["staged"], history.firsts["garbage"], dtype=np.int64)
+    for branch, objects in zip(branches, np.array_split(staged, len(branches)), strict=True):
+        paths = [b"~staged/%08d" % number for number in objects.tolist()]
+        with state.writing():
+            state.stage(REPOSITORY, branch, map(Staged, paths, values(history, objects)))
+    set_rules(repository, history.rules)
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+def write_objects(history: History, sink: Sink, *, done: Path) -> None:
+    """Every object there is, those in one slice together."""
+    order, first = np.argsort(history.made, kind="stable"), int(done.read_text()) if done.exists() else 0
+    for at in range(first, len(order), _AT_ONCE):
+        some = order[at : at + _AT_ONCE]
+        keys = [key.decode() for key in names.texts(history.addresses(some))]
+        sink.fill(zip(keys, history.sizes(some).tolist(), history.made[some].tolist(), strict=True))
+        done.write_text(str(at + _AT_ONCE))
+
+
+def write_inventory(history: History, folder: Path, prefix: str) -> None:
+    """The same as Parquet files of key, size, time and checksum, without any object."""
+    folder.mkdir(exist_ok=True)
+    order = np.argsort(history.made, kind="stable")
+    for number, at in enumerate(range(0, len(order), INVENTORY_ROWS)):
+        some = order[at : at + INVENTORY_ROWS]
+        keys = pa.array([f"{prefix}{key.decode()}" for key in names.texts(history.addresses(some))], pa.string())
+        modified = pa.array(history.made[some] * 1_000_000, pa.timestamp("us", tz="UTC"))
+        checksum = pa.array([each.decode() for each in names.texts(names.checksums(some))], pa.string())
+        columns = {"key": keys, "size": pa.array(history.sizes(some)), "last_modified": modified, "e_tag": checksum}
+        pq.write_table(pa.table(columns), folder / f"part-{number:05}.parquet")
+
+
+def known(history: History) -> list[bytes]:
+    """The addresses that expire, in order."""
+    return sorted(names.texts(history.addresses(np.flatnonzero(history.expired()))))
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def history_in(folder: Path, size: Size) -> History:
+    """The plan of a folder: as of when it was begun."""
+    file = folder / "plan.json"
+    if not file.exists():
+        file.write_text(json.dumps({"size": size.name, "now": int(time.time())}))
+    plan = json.loads(file.read_text())
+    if plan["size"] != size.name:
+        raise SystemExit(f"{folder} holds a repository of size {plan['size']}")
+    return History(size, plan["now"])
+
+
+@contextmanager
+def built(folder: Path, size: Size, store: str, say: Callable[[str], None]) -> Iterator[tuple[Serving, History]]:
+    """A repository of a size, served; what of it isn't in the folder yet is written first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    history = history_in(folder, size)
+    with serving(folder, store) as served:
+        steps: dict[str, Callable[[], Any]] = {
+            "ranges": lambda: write_ranges(history, served.tables, folder / "ranges"),
+            "commits": lambda: _write_all(served, history, folder),
+            "objects": lambda: write_stored(served, history, folder, store),
+        }
+        for name, step in steps.items():
+            finished = folder / f"{name}.done"
+            if not finished.exists():
+                began = time.monotonic()
+                step()
+                finished.write_text(f"{time.monotonic() - began:.1f}")
+                say(f"wrote {name} in {finished.read_text()} s")
+        yield served, history
+
+
+def _write_all(served: Serving, history: History, folder: Path) -> None:
+    write_state(served.sandbox, history, served.tables, write_ranges(history, served.tables, folder / "ranges"))
+
+
+def write_stored(served: Serving, history: History, folder: Path, store: str) -> None:
+    if store == "inventory":
+        write_inventory(history, folder / "inventory", served.prefix)
+    else:
+        write_objects(history, served.objects, done=folder / "objects.at")
+
+
+def size_of(name: str, factor: float) -> Size:
+    return SIZES[name].scaled(factor)
+
+
+def folder_of(root: Path, size: Size, store: str) -> Path:
+    return root / f"{size.name}-{store}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="M")
+    parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("--store", choices=STORES, default="s3")
+    parser.add_argument("--folder", type=Path, required=True)
+    chosen = parser.parse_args()
+    size = size_of(chosen.size, chosen.factor)
+    with built(folder_of(chosen.folder, size, chosen.store), size, chosen.store, print) as (_, history):
+        expired = known(history)
+        print(f"{size.objects:,} objects, of which {len(expired):,} expire: " + ", ".join(
+            each.decode() for each in islice(expired, 2)) + ", …")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The plan of a synthetic repository: which objects there are, which commits hold them, and which of them expire.
+
+Objects have numbers: those that the trunks begin with, then those that commits put in the place of others, those of the
+small ranges, the staged ones, and the garbage. What expires is counted here by the plan alone, commit by commit as the
+documented rule says, and never asked of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_resources.model import Rules
+from tests.bench import names
+from tests.bench.names import Bytes, Numbers
+from tests.bench.sizes import Size
+
+DAY = 86_400
+TRUNK_DAYS, FORK_DAYS = 100, 20
+_SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What one range of a trunk holds from one of its commits on, until the next version: numbers of objects."""
+
+    since: int
+    until: int
+    objects: Numbers
+
+
+@dataclass(frozen=True)
+class History:
+    """A repository of a size as of `now` (seconds). Dates stand in years and days at which rules decide for weeks."""
+
+    size: Size
+    now: int
+
+    # --- commits ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trunk_dates(self) -> Numbers:
+        """Dates of a trunk's commits: those beyond the rule's days, and those within."""
+        count, old = self.size.commits, self.size.expired + 1
+        before = np.linspace(self.now - 300 * DAY, self.now - 130 * DAY, old).astype(np.int64)
+        return np.concatenate(
+            [before, np.linspace(self.now - 70 * DAY, self.now - 3 * DAY, count - old).astype(np.int64)]
+        )
+
+    @cached_property
+    def fork_dates(self) -> Numbers:
+        count = self.size.fork_commits
+        before = np.linspace(self.now - 60 * DAY, self.now - 50 * DAY, count // 2).astype(np.int64)
+        after = np.linspace(self.now - 6 * DAY, self.now - 3 * DAY, count - count // 2).astype(np.int64)
+        return np.concatenate([before, after])
+
+    def branch(self, trunk: int) -> str:
+        return f"trunk-{trunk:05}" if trunk else "main"
+
+    def fork(self, fork: int) -> str:
+        return f"fork-{fork:05}"
+
+    def forked_at(self, fork: int) -> int:
+        """The commit of the first trunk that a fork begins at."""
+        first = self.size.expired + 1
+        return first + fork * (self.size.commits - first) // self.size.forks
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(FORK_DAYS, {self.branch(trunk): TRUNK_DAYS for trunk in range(self.size.trunks)})
+
+    @cached_property
+    def trunk_retained(self) -> npt.NDArray[np.bool_]:
+        """Which commits of a trunk are retained: its head, and what was a head until a day within the rule's days.
+
+        A fork's first commit keeps what it was made from in the same way, which the trunk retains already.
+        """
+        return _retained(self.trunk_dates, self.now - TRUNK_DAYS * DAY)
+
+    @cached_property
+    def fork_retained(self) -> npt.NDArray[np.bool_]:
+        return _retained(self.fork_dates, self.now - FORK_DAYS * DAY)
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def firsts(self) -> dict[str, int]:
+        """The first number of each kind of object, in the order of numbers, and the number of all under `end`."""
+        size, found, at = self.size, {}, 0
+        for kind in ("base", "replaced", "tails", "staged", "garbage"):
+            found[kind] = at
+            at += getattr(size, kind)
+        return {**found, "end": at}
+
+    def versions(self, trunk: int, place: int) -> Iterator[Version]:
+        """What a range of a trunk holds over time; each version has some new objects in the places of others."""
+        size, draw = self.size, np.random.default_rng([_SEED, trunk, place])
+        begins = (trunk * size.ranges + place) * size.entries
+        held, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
+        for number in range(place, size.rewritten, size.ranges):
+            commit = size.rewriting()[number // size.rewrites]
+            yield Version(since, commit, held)
+            held, since = held.copy(), commit
+            begins = self.firsts["replaced"] + (trunk * size.rewritten + number) * size.changed
+            places = draw.choice(size.entries, size.changed, replace=False)
+            held[places] = np.arange(begins, begins + size.changed)
+        yield Version(since, size.commits, held)
+
+    def live_in(self, version: Version) -> bool:
+        """Whether a retained commit holds it."""
+        return bool(self.trunk_retained[version.since : version.until].any())
+
+    def tail(self, commit: int) -> Numbers:
+        """The objects of the small range of a commit: trunks' commits first, then those of forks."""
+        begins = self.firsts["tails"] + commit * self.size.tail
+        return np.arange(begins, begins + self.size.tail, dtype=np.int64)
+
+    def expired(self) -> npt.NDArray[np.bool_]:
+        """Of each object, whether nothing retained and nothing staged refers to it."""
+        size, gone = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
+        for trunk in range(size.trunks):
+            for place in range(size.ranges):
+                for version in self.versions(trunk, place):
+                    if self.live_in(version):
+                        gone[version.objects] = False
+        retained = [*np.tile(self.trunk_retained, size.trunks), *np.tile(self.fork_retained, size.forks)]
+        for commit in np.flatnonzero(retained).tolist() if size.tail else ():
+            gone[self.tail(commit)] = False
+        gone[self.firsts["staged"] : self.firsts["garbage"]] = False
+        return gone
+
+    @cached_property
+    def made(self) -> Numbers:
+        """When each object was stored, in seconds."""
+        size, now = self.size, self.now
+        rewritten = np.repeat(self.trunk_dates[list(size.rewriting())], size.rewrites * size.changed)
+        commits = [np.tile(self.trunk_dates, size.trunks), np.tile(self.fork_dates, size.forks)]
+        parts = [
+            np.linspace(now - 400 * DAY, now - 301 * DAY, size.base).astype(np.int64),
+            np.tile(rewritten, size.trunks),
+            np.repeat(np.concatenate(commits), size.tail),
+            np.linspace(now - 30 * DAY, now - 3 * DAY, size.staged).astype(np.int64),
+            np.linspace(now - 300 * DAY, now - 3 * DAY, size.garbage).astype(np.int64),
+        ]
+        return np.concatenate(parts)
+
+    @cached_property
+    def _slices(self) -> tuple[Numbers, Bytes]:
+        """The slice of each object, as many in each, and the names of slices."""
+        count, slices = self.firsts["end"], self.size.slices
+        order = np.argsort(self.made, kind="stable")
+        found = np.empty(count, dtype=np.int32)
+        found[order] = np.arange(count) * slices // count
+        opened = self.made[order[np.arange(slices) * count // slices]]
+        return found, names.slice_names(opened)
+
+    @property
+    def folders(self) -> list[str]:
+        return [f"data/{name.decode()}/" for name in names.texts(self._slices[1])]
+
+    def addresses(self, objects: Numbers) -> Bytes:
+        """The addresses of objects, as rows of characters."""
+        of_object, slices = self._slices
+        return names.addresses(objects, self.made[objects], slices[of_object[objects]])
+
+    def is_marker(self, objects: Numbers) -> npt.NDArray[np.bool_]:
+        """Objects that are empty, as all garbage is: the first ones of each trunk."""
+        size = self.size
+        return (objects < size.base) & (objects % (size.ranges * size.entries) < size.markers)
+
+    def sizes(self, objects: Numbers) -> Numbers:
+        """Sizes in bytes: of markers and garbage 0, and otherwise no two alike."""
+        empty = self.is_marker(objects) | (objects >= self.firsts["garbage"])
+        return np.where(empty, 0, names.sizes(objects))
+
+
+def _retained(dates: Numbers, cutoff: int) -> npt.NDArray[np.bool_]:
+    """Of a line of commits, its head, and each whose child is younger than the cutoff."""
+    found = np.ones(len(dates), dtype=np.bool_)
+    found[:-1] = dates[1:] > cutoff
+    return found

@@ -1,0 +1,91 @@
+"""What a synthetic repository is served by: the sandbox's server over a folder, or over SeaweedFS that keeps its data.
+
+`local` has its objects in files, `s3` in a bucket, `inventory` in Parquet files alone; tables and marks of the last two
+are in the bucket.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.s3_objects import S3Place
+from tests import servers
+from tests.bench.sinks import Bucket, Folder, Sink
+from tests.servers import SeaweedFS
+
+STORES = ("local", "s3", "inventory")
+BUCKET, NAME = "bench-bucket", "bench"
+_KEY, _SECRET = "BENCH", "only-good-for-benchmarks"
+_ACTIONS = ["Admin", "Read", "Write", "List", "Tagging"]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running sandbox and its store. `prefix` is what keys of the bucket begin with; `processes` are the store's."""
+
+    sandbox: Sandbox
+    tables: Sink
+    objects: Sink
+    prefix: str = ""
+    store: SeaweedFS | None = None
+    processes: tuple[int, ...] = ()
+    metrics_port: int = 0
+    requests: tuple[list[str], ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What `lakegc` needs in its environment."""
+        found = dict(self.sandbox.environment)
+        if self.store is not None:
+            found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
+        return found
+
+
+@contextmanager
+def serving(folder: Path, store: str) -> Iterator[Serving]:
+    lines: list[str] = []
+    if store == "local":
+        with Sandbox(folder / "sandbox", request_log=lines.append) as sandbox:
+            files = Folder(sandbox.local_path / NAME)
+            yield Serving(sandbox, files, files, requests=(lines,))
+        return
+    with seaweedfs_in(folder / "seaweedfs") as (server, process, filer, metrics):
+        server.make_bucket(BUCKET)
+        place = S3Place(f"s3://{BUCKET}", server.settings())
+        port = int(server.endpoint_url.rpartition(":")[2])
+        with Sandbox(folder / "sandbox", s3=place, request_log=lines.append) as sandbox:
+            yield Serving(
+                sandbox, Bucket(port, f"{BUCKET}/{NAME}"), Bucket(filer, f"buckets/{BUCKET}/{NAME}"), f"{NAME}/",
+                server, (process,), metrics, (lines,),
+            )  # fmt: skip
+
+
+@contextmanager
+def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
+    """SeaweedFS over a folder, which stays; also its process, and the ports of its filer and metrics."""
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    keys = [{"accessKey": _KEY, "secretKey": _SECRET}]
+    identities = [
+        {"name": "bench", "credentials": keys, "actions": _ACTIONS},
+        {"name": "anonymous", "actions": _ACTIONS},
+    ]
+    (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    port, metrics = servers.free_port(), servers.free_port()
+    command = [*servers._seaweedfs_command(folder, port), f"-metricsPort={metrics}"]
+    filer = next(int(each.partition("=")[2]) for each in command if each.startswith("-filer.port="))
+    server = SeaweedFS(f"http://127.0.0.1:{port}", _KEY, _SECRET)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        servers._until_ready(server, lambda: process.poll() is None, folder)
+        yield server, process.pid, filer, metrics
+    finally:
+        process.kill()  # all that it was given is with the system by then, and an orderly end takes twenty seconds
+        process.wait()
+        servers._remove_sockets(command)
