@@ -10,19 +10,12 @@ how many times longer than the limit a way took; `--way` names one or more of th
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
-
-import urllib3
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from lakegc_assets.marking import namespace_slices
 from spark_resources.datasets import Place, write_produced
@@ -30,6 +23,7 @@ from spark_resources.model import STORED_OBJECTS, Namespace
 from spark_resources.session import SparkResource
 from spark_resources.stores.base import Store
 from spark_resources.stores.ranges import AT_ONCE, listed
+from tests.bench.limits import raw
 from tests.marking import environment
 from tests.servers import S3Server, seaweedfs
 
@@ -38,7 +32,6 @@ if TYPE_CHECKING:
 
 BUCKET, NAMESPACE = "listing", "lake"
 LOAD = b"x" * 10
-_TOKEN = re.compile(rb"<NextContinuationToken>([^<]+)</NextContinuationToken>")
 
 
 def upload(server: S3Server, objects: int, slices: int) -> list[str]:
@@ -57,30 +50,6 @@ def upload(server: S3Server, objects: int, slices: int) -> list[str]:
 
 
 # --- the ways ---------------------------------------------------------------------------------------------------------
-
-
-def raw(server: S3Server, folders: list[str], at_once: int) -> int:
-    """Signed requests, each answer received whole and searched for its token alone."""
-    pool = urllib3.PoolManager(maxsize=at_once)
-    signer = S3SigV4Auth(Credentials(server.access_key, server.secret_key), "s3", "us-east-1")
-
-    def pages(folder: str) -> int:
-        keys, token = 0, b""
-        while True:
-            query = f"list-type=2&max-keys=1000&encoding-type=url&prefix={quote(f'{NAMESPACE}/{folder}', safe='')}"
-            if token:
-                query += f"&continuation-token={quote(unquote(token.decode()), safe='')}"
-            request = AWSRequest("GET", f"{server.endpoint_url}/{BUCKET}?{query}")
-            signer.add_auth(request)
-            body = pool.request("GET", request.url, headers=dict(request.headers.items())).data
-            keys += body.count(b"<Contents>")
-            found = _TOKEN.search(body)
-            if found is None:
-                return keys
-            token = found[1]
-
-    with ThreadPoolExecutor(at_once) as workers:
-        return sum(workers.map(pages, folders))
 
 
 def plain_boto3(server: S3Server, folders: list[str]) -> int:
@@ -104,7 +73,7 @@ def arrow(store: Store, folders: list[str], at_once: int) -> int:
 
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
     """The step of a mark: tasks that list and write Parquet to the store."""
-    parts = namespace_slices.parts_of(place.store(), folders, wanted=8)
+    parts = namespace_slices.parts_of(place.store(), namespace_slices.all_parts(place.store()), wanted=8)
     tasks = namespace_slices.tasks_of(spark, parts)
     produce = namespace_slices.producer(place, local_adapter=False)
     return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
@@ -147,10 +116,10 @@ def main() -> None:
         place = Place(Namespace.parse(f"s3://{BUCKET}/{NAMESPACE}"), server.settings())
         store = place.store()
         place = replace(place, quirks=replace(store.quirks, byte_order=False))  # as a probe finds
-        at_once = chosen.at_once
+        at_once, prefixes = chosen.at_once, [f"{NAMESPACE}/{folder}" for folder in folders]
         ways: dict[str, Callable[[], int]] = {
-            "raw, one at once": lambda: raw(server, folders, 1),
-            "raw": lambda: raw(server, folders, at_once),
+            "raw, one at once": lambda: raw(server, BUCKET, prefixes, 1),
+            "raw": lambda: raw(server, BUCKET, prefixes, at_once),
             "boto3": lambda: plain_boto3(server, folders),
             "rows, one at once": lambda: rows(store, folders),
             "arrow, one at once": lambda: arrow(place.store(), folders, 1),

@@ -1,75 +1,372 @@
-"""How long a mark takes, step by step, on a sandbox repository of a chosen size.
+"""What a mark of a synthetic repository takes, phase by phase, beside what each part could take at the least.
 
-    uv run python -m tests.bench.mark --objects 100000 --commits 300 --runs 2
+    uv run python -m tests.bench.mark --size M --store s3 --folder /tmp/bench
 
-Builds the repository once in a folder (`--folder` keeps it), then runs `lakegc mark` as a user does, in a process of
-its own. What comes before the listing is Python and Dagster; the first part of the listing is the start of Spark.
+Writes the repository into the folder once (`generate`), then runs `lakegc mark` as a user does, in a process of its
+own, and compares what expired with what is known to. For each phase: seconds, processor seconds of lakegc's processes
+and of the store, requests to the store and to the lakeFS server, bytes, and memory at its peak. The limits of listing,
+decoding, joining and writing are measured in the same run. `--runs` repeats the mark, `--limits no` leaves the limits
+out, and `--report FILE` keeps the tables as Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from urllib.request import urlopen
 
-from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
+from rich.console import Console
+from rich.table import Table
 
-OVERWRITTEN = 60
-STEP = re.compile(r"\[ *([\d.]+) s\] (.*)")
+from lakegc_assets.marking.run import place_of
+from spark_resources.datasets import Place, all_rows, file_batches
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.marks import Mark
+from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
+from spark_resources.settings import Settings
+from spark_resources.stores.base import delete_own
+from tests.bench import limits
+from tests.bench.generate import REPOSITORY, built, folder_of, known, size_of
+from tests.bench.history import History
+from tests.bench.processes import JAVA, REST, WORKER, Watch, processor_seconds
+from tests.bench.sizes import SIZES
+from tests.bench.stores import BUCKET, STORES, Serving
+
+MARKS = "_lakefs/retention/gc/"
+AT_ONCE = 8  # requests of each process that lists for the limit
+MIB, GIB = 1 << 20, 1 << 30
+_TOLD = re.compile(r"\[ *[\d.]+ s\] (.*)")
+_METRIC = re.compile(
+    rf'^SeaweedFS_s3_(request_total|bucket_traffic_(?:sent|received)_bytes_total){{bucket="{BUCKET}"[^}}]*}} (\S+)',
+    re.M,
+)
+START, SPARK, LISTING, JOIN, WRITING = "Python and Dagster", "Java, Spark, first worker", "listing", "join", "writing"
+RANGES, METARANGES, REASONS = "ranges", "metaranges", "reasons: expired ranges"
+_PHASES = (
+    (r"starting", START),
+    (r"listing |reading [\d,]+ files", SPARK),
+    (r"listed |[\d,]+ of [\d,]+ objects of the inv", "what is staged, twice"),
+    (r"reading what is staged|asking for the full", "what is staged, twice"),
+    (r"reading the commit graph|waiting for|[\d,]+ of [\d,]+ commits", "commits"),
+    (r"reading the metaranges", METARANGES),
+    (r"reading [\d,]+ ranges", RANGES),
+    (r"comparing", JOIN),
+    (r"looking up why", REASONS),
+    (r"asking what branches", "asking branches"),
+    (r"reading once more", "staged and commits again"),
+    (r"writing the expired", WRITING),
+    (r".* may go$", "ending"),
+)
 
 
-def build(sandbox: Sandbox, name: str, *, objects: int, commits: int) -> None:
-    """A commit a day, each with new paths and some of the last ones overwritten; the last 30 days are retained."""
-    draw, now = random.Random(1), sandbox.now()
-    sandbox.set_clock(now - timedelta(days=commits + 10))
-    repository = sandbox.create(name)
-    each = objects // commits
-    for day in range(commits):
-        sandbox.set_clock(now - timedelta(days=commits - day))
-        again = min(OVERWRITTEN, each // 2) if day else 0
-        fresh = each - again if day < commits - 1 else objects - each * (commits - 1) - again
-        put = [(f"table/day={day:04}/part-{i:05}", f"{day}-{i}".encode() * draw.randint(1, 40)) for i in range(fresh)]
-        put += [(f"table/day={day - 1:04}/part-{i:05}", f"over {day}-{i}".encode() * 3) for i in range(again)]
-        repository.put_many("main", put)
-        repository.commit("main", f"day {day}")
-    set_rules(repository, Rules(30))
-    sandbox.set_clock(None)
+def phase_of(sentence: str) -> str:
+    return next((phase for pattern, phase in _PHASES if re.match(pattern, sentence)), sentence)
 
 
-def timed(environment: dict[str, str], name: str) -> None:
-    """Run a mark and print when each step began."""
-    command = [str(Path(sys.executable).with_name("lakegc")), "mark", name]
-    begun = time.monotonic()
-    ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
-    total = time.monotonic() - begun
-    steps = [(float(found[1]), found[2]) for found in map(STEP.search, ended.stderr.splitlines()) if found]
-    for (at, what), after in zip(steps, [*(at for at, _ in steps[1:]), total], strict=True):
-        print(f"{after - at:7.1f} s  {what}")
-    print(f"{total:7.1f} s  in all\n", flush=True)
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All counters at one moment: seconds, and what was used and sent by then."""
+
+    at: float
+    processor: float = 0.0
+    store: float = 0.0
+    requests: float = 0.0
+    bytes: float = 0.0
+    calls: int = 0
+
+
+@dataclass
+class Phase:
+    """What a phase took, added up where it comes twice."""
+
+    name: str
+    seconds: float = 0.0
+    processor: float = 0.0
+    store: float = 0.0
+    requests: float = 0.0
+    bytes: float = 0.0
+    calls: int = 0
+    peak: int = 0
+    limit: float | None = None
+    of_limit: str = ""
+    count: int = 0
+    unit: str = ""
+
+    def add(self, begun: Reading, ended: Reading, peak: int) -> None:
+        self.seconds += ended.at - begun.at
+        for name in ("processor", "store", "requests", "bytes", "calls"):
+            setattr(self, name, getattr(self, name) + getattr(ended, name) - getattr(begun, name))
+        self.peak = max(self.peak, peak)
+
+
+@dataclass
+class Measured:
+    """One run: its phases in order, and peaks of memory."""
+
+    phases: dict[str, Phase]
+    seconds: float
+    processor: float
+    peaks: dict[str, int]
+    load: float
+    notes: list[str] = field(default_factory=list)
+
+
+class Counters:
+    """Reads all counters of a run."""
+
+    def __init__(self, served: Serving, watch: Watch) -> None:
+        self._served, self._watch = served, watch
+
+    def read(self, at: float | None = None) -> Reading:
+        now, requests, sent = at or time.monotonic(), 0.0, 0.0
+        if self._served.metrics_port:
+            with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as answer:
+                for name, value in _METRIC.findall(answer.read().decode()):
+                    requests += float(value) if name == "request_total" else 0
+                    sent += float(value) if name != "request_total" else 0
+        store = sum(processor_seconds(process) for process in self._served.processes)
+        return Reading(now, self._watch.processor(), store, requests, sent, len(self._served.requests[0]))
+
+
+def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
+    """Run a mark. Raises `SystemExit` with what it said where it fails."""
+    command = [str(Path(sys.executable).with_name("lakegc")), "mark", REPOSITORY, "--mark-id", mark_id, *options]
+    load = os.getloadavg()[0]
+    home.mkdir(exist_ok=True)
+    environment = {**os.environ, **served.environment, "DAGSTER_HOME": str(home)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watch = Watch(process.pid)
+    counters = Counters(served, watch)
+    first = last = Reading(time.monotonic())
+    base = counters.read()
+    first = last = replace(base, at=first.at, processor=0.0)
+    phases: dict[str, Phase] = {}
+    now, said, split = START, [], False
+
+    def close(reading: Reading, name: str) -> None:
+        nonlocal last
+        phases.setdefault(name, Phase(name)).add(last, reading, watch.since.get("all", 0))
+        watch.since, last = {}, reading
+
+    assert process.stderr is not None
+    for line in process.stderr:
+        said.append(line)
+        told = _TOLD.search(line)
+        if told is None:
+            continue
+        reading, following = counters.read(), phase_of(told[1])
+        if now == SPARK and not split and watch.first_worker is not None:
+            split = True
+            began = replace(last, at=watch.first_worker, processor=watch.at_first_worker)
+            phases[SPARK] = Phase(SPARK)
+            phases[SPARK].add(last, began, 0)
+            last = began
+            now = LISTING
+        if following != now:
+            close(reading, now)
+            now = following
+    code = process.wait()
+    watch.stop()
+    ended = counters.read()
+    close(
+        Reading(
+            time.monotonic(), max(watch.used, last.processor), ended.store, ended.requests, ended.bytes, ended.calls
+        ),
+        now,
+    )
+    if code:
+        raise SystemExit("".join(said))
+    return Measured(phases, last.at - first.at, sum(p.processor for p in phases.values()), dict(watch.peaks), load)
+
+
+# --- what a mark made -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """A finished mark, and the place it is in."""
+
+    place: Place
+    mark: Mark
+
+    def fact(self, step: str, name: str) -> int:
+        return int(self.mark.record.steps[step].facts.get(name, 0))
+
+
+def made(served: Serving, mark_id: str) -> Made:
+    place = _place(served)
+    return Made(place, Mark.open(place, mark_id))
+
+
+def _place(served: Serving) -> Place:
+    settings = Settings.load(served.environment, Path("/nonexistent"))
+    lakefs = LakeFS(LakeFSSettings.of(settings))
+    return place_of(lakefs.repository(REPOSITORY), "local" if served.store is None else "s3", settings.store())
+
+
+def forget_marks(served: Serving) -> None:
+    """Remove what earlier runs left, so that each mark is the first one of its repository."""
+    store = _place(served).store()
+    keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
+    for prefix in keys:
+        for page in store.pages(prefix):
+            delete_own(store, [found.key for found in page.objects if not found.key.endswith("/")])
+
+
+def check(found: Made, history: History) -> int:
+    """How many objects expire. Raises `SystemExit` where they aren't those that are known to."""
+    dataset = found.mark.dataset("expired_set")
+    batches = (
+        file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
+    )
+    addresses = sorted(one.encode() for tables in batches for table in tables for one in table["address"].to_pylist())
+    if addresses != known(history):
+        wrong = set(addresses) ^ set(known(history))
+        raise SystemExit(f"the expired set is wrong in {len(wrong):,} addresses, such as {sorted(wrong)[:3]}")
+    return len(addresses)
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def limit_of_listing(served: Serving, history: History, folder: Path) -> float:
+    """Seconds in which all keys can be listed without being read."""
+    if served.store is None:
+        root = served.sandbox.local_path / REPOSITORY
+        found, seconds = limits.by_all_cores(limits.files, [root / one for one in history.folders])
+    elif (folder / "inventory").exists():
+        found, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
+    else:
+        prefixes = [served.prefix + one for one in history.folders]
+        listing = partial(limits.raw, served.store, BUCKET, at_once=AT_ONCE)
+        found, seconds = limits.by_all_cores(listing, prefixes)
+    if sum(found) != history.firsts["end"]:
+        raise SystemExit(f"the limit listed {sum(found):,} keys of {history.firsts['end']:,}")
+    return seconds
+
+
+def add_limits(run: Measured, found: Made, served: Serving, history: History, folder: Path) -> None:
+    """The limits of a run's phases, measured now."""
+    phases, record = run.phases, found.mark.record
+    phases[LISTING].limit = limit_of_listing(served, history, folder)
+    phases[LISTING].of_limit = "answers not parsed" if served.store and served.metrics_port else "files"
+    refs = all_rows(found.place, found.mark.dataset("committed_addresses", "ranges"), RANGE_REFS)
+    tables = limits.fetched(found.place, [row["range_id"] for row in refs])
+    entries, phases[RANGES].limit = limits.decoding(tables, proving=False)
+    _, proving = limits.decoding(tables, proving=True)
+    phases[RANGES].of_limit = "decoded from memory"
+    run.notes.append(f"decoding and proving {entries:,} entries from memory: {proving:.2f} s")
+    tables = {}
+    live = [found.mark.dataset("committed_addresses", "addresses")]
+    live += [found.mark.dataset("uncommitted_addresses", part) for part in ("first", "second")]
+    stored = found.mark.dataset("namespace_slices")
+    gone, seconds = limits.anti_join(found.place, stored, live, record.cutoff)
+    run.notes.append(f"join and writing by plain pyarrow: {seconds:.2f} s for {gone:,} objects")
+    phases[JOIN].limit, phases[JOIN].of_limit = seconds, "pyarrow, with writing"
+
+
+def count_rates(run: Measured, found: Made) -> None:
+    counts = (
+        (LISTING, found.fact("namespace_slices", "objects"), "keys"),
+        (METARANGES, found.fact("committed_addresses", "metaranges"), "metaranges"),
+        (RANGES, found.fact("committed_addresses", "entries"), "entries"),
+        (JOIN, found.fact("expired_set", "candidates") + found.fact("expired_set", "live_inside"), "rows"),
+        ("asking branches", found.fact("expired_set", "questions"), "paths"),
+        (WRITING, found.fact("expired_set", "expired"), "objects"),
+    )
+    for name, count, unit in counts:
+        if name in run.phases:
+            run.phases[name].count, run.phases[name].unit = count, unit
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+HEAD = ("phase", "seconds", "processor", "store's", "requests", "MB", "calls", "peak MiB", "a second", "limit", "ratio")
+
+
+def rows(run: Measured) -> Iterator[list[str]]:
+    for phase in [*run.phases.values(), None]:
+        if phase is None:
+            total = Phase("in all", run.seconds, peak=run.peaks["all"])
+            for name in ("processor", "store", "requests", "bytes", "calls"):
+                setattr(total, name, sum(getattr(each, name) for each in run.phases.values()))
+            phase = total  # noqa: PLW2901
+        rate = f"{phase.count / phase.seconds:,.0f} {phase.unit}" if phase.count and phase.seconds else ""
+        took = phase.seconds + (run.phases[WRITING].seconds if phase.name == JOIN and WRITING in run.phases else 0)
+        limit = f"{phase.limit:.1f} ({phase.of_limit})" if phase.limit is not None else ""
+        ratio = f"{took / phase.limit:.2f}" if phase.limit else ""
+        used = (f"{number:.1f}" for number in (phase.seconds, phase.processor, phase.store))
+        sent = (f"{phase.requests:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
+        yield [phase.name, *used, *sent, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
+
+
+def show(run: Measured, title: str) -> str:
+    """Print a run's table, and give it as Markdown."""
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if place else "left")
+    lines = [f"| {' | '.join(HEAD)} |", "| --- |" + " ---: |" * (len(HEAD) - 1)]
+    for row in rows(run):
+        table.add_row(*row)
+        lines.append(f"| {' | '.join(row)} |")
+    Console(width=170).print(table)
+    parts = ", ".join(f"{name} {run.peaks[name] / MIB:,.0f}" for name in (REST, JAVA, WORKER))
+    notes = [f"peak memory in MiB: {parts}, all {run.peaks['all'] / MIB:,.0f}; load before {run.load:.2f}", *run.notes]
+    for note in notes:
+        print(note, flush=True)
+    return "\n".join([f"{title}\n", *lines, "", *notes, "", ""])
+
+
+def options_of(store: str, history: History, folder: Path) -> list[str]:
+    if store == "s3":  # its objects were written just now
+        return ["--min-age", "0", "--allow-young"]
+    if store == "local":
+        return []
+    taken = datetime.fromtimestamp(history.now, UTC) - timedelta(hours=1)
+    return ["--inventory", str(folder / "inventory"), "--inventory-taken", f"{taken:%Y-%m-%dT%H:%M:%SZ}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--objects", type=int, default=100_000)
-    parser.add_argument("--commits", type=int, default=300)
-    parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--size", choices=SIZES, default="M")
+    parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("--store", choices=STORES, default="s3")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--limits", choices=("yes", "no"), default="yes")
+    parser.add_argument("--report", type=Path)
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary, Sandbox(chosen.folder or Path(temporary)) as sandbox:
-        name = f"bench-{chosen.objects}-{chosen.commits}"
-        if not (sandbox.local_path / name).exists():
-            build(sandbox, name, objects=chosen.objects, commits=chosen.commits)
-        for _ in range(chosen.runs):
-            timed({**sandbox.environment, "DAGSTER_HOME": temporary}, name)
+    size = size_of(chosen.size, chosen.factor)
+    folder = folder_of(chosen.folder, size, chosen.store)
+    with built(folder, size, chosen.store, print) as (served, history):
+        options = options_of(chosen.store, history, folder)
+        for number in range(chosen.runs):
+            forget_marks(served)
+            mark_id = f"bench-{number}"
+            measured = run(served, mark_id, options, folder / "dagster")
+            found = made(served, mark_id)
+            count_rates(measured, found)
+            expired = check(found, history)
+            if chosen.limits == "yes":
+                add_limits(measured, found, served, history, folder)
+            title = f"{size.name} over {chosen.store}: {history.firsts['end']:,} objects, {expired:,} expire, as known"
+            text = show(measured, title)
+            if chosen.report:
+                with chosen.report.open("a") as report:
+                    report.write(text)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""How fast each part of a mark could be: the same bytes, listed, decoded, joined and written by nothing but that.
+
+Each is done by as many processes as there are cores.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import urllib3
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from spark_resources import sstable
+from spark_resources.datasets import Dataset, Place
+from spark_resources.sstable.vectorised import VectorisedDecoder
+from tests.servers import S3Server
+
+_TOKEN = re.compile(rb"<NextContinuationToken>([^<]+)</NextContinuationToken>")
+_CORES = os.cpu_count() or 1
+_Result = TypeVar("_Result")
+_work: Callable[[Any], Any]
+
+
+def by_all_cores(work: Callable[[list[Any]], _Result], items: Sequence[Any]) -> tuple[list[_Result], float]:
+    """What each process made of its share of the items, and the seconds from when all of them were there."""
+    shares = [list(items[core::_CORES]) for core in range(_CORES)]
+    with multiprocessing.get_context("fork").Pool(_CORES, _take, (work,)) as pool:
+        pool.map(_ready, range(_CORES), chunksize=1)
+        began = time.monotonic()
+        found = pool.map(_do, shares, chunksize=1)
+        return found, time.monotonic() - began
+
+
+def _take(work: Callable[[Any], Any]) -> None:
+    global _work  # noqa: PLW0603  # inherited by the process, with all that it refers to
+    _work = work
+
+
+def _ready(_: int) -> None:
+    time.sleep(0.05)
+
+
+def _do(share: list[Any]) -> Any:
+    return _work(share)
+
+
+# --- listing ----------------------------------------------------------------------------------------------------------
+
+
+def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) -> int:
+    """Signed requests, each answer received whole and searched for its token alone."""
+    pool = urllib3.PoolManager(maxsize=at_once)
+    signer = S3SigV4Auth(Credentials(server.access_key, server.secret_key), "s3", "us-east-1")
+
+    def pages(prefix: str) -> int:
+        keys, token = 0, b""
+        while True:
+            query = f"list-type=2&max-keys=1000&encoding-type=url&prefix={quote(prefix, safe='')}"
+            if token:
+                query += f"&continuation-token={quote(unquote(token.decode()), safe='')}"
+            request = AWSRequest("GET", f"{server.endpoint_url}/{bucket}?{query}")
+            signer.add_auth(request)
+            body = pool.request("GET", request.url, headers=dict(request.headers.items())).data
+            keys += body.count(b"<Contents>")
+            found = _TOKEN.search(body)
+            if found is None:
+                return keys
+            token = found[1]
+
+    with ThreadPoolExecutor(at_once) as workers:
+        return sum(workers.map(pages, prefixes))
+
+
+def files(folders: Sequence[Path]) -> int:
+    """Folders of files, each file asked for its size and time."""
+    count = 0
+    for folder in folders:
+        with os.scandir(folder) as found:
+            for entry in found:
+                entry.stat(follow_symlinks=False)
+                count += 1
+    return count
+
+
+def inventory(parts: Sequence[Path]) -> int:
+    """Parquet files, read whole."""
+    return sum(len(pq.ParquetFile(part).read(use_threads=False)) for part in parts)
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+
+
+def fetched(place: Place, ids: Sequence[str]) -> dict[str, bytes]:
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(ids, pool.map(lambda one: place.store().read(f"_lakefs/{one}"), ids), strict=True))
+
+
+def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
+    """Entries of ranges from memory, addresses only; with `proving`, their content hashes too. With the seconds."""
+    decoder = VectorisedDecoder()
+
+    def decoded(ids: list[str]) -> int:
+        entries = 0
+        for one in ids:
+            if proving:
+                sstable.verify_table(tables[one], name=one, decoder=decoder)
+            columns = ("address", "address_type")
+            entries += len(sstable.read_entries(tables[one], name=one, columns=columns, decoder=decoder))
+        return entries
+
+    if tables:
+        decoded(list(tables)[:1])  # compiles
+    found, seconds = by_all_cores(decoded, list(tables))
+    return sum(found), seconds
+
+
+# --- join and writing -------------------------------------------------------------------------------------------------
+
+
+def anti_join(place: Place, stored: Dataset, live: Sequence[Dataset], cutoff: datetime) -> tuple[int, float]:
+    """Plain pyarrow: what is stored and old, without what is live, sorted and written to the store; and the seconds."""
+    began = time.monotonic()
+    objects = _read(place, stored, ["address", "size", "modified", "checksum", "slice"])
+    known = pa.chunked_array([chunk for one in live for chunk in _read(place, one, ["address"])["address"].chunks])
+    old = pc.less_equal(objects["modified"], pa.scalar(cutoff, objects.schema.field("modified").type))
+    gone = objects.filter(pc.and_(old, pc.invert(pc.is_in(objects["address"], value_set=known.combine_chunks()))))
+    gone = gone.sort_by("address")
+    buffer = io.BytesIO()
+    pq.write_table(gone, buffer, compression="zstd")
+    place.store().write("_lakefs/retention/gc/bench/expired.parquet", buffer.getvalue())
+    text = "".join(f"{address}\n" for address in gone["address"].to_pylist())
+    place.store().write("_lakefs/retention/gc/bench/expired.txt", text.encode())
+    return len(gone), time.monotonic() - began
+
+
+def _read(place: Place, dataset: Dataset, columns: list[str]) -> pa.Table:
+    def read(name: str) -> pa.Table:
+        return pq.read_table(pa.BufferReader(place.store().read(dataset.folder + name)), columns=columns)
+
+    if not dataset.files:
+        return pa.table({name: pa.array([], pa.string()) for name in columns})
+    with ThreadPoolExecutor(4) as pool:
+        return pa.concat_tables(pool.map(read, [file.name for file in dataset.files]))

@@ -1,0 +1,101 @@
+"""What a process and all that it started use: processor seconds, and memory at its peak. From /proc, so Linux only."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+BETWEEN_LOOKS = 0.2
+JAVA, WORKER, REST = "JVM", "Python workers", "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process as /proc tells of it; `ticks` are those of its processor time and of its ended children's."""
+
+    id: int
+    name: str
+    parent: int
+    ticks: int
+
+
+def tree(root: int) -> list[Process]:
+    """The process and its descendants, each behind its parent."""
+    everything = [found for entry in Path("/proc").iterdir() if (found := _process(entry)) is not None]
+    children: dict[int, list[Process]] = {}
+    for each in everything:
+        children.setdefault(each.parent, []).append(each)
+    found = [each for each in everything if each.id == root]
+    for each in found:  # grows while it is gone through
+        found.extend(children.get(each.id, ()))
+    return found
+
+
+def _process(entry: Path) -> Process | None:
+    if not entry.name.isdigit():
+        return None
+    try:
+        head, _, rest = (entry / "stat").read_text().rpartition(")")
+    except OSError:  # it ended meanwhile
+        return None
+    fields = rest.split()
+    return Process(int(entry.name), head.partition("(")[2], int(fields[1]), sum(map(int, fields[11:15])))
+
+
+def processor_seconds(root: int) -> float:
+    """Of a process, all that it started, and those of them that have ended."""
+    return sum(each.ticks for each in tree(root)) / TICK
+
+
+def memory(process: int) -> int:
+    """Resident bytes; what several processes share counts in parts."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+@dataclass
+class Watch:
+    """Looks at a process and all that it started, a few times a second, until it is stopped."""
+
+    root: int
+    first_worker: float | None = None
+    at_first_worker: float = 0.0
+    used: float = 0.0
+    """Processor seconds when it looked last."""
+    peaks: dict[str, int] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    """The peaks since `since` was last emptied."""
+
+    def __post_init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def processor(self) -> float:
+        return processor_seconds(self.root)
+
+    def _look(self) -> None:
+        while not self._ended.wait(BETWEEN_LOOKS):
+            used, kinds = dict.fromkeys((JAVA, WORKER, REST), 0), dict[int, str]()
+            for each in tree(self.root):
+                above = kinds.get(each.parent, REST)
+                kinds[each.id] = JAVA if each.name == "java" else WORKER if above in (JAVA, WORKER) else REST
+                if above == WORKER and self.first_worker is None:
+                    self.first_worker, self.at_first_worker = time.monotonic(), self.processor()
+                used[kinds[each.id]] += memory(each.id)
+            self.used = max(self.used, self.processor())
+            used["all"] = sum(used.values())
+            for name, size in used.items():
+                self.peaks[name] = max(self.peaks.get(name, 0), size)
+                self.since[name] = max(self.since.get(name, 0), size)
