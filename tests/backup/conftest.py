@@ -1,0 +1,8 @@
+"""Fixtures of backups: the command line, and the stores of the suite."""
+
+from __future__ import annotations
+
+from tests.command_line import dagster_home, lakegc
+from tests.stores.conftest import provider
+
+__all__ = ["dagster_home", "lakegc", "provider"]

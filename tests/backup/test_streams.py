@@ -1,0 +1,172 @@
+"""Objects in pieces between namespaces: every store, with what is beside the bytes, and never over something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_resources.errors import NotThere
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, open_store
+from spark_resources.stores.azure_streams import AzureStreams
+from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.gcs_streams import GCSStreams
+from spark_resources.stores.s3_streams import S3Streams
+from spark_resources.stores.streams import About, Hashed, Streams, copies_if_absent, open_streams, parts
+from tests.azurite import Azurite
+from tests.servers import MotoServer
+from tests.stores.providers import Provider
+
+HEADERS = {"Content-Type": "text/x-lake", "Cache-Control": "max-age=7"}
+METADATA = {"owner": "ada", "run_7": "a b"}
+KEEPS_CONDITIONS = {"seaweedfs": True, "azure": True, "local": True, "moto": False, "gcs": False}
+PART = 5 * 1024 * 1024
+
+
+def beside(store: Store, data: bytes) -> About:
+    return About(len(data), store.now(), None, "", HEADERS, METADATA)
+
+
+def two(provider: Provider) -> tuple[Store, Store]:
+    return provider.open(provider.uri()), provider.open(provider.uri())
+
+
+def in_parts(store: Store) -> Streams:
+    """Streams that send more than one part for a few MB."""
+    kinds = {"S3Store": S3Streams, "AzureStore": AzureStreams, "GCSStore": GCSStreams}
+    kind = kinds.get(type(store).__name__)
+    return open_streams(store) if kind is None else kind(store, part=PART)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
+def test_bytes_or_what_is_beside_them_are_lost_on_the_way(provider: Provider, size: int) -> None:
+    """What is put in pieces is read as it was, small or large, with its type and its user's metadata."""
+    store = provider.open(provider.uri())
+    streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
+    shows = streams.put("a/b c", [data[:3], data[3:]], beside(store, data))
+    about = streams.about("a/b c")
+
+    assert store.read("a/b c") == data
+    assert b"".join(streams.pieces("a/b c", about)) == data
+    assert (about.size, about.checksum) == (size, store.stat("a/b c").checksum)
+    assert not shows or about.checksum in shows
+    if provider.name != "local":
+        assert {name: about.headers.get(name) for name in HEADERS} == HEADERS or provider.name == "gcs"
+        assert about.headers["Content-Type"] == "text/x-lake"
+        assert about.metadata == METADATA
+
+
+@pytest.mark.parametrize("size", [5, PART + 7])
+def test_something_is_replaced(provider: Provider, size: int) -> None:
+    """Where something is, nothing is put or copied, and it stays as it is."""
+    source, target = two(provider)
+    data = b"x" * size
+    target.write("there", b"first")
+    with pytest.raises(AlreadyThere):
+        in_parts(target).put("there", [data], beside(target, data))
+
+    assert target.read("there") == b"first"
+    source.write("a", data)
+    if KEEPS_CONDITIONS[provider.name]:
+        with pytest.raises(AlreadyThere):
+            open_streams(target).copy(open_streams(source), source.stat("a"), "there")
+        assert target.read("there") == b"first"
+
+
+def test_a_store_that_ignores_conditions_is_believed(provider: Provider) -> None:
+    """Whether copies never replace is found out by trying, and nothing of that is left."""
+    store = provider.open(provider.uri())
+    about = About(0, store.now(), None, "")
+    scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
+
+    found = copies_if_absent(open_streams(store), store, scratch, about)
+
+    assert found is KEEPS_CONDITIONS[provider.name]
+    assert [one for page in store.pages(scratch) for one in page.objects] == []
+
+
+def test_a_copy_on_the_stores_side_loses_something(provider: Provider) -> None:
+    """A copy from namespace to namespace has the bytes, the type and the metadata of its original."""
+    source, target = two(provider)
+    open_streams(source).put("a", [b"hello"], beside(source, b"hello"))
+    told = open_streams(target).copy(open_streams(source), source.stat("a"), "deep/er/b")
+    copy, original = open_streams(target).about("deep/er/b"), open_streams(source).about("a")
+
+    assert open_streams(source).server == open_streams(target).server
+    assert target.read("deep/er/b") == b"hello"
+    assert (copy.headers, copy.metadata) == (original.headers, original.metadata)
+    assert told in (None, target.stat("deep/er/b").checksum)
+
+
+def test_another_object_is_copied_as_if_it_were_the_one_that_was_looked_at(provider: Provider) -> None:
+    """What was replaced, or removed, between the look and the reading is told from what was looked at."""
+    source, target = two(provider)
+    source.write("a", b"first")
+    streams = open_streams(source)
+    about, found = streams.about("a"), source.stat("a")
+    source.write("a", b"other bytes")
+    with pytest.raises(Changed):
+        list(streams.pieces("a", about))
+    if provider.name not in ("moto", "local"):  # the one ignores the condition, the other's look is anew; see copies
+        with pytest.raises(Changed):
+            open_streams(target).copy(streams, found, "b")
+    source.delete_many(["a"])
+    with pytest.raises(NotThere):
+        list(streams.pieces("a", about))
+    with pytest.raises(NotThere):
+        open_streams(target).copy(streams, found, "c")
+
+
+def test_a_large_copy_takes_another_way(moto_server: MotoServer) -> None:
+    """An object that is too large for one request is copied in parts, with what is beside it."""
+    moto_server.make_bucket("large")
+    stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
+    source, target = (S3Streams(store, one_request=PART) for store in stores)  # type: ignore[arg-type]
+    data = b"ab" * PART
+    source.put("a", [data], beside(stores[0], data))
+    target.copy(source, stores[0].stat("a"), "b")
+
+    assert stores[1].read("b") == data
+    assert target.about("b").metadata == METADATA
+    with pytest.raises(AlreadyThere):
+        target.copy(source, stores[0].stat("a"), "b")
+
+
+def test_what_is_too_cold_is_lost_among_failures(moto_server: MotoServer, azurite: Azurite) -> None:
+    """An object in an archive tier is told from all other failures, whether it is copied or read."""
+    from spark_resources.stores.streams import Cold
+
+    moto_server.make_bucket("cold")
+    moto_server.client().put_object(Bucket="cold", Key="ns/a", Body=b"ice", StorageClass="GLACIER")
+    azurite.make_container("cold")
+    azurite.client().get_blob_client("cold", "ns/a").upload_blob(b"ice")
+    azurite.client().get_blob_client("cold", "ns/a").set_standard_blob_tier("Archive")  # type: ignore[arg-type]
+    account = f"https://{azurite.account}.blob.core.windows.net"
+    for uri, settings in (("s3://cold", moto_server.settings()), (f"{account}/cold", azurite.settings())):
+        source = open_store(Namespace.parse(f"{uri}/ns"), settings)
+        target = open_store(Namespace.parse(f"{uri}/to"), settings)
+        found, streams = source.stat("a"), open_streams(source)
+        with pytest.raises(Cold, match="archive"):
+            open_streams(target).copy(streams, found, "a")
+        with pytest.raises(Cold, match="archive"):
+            list(streams.pieces("a", streams.about("a")))
+
+
+def test_parts_lose_or_move_bytes() -> None:
+    """Parts are the same bytes, all but the last of one length, however they come in."""
+    pieces = [b"ab", b"", b"cdefghij", b"k"]
+
+    assert list(parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
+    assert list(parts(iter([b"abcdef"]), 3)) == [b"abc", b"def"]
+    assert list(parts(iter([]), 3)) == []
+    assert Hashed([b"a", b"b"]).drained().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
+
+
+def test_something_is_looked_for_under_a_wrong_name(provider: Provider) -> None:
+    """What isn't there is told as such by every way to look."""
+    source, target = two(provider)
+    streams = open_streams(source)
+
+    with pytest.raises(NotThere):
+        streams.about("nothing")
+    with pytest.raises(NotThere):
+        open_streams(target).copy(streams, StoredObject("nothing", 1, source.now()), "b")
