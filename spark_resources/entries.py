@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # of a range, on average
-TABLES_AHEAD = 4  # tables in flight in each task while the last one is decoded
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # dumps of references name another entity
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -59,10 +58,8 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
         ) from error
 
 
-def fetched_ahead(
-    ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int = TABLES_AHEAD
-) -> Iterator[tuple[str, bytes]]:
-    """Ids with their bytes, in order, the next ones being fetched while the last one is used."""
+def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int = 4) -> Iterator[tuple[str, bytes]]:
+    """Ids with their bytes, in order, the next `ahead` ones being fetched while the last one is used."""
     with ThreadPoolExecutor(max_workers=ahead) as pool:
         source = iter(ids)
         waiting: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
@@ -73,6 +70,14 @@ def fetched_ahead(
             yield one, data
 
 
+def tables_ahead(place: Place, ids: Iterable[str], *, needed_by: str) -> Iterator[tuple[str, bytes]]:
+    """The bytes of these tables with their ids, in order, so many fetched ahead as the settings say.
+
+    Raises as `read_table`.
+    """
+    return fetched_ahead(ids, lambda one: read_table(place, one, needed_by=needed_by), place.settings.reading_requests)
+
+
 # --- metaranges → ranges --------------------------------------------------------------------------------------------
 
 
@@ -81,7 +86,7 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
-        for metarange, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="a commit")):
+        for metarange, data in tables_ahead(place, ids, needed_by="a commit"):
             sstable.verify_table(data, name=metarange)
             refs = sstable.read_ranges(data, name=metarange)
             rows = [
@@ -196,7 +201,7 @@ def address_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The inside addresses of ranges (rows of RANGE_REFS), a batch a range; counts ranges, bytes, entries, outside."""
     known = {str(ref["range_id"]): ref for ref in refs}
-    for range_id, data in fetched_ahead(known, lambda one: read_table(place, one, needed_by="a metarange")):
+    for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
         prove_range(data, known[range_id], decoder)
         batch = sstable.read_entries(data, name=range_id, columns=("address", "address_type"), decoder=decoder)
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
@@ -273,7 +278,7 @@ def paths_of(ranges: DataFrame, place: Place) -> DataFrame:
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a metarange")):
+        for range_id, data in tables_ahead(place, refs, needed_by="a metarange"):
             prove_range(data, refs[range_id], decoder)
             columns = ("path", "address", "address_type")
             batch = sstable.read_entries(data, name=range_id, columns=columns, decoder=decoder)
@@ -299,7 +304,7 @@ def entries_of_size(ranges: DataFrame, place: Place, sizes: frozenset[int] | Non
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a branch head")):
+        for range_id, data in tables_ahead(place, refs, needed_by="a branch head"):
             prove_range(data, refs[range_id], decoder)
             batch = sstable.read_entries(data, name=range_id, columns=("path", "size"), decoder=decoder)
             if wanted is not None:

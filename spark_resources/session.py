@@ -31,16 +31,37 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 # --- the session ----------------------------------------------------------------------------------------------------
 
 
-def local_settings(cores: int, memory_bytes: int) -> dict[str, str]:
-    """Spark settings for one machine: its cores, and a heap that leaves most of the memory to the Python workers."""
+def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
+    """What the machine says for Spark: a heap that leaves most of the memory to the Python workers; and where it is the
+    only one, its cores, and an address that nobody else reaches.
+
+    On a cluster the executors have to reach the driver, and how many cores there are is known when they are there:
+    `enough_partitions`.
+    """
     heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, 4096))
-    return {
-        "spark.master": "local[*]",
-        "spark.driver.memory": f"{heap_mb}m",
+    found = {"spark.master": master, "spark.driver.memory": f"{heap_mb}m"}
+    if not is_local(master):
+        return found
+    return found | {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
     }
+
+
+def is_local(master: str) -> bool:
+    """Whether the driver's process does all the work: `local`, `local[4]`, and not `local-cluster[…]`."""
+    return master == "local" or master.startswith("local[")
+
+
+def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
+    """On a cluster, so many partitions in a shuffle that every core has two, where nothing says how many there are.
+
+    Spark's own 200 are the least: it puts small ones together by itself.
+    """
+    context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
+    if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
+        spark.conf.set(name, str(max(200, 2 * context.defaultParallelism)))
 
 
 def fixed_settings() -> dict[str, str]:
@@ -83,8 +104,8 @@ QUICK_START = {
 class SparkResource(LazyPySparkResource):
     """The lazy PySpark resource with teardown, and a check that its settings took.
 
-    What isn't configured here comes from `LAKEGC_SPARK_MASTER` and `LAKEGC_SPARK_CONF`. A second SparkSession in a
-    process silently gets the first one's settings: then this raises instead.
+    What isn't configured here comes from `LAKEGC_SPARK_MASTER`, `LAKEGC_SPARK_CONF` and the counts of tasks beside
+    them. A second SparkSession in a process silently gets the first one's settings: then this raises instead.
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
@@ -92,7 +113,7 @@ class SparkResource(LazyPySparkResource):
     def _init_session(self) -> None:
         if self._spark_session is None:
             settings = Settings.load(os.environ, Path.home())
-            configured = {"spark.master": settings.spark_master, **settings.spark_conf, **self.spark_config}
+            configured = {**settings.spark(), **self.spark_config}
             self._spark_session = start_session({str(key): str(value) for key, value in configured.items()})
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
@@ -123,12 +144,15 @@ def start_session(overrides: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    settings = local_settings(os.cpu_count() or 2, memory_bytes()) | fixed_settings() | dict(overrides)
+    machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
+    settings = machine | fixed_settings() | dict(overrides)
     if JVM_OPTIONS not in overrides:
         settings[JVM_OPTIONS] += f" {class_archive()}"
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    enough_partitions(session, overrides)
+    return session
 
 
 def class_archive() -> str:

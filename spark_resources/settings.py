@@ -86,6 +86,8 @@ Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Attempts = Annotated[int, Field(ge=1, le=100)]
+Requests = Annotated[int, Field(ge=1, le=256)]
+Tasks = Annotated[int, Field(ge=1, le=100_000)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -112,7 +114,10 @@ class Settings(BaseSettings):
     verify_tls: bool = True
     connect_timeout_s: Seconds = 10
     read_timeout_s: Seconds = 60
+    slow_read_timeout_s: Seconds | None = None
+    task_timeout_s: Seconds = 21_600
     attempts: Attempts = 5
+    asking_requests: Requests = 8
 
     # The object store: what is not given comes from the provider's standard chain.
     s3_endpoint_url: Address | None = None
@@ -136,6 +141,8 @@ class Settings(BaseSettings):
     store_connect_timeout_s: Seconds | None = None
     store_read_timeout_s: Seconds | None = None
     store_attempts: Attempts | None = None
+    listing_requests: Requests = 8
+    reading_requests: Requests = 4
 
     # The mark: ages and clocks (invariant 6), bounds (invariants 2, 3), and what locks rely on (invariant 11).
     min_age: Duration = timedelta(hours=24)
@@ -169,8 +176,11 @@ class Settings(BaseSettings):
     repositories_exclude: Patterns = ()
     mark_cron: Name = DEFAULT_MARK_CRON
 
-    # Spark. The configuration may hold keys of stores, so it is shown nowhere.
+    # Spark. The configuration may hold keys of stores, so it is shown nowhere. How many tasks there are follows from
+    # the cores that Spark has, unless these say otherwise.
     spark_master: Name = "local[*]"
+    parallelism: Tasks | None = None
+    shuffle_partitions: Tasks | None = None
     spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -225,6 +235,13 @@ class Settings(BaseSettings):
     def unknown_variables(self) -> tuple[str, ...]:
         """Variables that begin with LAKEGC_ and name no setting: most likely misspelt."""
         return self._unknown
+
+    def spark(self) -> dict[str, str]:
+        """The part that starts Spark, as Spark's own settings; what `spark_conf` says of the same counts more."""
+        partitions = self.shuffle_partitions or (2 * self.parallelism if self.parallelism else None)
+        counts = {"spark.default.parallelism": self.parallelism, "spark.sql.shuffle.partitions": partitions}
+        chosen = {name: str(count) for name, count in counts.items() if count is not None}
+        return {"spark.master": self.spark_master, **chosen, **self.spark_conf}
 
     def store(self) -> StoreSettings:
         """The part that opens an object store; what is not given is left to the store's defaults."""
@@ -317,6 +334,8 @@ _EXPECTED = {
     "proof_age": "a duration such as 30m",
     "attempts": "a whole number from 1 to 100",
     "store_attempts": "a whole number from 1 to 100",
+    **dict.fromkeys(("asking_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
+    **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",
     "repositories_exclude": "shell patterns of repository ids apart by commas, such as test-*",
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",

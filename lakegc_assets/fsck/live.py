@@ -15,7 +15,6 @@ from lakegc_assets.fsck.graph import Graph
 from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, count, note_of
 from lakegc_assets.marking.namespace_slices import DATA, ROOT
 from lakegc_assets.marking.run import Target
-from lakegc_assets.marking.uncommitted_addresses import ASKED_AT_ONCE
 from lakegc_assets.retention import retained_commits
 from spark_resources.datasets import Batches, Counts, Place, arrow_to_spark, task_name
 from spark_resources.entries import id_tasks, inside_addresses
@@ -143,7 +142,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
     """The added and changed paths of a branch with the addresses inside the namespace that it serves there."""
     paths = [change.path for change in lakefs.uncommitted_diff(repository, branch) if change.type != "removed"]
-    with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
         for path, served in zip(
             paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True
         ):

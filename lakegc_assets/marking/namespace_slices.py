@@ -47,7 +47,7 @@ def list_namespace(run: MarkRun) -> None:
         slices = [prefix for page in run.store.pages(DATA, delimiter="/") for prefix in page.prefixes]
         spark = run.spark()
         parts = parts_of(run.store, slices, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
-        tasks = tasks_of(spark, parts)
+        tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
         produce = producer(run.place, local_adapter=run.local_adapter)
         dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
         notes.wrote(dataset)
@@ -74,10 +74,10 @@ def parts_of(store: Store, slices: Sequence[str], *, wanted: int) -> list[Part]:
     return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
-def tasks_of(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ONCE) -> DataFrame:
     """The parts as rows, in tasks of as many as are listed at once, or of fewer, so that no core has none."""
     table = pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
-    batch = min(AT_ONCE, len(parts) // spark.sparkContext.defaultParallelism)
+    batch = min(at_once, len(parts) // spark.sparkContext.defaultParallelism)
     return row_tasks(spark, table, batch=max(batch, 1))
 
 
@@ -93,7 +93,7 @@ def producer(place: Place, *, local_adapter: bool) -> Producer:
 
 def candidates(place: Place, parts: Sequence[Part], counts: Counts, *, local_adapter: bool) -> Iterator[pa.RecordBatch]:
     """The candidates among what the parts hold, as STORED_OBJECTS."""
-    for folder, page in listed(place.store(), parts):
+    for folder, page in listed(place.store(), parts, at_once=place.settings.listing_requests):
         found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
         for name, number in (
             ("pages", 1),

@@ -63,7 +63,6 @@ STAGED, COMMITTED = "uncommitted_addresses", "committed_addresses"
 STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from the last mark
 CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
-ASKED_AT_ONCE = 8
 FACTS = "elsewhere"
 
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
@@ -166,7 +165,7 @@ def branches_of(run: MarkRun, found: Others, unread: Unread) -> pa.Table:
             names = sorted(run.lakefs.branches(repository))
         return [{"repository": repository, "branch": name} for name in names]
 
-    with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
         rows = [row for each in pool.map(branches, sorted(found.places)) for row in each]
     return pa.Table.from_pylist(rows, schema=BRANCHES)
 
@@ -252,7 +251,7 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
         names = pa.repeat(pa.scalar(repository, pa.string()), len(ids))
         return pa.table([names, pa.array(ids, pa.string())], schema=PLACED_TABLES)
 
-    with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=run.place.settings.listing_requests) as pool:
         tables = pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(listed, sorted(found.places))])
     distinct = tables.group_by("table_id").aggregate([("repository", "min")])
     return distinct.select(["repository_min", "table_id"]).rename_columns(PLACED_TABLES.names).cast(PLACED_TABLES)

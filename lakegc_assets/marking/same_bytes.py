@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
 FEW = 4  # fewer questions than this are asked one by one
-STATS_AT_ONCE = 8
 MANY_SIZES = 10_000
 ANSWERS_PART, UNASKED_PART = "served", "unasked"
 
@@ -119,9 +118,10 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
     Dense paths are answered by pages of `ls`, scattered ones by `stat`.
     """
     found: dict[str, str | None] = {}
+    at_once = lakefs.settings.asking_requests
 
     def stat(some: Sequence[str]) -> None:
-        with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=at_once) as pool:
             for path, one in zip(some, pool.map(lambda p: lakefs.stat(repository, branch, p), some), strict=True):
                 found[path] = one.physical_address if one is not None else None
 
@@ -135,8 +135,8 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
             found |= {path: listed.get(path) for path in waiting[:covered]}
         waiting = waiting[covered:]
         if covered < FEW:
-            stat(waiting[: 2 * STATS_AT_ONCE])
-            waiting = waiting[2 * STATS_AT_ONCE :]
+            stat(waiting[: 2 * at_once])
+            waiting = waiting[2 * at_once :]
     return found
 
 

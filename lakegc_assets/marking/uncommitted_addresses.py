@@ -20,7 +20,6 @@ from spark_resources.model import Place as Where
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next
 SPELLINGS = ("first_spellings", "second_spellings")  # the same, path by path, where lists leave full addresses out
-ASKED_AT_ONCE = 8
 
 
 def parts(*, local_adapter: bool) -> tuple[str, ...]:
@@ -107,7 +106,7 @@ def served_at_changes(lakefs: LakeFS, repository: str, branch: str) -> Iterator[
     """The physical addresses at the added and changed paths of a branch; none where the branch is gone by now."""
     try:
         paths = [change.path for change in lakefs.uncommitted_diff(repository, branch) if change.type != "removed"]
-        with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
             for served in pool.map(lambda path: lakefs.stat(repository, branch, path), paths):
                 if served is not None:
                     yield served.physical_address

@@ -200,6 +200,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         ssl_ca_cert=settings.ca_bundle,
     )
     configuration.verify_ssl = settings.verify_tls
+    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.asking_requests)
     configuration.retries = urllib3.Retry(
         total=settings.attempts - 1,
         redirect=False,  # following one would lose the login, or send it elsewhere

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from spark_resources.settings import Settings
 
 _BASE_PATH = "/api/v1"
+SLOW_READ_TIMEOUT_S = 900.0
 
 
 def api_address(endpoint_url: str) -> str:
@@ -41,6 +42,7 @@ class LakeFSSettings:
 
     `attempts` counts the first one. `slow_read_timeout_s` is for calls that the server answers only after having walked
     the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
+    `asking_requests` are how many questions one process asks at once.
     """
 
     endpoint_url: str
@@ -50,12 +52,13 @@ class LakeFSSettings:
     verify_tls: bool = True
     connect_timeout_s: float = 10
     read_timeout_s: float = 60
-    slow_read_timeout_s: float = 900
+    slow_read_timeout_s: float = SLOW_READ_TIMEOUT_S
     attempts: int = 5
     backoff_s: float = 0.5
     longest_wait_s: float = 60
     poll_s: float = 2
     task_timeout_s: float = 6 * 3600
+    asking_requests: int = 8
 
     def __post_init__(self) -> None:
         api_address(self.endpoint_url)
@@ -82,6 +85,8 @@ class LakeFSSettings:
             verify_tls=settings.verify_tls,
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.read_timeout_s,
-            slow_read_timeout_s=max(settings.read_timeout_s, 900),
+            slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
+            task_timeout_s=settings.task_timeout_s,
             attempts=settings.attempts,
+            asking_requests=settings.asking_requests,
         )

@@ -29,7 +29,6 @@ DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usg
 
 _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
-_CONNECTIONS = 32  # requests in flight that one process may have
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 20.0
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
@@ -140,7 +139,7 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
     again = settings.max_attempts - 1
     session = requests.Session()
     for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))
+        session.mount(scheme, HTTPAdapter(pool_connections=settings.connections, pool_maxsize=settings.connections))
     transport = RequestsTransport(
         session=session,
         connection_timeout=settings.connect_timeout,

@@ -52,7 +52,6 @@ Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exception
 
 # Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
 SOON_S = 4.0
-_CONNECTIONS = 32  # requests in flight that one process may have
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
 _CREDENTIALS = (
@@ -90,7 +89,8 @@ class GCSClient:
 
     def _session_with(self, credentials: Any, **options: Any) -> Any:
         session = AuthorizedSession(credentials, **options)  # type: ignore[no-untyped-call]
-        adapter = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS, pool_block=False)
+        connections = self._settings.connections
+        adapter = HTTPAdapter(pool_connections=connections, pool_maxsize=connections, pool_block=False)
         for scheme in ("https://", "http://"):
             session.mount(scheme, adapter)
         session.verify = self._settings.gcs_ca_bundle or True

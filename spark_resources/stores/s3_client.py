@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3.client import S3Client
 
-_CONNECTIONS = 32  # requests in flight that one process may have
-
 # What a person should look at, by the store's own code.
 _ADVICE = {
     "InvalidAccessKeyId": "the store doesn't know this access key: check LAKEGC_S3_ACCESS_KEY_ID, and the endpoint",
@@ -99,7 +97,7 @@ def _config(settings: StoreSettings) -> Config:
         read_timeout=settings.read_timeout,
         retries={"total_max_attempts": settings.max_attempts, "mode": "standard"},
         s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
-        max_pool_connections=_CONNECTIONS,
+        max_pool_connections=settings.connections,
         # Lookalikes don't all know the newer checksums; signatures and lengths are checked as ever.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

@@ -9,7 +9,8 @@ class StoreSettings(BaseModel):
     """How stores are reached from this machine. What is None is left to the provider's own chain.
 
     `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds;
-    `max_attempts` counts the first try. `s3_path_style` None means: path style where an endpoint is set.
+    `max_attempts` counts the first try. `listing_requests` and `reading_requests` are how many pages, and how many
+    tables, one task asks for at once. `s3_path_style` None means: path style where an endpoint is set.
     `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None: the namespace's
     host. `azure_account` is the one account that key and SAS token are for; None: any. `gcs_anonymous` sends no
     credentials, for an emulator; `gcs_credentials_file` must be on every machine that runs executors.
@@ -38,6 +39,13 @@ class StoreSettings(BaseModel):
     connect_timeout: float = Field(default=10.0, gt=0)
     read_timeout: float = Field(default=60.0, gt=0)
     max_attempts: int = Field(default=5, ge=1)
+    listing_requests: int = Field(default=8, ge=1)
+    reading_requests: int = Field(default=4, ge=1)
+
+    @property
+    def connections(self) -> int:
+        """How many connections one process keeps: enough for all requests that it has in flight at once."""
+        return max(32, self.listing_requests, self.reading_requests)
 
     @property
     def uses_path_style(self) -> bool:

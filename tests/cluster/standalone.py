@@ -17,7 +17,12 @@ from typing import Any
 from tests.servers import free_port
 
 START_LIMIT_S = 120.0
-SMALL: Mapping[str, str] = {"spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2"}
+SMALL: Mapping[str, str] = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.driver.host": "127.0.0.1",
+}
 
 
 @dataclass

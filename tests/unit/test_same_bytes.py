@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.marking.same_bytes import WINDOW, answered, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
-from spark_resources.lakefs import LakeFS, Served, ServedPage
+from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.model import Namespace
 
 NAMESPACE = Namespace.parse("s3://bucket/lake")
@@ -27,6 +27,7 @@ class Branches:
     empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
     failing: dict[str, LakegcError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
         self._called(branch)

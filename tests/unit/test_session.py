@@ -13,7 +13,7 @@ import platformdirs
 import pytest
 
 from spark_resources.errors import WrongUsage
-from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fixed_settings, local_settings
+from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fixed_settings, machine_settings
 
 # What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
 SESSIONS = """
@@ -51,15 +51,21 @@ found["jvm_log afterwards"] = jvm_log().exists()
 found["nonsense"] = refused(spark_config={"spark.master": "nonsense"})
 found["nothing left"] = SparkContext._active_spark_context is None
 
-os.environ["LAKEGC_SPARK_CONF"] = json.dumps({**QUICK_START, "spark.sql.shuffle.partitions": "5"})
+del QUICK_START["spark.sql.shuffle.partitions"]
+os.environ["LAKEGC_SPARK_CONF"] = json.dumps(QUICK_START)
+counts = {"LAKEGC_PARALLELISM": "3", "LAKEGC_SHUFFLE_PARTITIONS": "5"}
+os.environ.update(counts)
 second = SparkResource()
 found["second"] = second.spark_session.sparkContext.getConf().get("spark.sql.shuffle.partitions")
+found["parallelism"] = second.spark_session.sparkContext.defaultParallelism
 second.teardown_after_execution(build_init_resource_context())
 
 from pyspark.sql import SparkSession
 speculative = {**QUICK_START, "spark.master": "local[1]", "spark.speculation": "true"}
 foreign = SparkSession.builder.config(map=speculative).getOrCreate()
 os.environ["LAKEGC_SPARK_CONF"] = "{}"
+for name in counts:
+    del os.environ[name]
 found["speculative"] = refused()
 foreign.stop()
 print(json.dumps(found))
@@ -114,6 +120,11 @@ def test_a_session_outlives_its_run(sessions: dict[str, Any]) -> None:
     assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
 
 
+def test_the_counts_of_tasks_do_not_reach_spark(sessions: dict[str, Any]) -> None:
+    """LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS are what Spark reckons with."""
+    assert (sessions["parallelism"], sessions["second"]) == (3, "5")
+
+
 def test_spark_that_does_not_start_is_no_sentence(sessions: dict[str, Any]) -> None:
     """A master that Spark can't use is told with its name and the settings to look at, and leaves nothing running."""
     assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
@@ -157,12 +168,20 @@ def test_a_configured_speculation_reaches_spark(monkeypatch: pytest.MonkeyPatch,
 
 def test_the_defaults_do_not_fit_the_machine() -> None:
     """The heap stays between half a GiB and four, and shuffles have tasks for every core."""
-    small, large = local_settings(2, 1 << 30), local_settings(64, 1 << 40)
+    small, large = machine_settings("local[*]", 2, 1 << 30), machine_settings("local[*]", 64, 1 << 40)
 
     assert (small["spark.driver.memory"], large["spark.driver.memory"]) == ("512m", "4096m")
     assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
     assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
     assert RELIED_ON.items() <= fixed_settings().items()
+
+
+@pytest.mark.parametrize(
+    "master", ["yarn", "k8s://https://cluster:6443", "spark://cluster:7077", "local-cluster[2,1,512]"]
+)
+def test_executors_are_sent_to_their_own_loopback(master: str) -> None:
+    """On a cluster the driver is where its machine's name says, and the driver's cores say nothing about its tasks."""
+    assert machine_settings(master, 2, 1 << 30) == {"spark.master": master, "spark.driver.memory": "512m"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")

@@ -173,6 +173,12 @@ def test_a_duration_is_guessed(text: str) -> None:
         ("max_missing", "-1", "whole number"),
         ("max_questions", "many", "whole number"),
         ("attempts", "0", "1 to 100"),
+        ("listing_requests", "0", "1 to 256"),
+        ("reading_requests", "1000", "1 to 256"),
+        ("asking_requests", "few", "1 to 256"),
+        ("parallelism", "0", "1 to 100000"),
+        ("shuffle_partitions", "1.5", "1 to 100000"),
+        ("task_timeout_s", "-1", "seconds"),
         ("read_timeout_s", "0", "seconds"),
         ("read_timeout_s", "nan", "seconds"),
         ("store_read_timeout_s", "inf", "seconds"),
@@ -307,6 +313,37 @@ def test_the_server_is_asked_with_the_store_s_settings(home: Path) -> None:
     )
 
     assert {name: getattr(server, name) for name in given} == given
+
+
+def test_a_slow_answer_is_waited_for_less_than_any_other(home: Path) -> None:
+    """A call that walks a whole repository has 15 minutes, or longer where any call has, unless its own time is set."""
+    login: dict[str, Any] = {"endpoint_url": "http://h", "access_key_id": "a", "secret_access_key": "s"}
+    times = [
+        LakeFSSettings.of(Settings.load({}, home, **login, **given)).slow_read_timeout_s
+        for given in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
+    ]
+
+    assert times == [900, 1000, 30]
+
+
+@pytest.mark.parametrize(
+    ("environ", "tasks", "partitions"),
+    [
+        ({}, None, None),
+        ({"LAKEGC_PARALLELISM": "64"}, "64", "128"),
+        ({"LAKEGC_SHUFFLE_PARTITIONS": "400"}, None, "400"),
+        ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SHUFFLE_PARTITIONS": "400"}, "64", "400"),
+        ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SPARK_CONF": '{"spark.sql.shuffle.partitions": "7"}'}, "64", "7"),
+    ],
+)
+def test_counts_of_tasks_are_lost(
+    home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
+) -> None:
+    """What is chosen becomes Spark's own setting, and what Spark's configuration says of the same counts more."""
+    spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark()
+
+    assert (spark.get("spark.default.parallelism"), spark.get("spark.sql.shuffle.partitions")) == (tasks, partitions)
+    assert spark["spark.master"] == "yarn"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""How many requests one task has in flight is what the settings say: pages, tables, questions."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from lakegc_assets.marking.namespace_slices import candidates
+from lakegc_assets.marking.uncommitted_addresses import served_at_changes
+from spark_resources.datasets import Place
+from spark_resources.entries import tables_ahead
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.model import Namespace
+from spark_resources.settings import Settings
+from spark_resources.stores.ranges import Part
+
+AT_ONCE, ALL = 6, 20
+LIMIT_S, A_MOMENT_S = 30.0, 0.2
+NOTHING_LISTED = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+CHANGES = [{"type": "added", "path": f"p{number}", "path_type": "object"} for number in range(ALL)]
+DIFF = {"pagination": {"has_more": False, "next_offset": "", "results": ALL, "max_per_page": 1000}, "results": CHANGES}
+STAT = {"path_type": "object", "physical_address": "s3://b/l/data/x", "size_bytes": 1, "checksum": "c"}
+
+
+@dataclass
+class Crowd:
+    """A store and a lakeFS server that hold back the first requests until as many are there as are expected at once."""
+
+    endpoint: str = ""
+    now: int = 0
+    most: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def come_and_go(self) -> None:
+        with self.changed:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.changed.notify_all()
+            if self.changed.wait_for(lambda: self.most >= AT_ONCE, LIMIT_S) and self.now == self.most:
+                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # does one more come?
+            self.now -= 1
+
+    def settings(self, **more: str) -> Settings:
+        environ = {
+            "ENDPOINT_URL": self.endpoint, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "s",
+            "S3_ENDPOINT_URL": self.endpoint, "S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "s",
+        }  # fmt: skip
+        return Settings.load({f"LAKEGC_{name}": value for name, value in (environ | more).items()}, Path("/nowhere"))
+
+    def place(self, **more: str) -> Place:
+        return Place(Namespace.parse("s3://b/l"), self.settings(**more).store())
+
+
+def asked(url: str) -> str:
+    """The path in lakeFS that a question is about."""
+    return parse_qs(urlsplit(url).query)["path"][0]
+
+
+@contextmanager
+def crowd() -> Iterator[Crowd]:
+    found = Crowd()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            if "/diff" not in self.path:
+                found.come_and_go()
+            body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
+            if "/api/v1/" in self.path:
+                body = json.dumps(DIFF if "/diff" in self.path else STAT | {"path": asked(self.path)}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json" if "/api/v1/" in self.path else "application/xml")
+            self.send_header("ETag", '"tag"')
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        found.endpoint = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_more_pages_are_asked_for_at_once_than_the_operator_allows() -> None:
+    """LAKEGC_LISTING_REQUESTS is how many pages one task asks a store for at once."""
+    with crowd() as server:
+        place = server.place(LISTING_REQUESTS=str(AT_ONCE))
+        assert not list(candidates(place, [Part(f"data/{n}/") for n in range(ALL)], {}, local_adapter=False))
+
+    assert server.most == AT_ONCE
+
+
+def test_more_tables_are_fetched_at_once_than_the_operator_allows() -> None:
+    """LAKEGC_READING_REQUESTS is how many tables one task fetches ahead."""
+    with crowd() as server:
+        place = server.place(READING_REQUESTS=str(AT_ONCE))
+        ids = [f"{number:064x}" for number in range(ALL)]
+        assert [(one, data) for one, data in tables_ahead(place, ids, needed_by="a test")] == [
+            (one, b"content") for one in ids
+        ]
+
+    assert server.most == AT_ONCE
+
+
+def test_more_is_asked_at_once_than_the_operator_allows() -> None:
+    """LAKEGC_ASKING_REQUESTS is how many questions one task asks the lakeFS server at once."""
+    with crowd() as server:
+        lakefs = LakeFS(LakeFSSettings.of(server.settings(ASKING_REQUESTS=str(AT_ONCE))))
+        assert list(served_at_changes(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
+
+    assert server.most == AT_ONCE
