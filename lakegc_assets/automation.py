@@ -16,6 +16,7 @@ from pathlib import Path
 import dagster as dg
 
 from lakegc_assets.assets import MARK_ASSETS, PARTITIONS, told
+from lakegc_assets.backup_assets import backup
 from lakegc_assets.marking.resource import refuse_read_only
 from lakegc_assets.marking.run import find_target
 from lakegc_assets.sweep_assets import APPROVAL, APPROVAL_TAG, sweep_report
@@ -71,6 +72,26 @@ sweep_job = dg.define_asset_job(
 
 It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), proves everything again,
 and reports on every object. A sweep that was killed goes on where it was when it is launched again.""",
+)
+
+backup_job = dg.define_asset_job(
+    "back_up",
+    selection=dg.AssetSelection.assets(backup),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Copies what one finished mark holds to another bucket, container or folder. **It deletes nothing.**
+
+It takes one partition, `repository|mark_id`; where to is set by LAKEGC_BACKUP_TO, or by `to` in its config. A backup
+that was killed goes on where it was when it is launched again.""",
+)
+
+careful_sweep_job = dg.define_asset_job(
+    "back_up_and_sweep",
+    selection=dg.AssetSelection.assets(backup, sweep_report),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Copies what a person approved to where LAKEGC_BACKUP_TO says, then sweeps it. **This job deletes,
+too**, and nothing that isn't in the backup.""",
 )
 
 
@@ -233,12 +254,13 @@ APPROVALS_A_TICK = 20
 
 
 @dg.sensor(
-    job=sweep_job,
+    jobs=[sweep_job, careful_sweep_job],
     minimum_interval_seconds=30,
     description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
 
 An approval is a materialization of sweep_approval, reported in this UI or by 'lakegc approve'. Whether it counts is
-for the sweep to find out: one that doesn't ends in a failed run that says why, before anything is deleted. While this
+for the sweep to find out: one that doesn't ends in a failed run that says why, before anything is deleted. Where
+LAKEGC_BACKUP_TO says where backups go, one is made first. While this
 sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -250,6 +272,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     if not events:
         return dg.SkipReason("No new approval.")
     requests, unknown = [], []
+    job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
         try:
@@ -258,7 +281,8 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
             unknown.append(str(error))
             continue
         tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
-        requests.append(dg.RunRequest(run_key=f"approval {event.storage_id}", partition_key=key, tags=tags))
+        run_key = f"approval {event.storage_id}"
+        requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=tags, job_name=job.name))
     for sentence in unknown:
         context.log.error(f"An approval can't be followed: {sentence}")
     return dg.SensorResult(

@@ -222,6 +222,57 @@ def sweep(
 
 
 @app.command()
+def backup(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    to: Annotated[
+        str, typer.Argument(metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; else as configured")
+    ] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Copy what a mark holds to another bucket, container or folder, compared. Killed, it goes on where it was."""
+    from lakegc_assets.backing_up.run import CopyLimits
+    from lakegc_assets.terminal import backups
+
+    check_java()
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    with progress():
+        backups.backup(repository, mark_id, to, limits, as_json=output is Format.JSON)
+
+
+@app.command()
+def restore(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="the place that its backup was made to")],
+    prefix: Annotated[str, typer.Option(help="only objects whose address begins so, e.g. data/")] = "",
+    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one a line")] = None,
+    drill: Annotated[
+        int, typer.Option(metavar="N", help="for practice: N objects to a scratch place, compared, deleted", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="which objects a drill draws")] = 0,
+    scratch: Annotated[str, typer.Option(metavar="PLACE", help="of a drill; a temporary folder if not given")] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring back from a backup what is missing in the repository, never over what is there, and read it."""
+    from lakegc_assets.backing_up.restore import Chosen
+    from lakegc_assets.backing_up.run import CopyLimits
+    from lakegc_assets.terminal import backups
+
+    check_java()
+    chosen = Chosen(prefix, None if keys is None else tuple(read_lines(keys)))
+    practice = backups.Practice(drill, seed, scratch) if drill else None
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    with progress():
+        partition = Partition.of(repository, mark_id)
+        backups.restore(partition, source, chosen, limits, practice, as_json=output is Format.JSON)
+
+
+@app.command()
 def undo(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],

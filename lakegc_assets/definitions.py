@@ -5,7 +5,16 @@ from __future__ import annotations
 import dagster as dg
 
 from lakegc_assets.assets import MARK_ASSETS
-from lakegc_assets.automation import approved_sweeps, mark_job, mark_repositories, new_repositories, sweep_job
+from lakegc_assets.automation import (
+    approved_sweeps,
+    backup_job,
+    careful_sweep_job,
+    mark_job,
+    mark_repositories,
+    new_repositories,
+    sweep_job,
+)
+from lakegc_assets.backup_assets import backup
 from lakegc_assets.brake_checks import BRAKE_CHECKS
 from lakegc_assets.checks import MARK_CHECKS
 from lakegc_assets.marking.resource import MarksResource
@@ -13,15 +22,15 @@ from lakegc_assets.sweep_assets import sweep_approval, sweep_report
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.session import SparkResource
 
-__all__ = ["defs", "mark_job", "sweep_job"]
+__all__ = ["backup_job", "defs", "mark_job", "sweep_job"]
 
 lakefs = LakeFSResource()
 spark = SparkResource()
 
 defs = dg.Definitions(
-    assets=[*MARK_ASSETS, sweep_approval, sweep_report],
+    assets=[*MARK_ASSETS, sweep_approval, backup, sweep_report],
     asset_checks=[*MARK_CHECKS, *BRAKE_CHECKS],
-    jobs=[mark_job, sweep_job],
+    jobs=[mark_job, backup_job, careful_sweep_job, sweep_job],
     schedules=[mark_repositories],
     sensors=[new_repositories, approved_sweeps],
     resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},

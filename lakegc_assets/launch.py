@@ -15,7 +15,7 @@ import platformdirs
 
 from lakegc_assets.assets import PARTITIONS
 from lakegc_assets.automation import REPOSITORY_TAG
-from lakegc_assets.definitions import defs, mark_job, sweep_job
+from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.model import Partition
 
@@ -104,6 +104,17 @@ def run_sweep(
 ) -> None:
     """Sweep one approved mark. `options` are those of `SweepConfig`. Raises like `run_mark`, or `SweptWithFailures`."""
     run_job(sweep_job.name, "sweep_report", partition, options, instance, resources)
+
+
+def run_backup(
+    partition: Partition,
+    options: Mapping[str, Any],
+    *,
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Back one finished mark up. `options` are those of `BackupConfig`. Raises like `run_mark`."""
+    run_job(backup_job.name, "backup", partition, options, instance, resources)
 
 
 def run_job(

@@ -12,6 +12,7 @@ from lakegc_assets.approving.dialog import parse
 from lakegc_assets.approving.proposals import Word, propose
 from lakegc_assets.approving.their_marks import begun
 from lakegc_assets.assets import PARTITIONS, expired_set, told
+from lakegc_assets.backup_assets import backup
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import MarksResource
 from lakegc_assets.sweeping.metadata import described
@@ -56,15 +57,18 @@ class SweepConfig(dg.Config):
     quarantine: bool = Field(
         default=False, description="put objects aside, to be brought back by lakegc undo, instead of deleting them"
     )
+    backup_to: str = Field(
+        default="", description="refuse unless the mark is backed up there; empty: as LAKEGC_BACKUP_TO says, if at all"
+    )
 
     def options(self) -> SweepOptions:
-        return SweepOptions(self.rate or None, self.quarantine)
+        return SweepOptions(self.rate or None, self.quarantine, self.backup_to)
 
 
 @dg.asset(
     group_name="sweep",
     partitions_def=PARTITIONS,
-    deps=[expired_set, sweep_approval],
+    deps=[expired_set, sweep_approval, backup],
     kinds={"pyspark", "parquet"},
 )
 def sweep_report(
@@ -75,7 +79,8 @@ def sweep_report(
     Nothing is deleted that wasn't approved, and nothing that is live again: what branches, commits, holds and staged
     changes refer to *now* is read once more before the first delete, and again when that proof grows old. What came
     back is *rescued* and stays. What isn't byte for byte what was marked is left alone, too. Each object ends in one
-    outcome, written down by the task that did it, so a sweep that was killed goes on where it was: run it again.
+    outcome, written down by the task that did it, so a sweep that was killed goes on where it was: run it again. Where
+    LAKEGC_BACKUP_TO says where backups go, only what lies in a whole backup of this very set is deleted.
 
     What is deleted is gone for good, but for what was swept with `quarantine: true`: `lakegc undo` brings that back.
     """

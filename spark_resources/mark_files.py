@@ -16,7 +16,7 @@ SUMMARY = "summary.json"
 
 # Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
 LATER = ("mark.json", APPROVAL_NAME, "sweep.json")
-LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/")
+LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/", "restored/")
 
 
 @dataclass(frozen=True, slots=True)

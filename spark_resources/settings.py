@@ -163,6 +163,10 @@ class Settings(BaseSettings):
     brake_age: Duration = timedelta(days=7)
     proof_age: Duration = timedelta(minutes=30)
 
+    # Where backups of marks go: a bucket, container or folder as a URI, or a folder's path. Where it is given, nothing
+    # is swept that isn't in a backup there.
+    backup_to: Name | None = None
+
     # What a GB (2^30 bytes) costs in the store for a month, in any currency: a review then tells money, too.
     price_per_gb_month: Amount | None = None
 

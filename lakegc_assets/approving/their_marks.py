@@ -6,18 +6,20 @@ It recorded addresses only. Sizes and all that it is compared with come from a l
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
 from lakegc_assets.marking.run import Target
-from spark_resources.errors import NotThere
+from spark_resources.errors import DamagedData, NotThere
 from spark_resources.marks import Mark, MarkRecord, mark_folder, previous_mark
 from spark_resources.model import MarkState, Scope, is_candidate
 from spark_resources.reference import ReferenceMark
+from spark_resources.stores.base import Store
 
 FOLDERS = ("data/", "")  # what may be collected: all under data/, and what lies right at the root
 ROOT = "theirs/"  # in lakegc's folder of that id: the record of a sweep
+LINK_TOKEN = timedelta(hours=24)
 
 
 def root_of(mark_id: str) -> str:
@@ -85,3 +87,20 @@ def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
         "expired_bytes": expired_bytes,
         "live": candidates - stored,
     }
+
+
+def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:
+    """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
+    said = (theirs.summary or {}).get("cutoff_time")
+    if said is None:
+        return min(store.stat(key).modified for key in theirs.files) - LINK_TOKEN
+    try:
+        found = datetime.fromisoformat(str(said))
+        if found.tzinfo is None:
+            raise ValueError("it names no time zone")
+        return found.astimezone(UTC)
+    except ValueError as error:
+        raise DamagedData(
+            f"the summary of mark {theirs.mark_id} has {said!r} for its cutoff ({error}), so what is younger than the "
+            "mark can't be told. Mark again."
+        ) from error

@@ -24,10 +24,12 @@ BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What a person chooses for one sweep: a ceiling in keys a second, and whether to put aside instead of deleting."""
+    """What a person chooses for one sweep: a ceiling in keys a second, whether to put aside instead of deleting, and
+    where a backup has to be; "" is as configured."""
 
     rate: float | None = None
     quarantine: bool = False
+    backup_to: str = ""
 
 
 def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
@@ -148,6 +150,7 @@ def run_of(
     say: Say, theirs: Theirs | None,
 ) -> SweepRun:  # fmt: skip
     settings = marks.settings()
-    limits = SweepLimits(marks.limits(), settings.proof_age, options.rate, options.quarantine)
+    to = options.backup_to or settings.backup_to
+    limits = SweepLimits(marks.limits(), settings.proof_age, options.rate, options.quarantine, to)
     lakefs = marks.lakefs.client()
     return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)

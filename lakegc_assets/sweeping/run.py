@@ -42,6 +42,8 @@ class SweepLimits:
     proof_age: timedelta = PROOF_AGE
     rate: float | None = None
     quarantine: bool = False
+    backup_to: str | None = None
+    """Where a whole backup of this very set has to be; None where none has to."""
 
 
 @dataclass(frozen=True, slots=True)

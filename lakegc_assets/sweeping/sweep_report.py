@@ -1,8 +1,9 @@
 """A sweep from its approval to its report. The order of effects, and what a crash right after each leaves:
 
-1. a key of lakegc's own is written and deleted   nothing
+1. a key of lakegc's own is written and deleted   nothing (before it: the backup is looked for, where one is needed)
 2. the mark says `sweeping`                       the same command goes on; the approval is used
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
+   what the backup doesn't hold is booked         the same; it is looked at anew
 4. rounds: proof, then chunks (see `deleting.task`)   every key has an outcome, an intent, or is untouched
 5. the closing proof                              the same command proves again
 6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakegc_assets import sweep as sets
 from lakegc_assets.mark import only, without
+from lakegc_assets.sweeping.backed_up import in_backup, required_backup
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.report import Report, write_report
 from lakegc_assets.sweeping.rounds import settle
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 def sweep(run: SweepRun) -> Report:
     """Delete what is approved and still garbage, and report on every object."""
+    backup = required_backup(run)
     check_rights(run)
     began: datetime = run.store.now()
     if run.theirs is not None:
@@ -42,7 +45,7 @@ def sweep(run: SweepRun) -> Report:
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
     with errors_from_executors():
-        tally = settle(run, approved)
+        tally = settle(run, approved if backup is None else in_backup(run, approved, backup))
         closing = prove_at_the_end(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)

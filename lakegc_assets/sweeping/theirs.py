@@ -7,45 +7,25 @@ is listed now, and the state of the sweep; no range is known to have been read, 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakegc_assets.approving.approved_set import their_files
-from lakegc_assets.approving.their_marks import as_record, begun, root_of
+from lakegc_assets.approving.their_marks import as_record, begun, cutoff_of, root_of
 from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from lakegc_assets.sweeping.run import SweepRun, Theirs
 from spark_resources.approvals import Approval, read_with_tag, write_approval
 from spark_resources.datasets import Place, arrow_to_spark, write_dataset
-from spark_resources.errors import DamagedData, Refused
+from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
 from spark_resources.marks import Mark, StepRecord
 from spark_resources.model import STORED_OBJECTS, MarkState
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import NOT_RECORDED, REFERENCE_OBJECTS
-from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-LINK_TOKEN = timedelta(hours=24)
-
-
-def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:
-    """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
-    said = (theirs.summary or {}).get("cutoff_time")
-    if said is None:
-        return min(store.stat(key).modified for key in theirs.files) - LINK_TOKEN
-    try:
-        found = datetime.fromisoformat(str(said))
-        if found.tzinfo is None:
-            raise ValueError("it names no time zone")
-        return found.astimezone(UTC)
-    except ValueError as error:
-        raise DamagedData(
-            f"the summary of mark {theirs.mark_id} has {said!r} for its cutoff ({error}), so what is younger than the "
-            "mark can't be told. Mark again."
-        ) from error
 
 
 def begin(target: Target, theirs: ReferenceMark, approval: Approval) -> Mark:

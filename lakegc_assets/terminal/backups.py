@@ -1,0 +1,230 @@
+"""Backups of marks on the terminal, and their way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from rich.table import Table
+
+from lakegc_assets.backing_up.drill import Drilled, drill, scratch_place
+from lakegc_assets.backing_up.places import backup_place, folder_of
+from lakegc_assets.backing_up.records import Backup, read_backup
+from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_source
+from lakegc_assets.backing_up.restore import restore as bring_back
+from lakegc_assets.backing_up.run import CopyLimits
+from lakegc_assets.progress import tell
+from lakegc_assets.terminal.words import cell, console, printing, size
+from spark_resources.copying.log import Fate
+from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
+from spark_resources.model import Partition
+from spark_resources.settings import Settings
+
+_SHOWN = 10
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?$", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bandwidth(text: str) -> float | None:
+    """Bytes a second of a text such as 50M or 1.5GiB; None for no text. Raises `WrongUsage`."""
+    if not text:
+        return None
+    found = _RATE.match(text.strip())
+    rate = float(found.group(1)) * _UNITS[found.group(2).lower()] if found else 0.0
+    if not rate:
+        raise WrongUsage(f"--bandwidth {text}: expected bytes a second, such as 500K, 50M or 1.5G (of 1024)")
+    return rate
+
+
+# --- there ------------------------------------------------------------------------------------------------------------
+
+
+def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: bool) -> None:
+    """Run the job `backup` for one finished mark, and show what it holds."""
+    from lakegc_assets.launch import dagster_home, open_instance, run_backup
+
+    layout, _, mark_id = name.rpartition("/")
+    partition, settings = Partition.of(repository, mark_id), Settings.load(os.environ, Path.home())
+    to = to or settings.backup_to or ""
+    config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
+    with open_instance(dagster_home(os.environ)) as instance:
+        run_backup(partition, config, instance=instance)
+    place = backup_place(to, settings.store())
+    found = read_backup(place, folder_of(repository, mark_id))
+    if found is None:
+        raise LakegcError(f"the backup of {partition} left no summary. Run the same command again.")
+    show_backup(found, to, as_json=as_json)
+    if found.objects.get(Fate.COLD.value):
+        raise SweptWithFailures(found.sentence())
+
+
+@printing()
+def show_backup(found: Backup, to: str, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(found.to_json().decode() + "\n")
+        return
+    name = f"{found.subject.repository} {found.subject.mark_id}"
+    table = Table(title=f"Backup of mark {found.subject.mark_id} of {found.subject.repository}", title_justify="left")
+    table.add_column("outcome")
+    table.add_column("objects", justify="right")
+    table.add_column("bytes", justify="right")
+    for fate in Fate:
+        if count := found.objects.get(fate.value):
+            table.add_row(fate.value, f"{count:,}", size(found.sizes.get(fate.value, 0)))
+    table.add_section()
+    table.add_row("held", f"{found.held:,}", size(found.held_bytes))
+    out = console()
+    out.print(table)
+    rest = found.marked - found.held
+    out.print(
+        f"{found.held:,} of {found.marked:,} objects of the mark are in the backup, each compared with its original"
+        f"{'' if not rest else f'; why {rest:,} are not is in its list of objects'}. Took {found.seconds:,.1f} s.",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    out.print(f"Back again: lakegc restore {name} {to}", markup=False, soft_wrap=True)
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """A drill: how many objects, drawn by which seed, and where to; a temporary folder if no place is given."""
+
+    objects: int
+    seed: int = 0
+    scratch: str = ""
+
+
+def restore(
+    partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None, *, as_json: bool
+) -> None:
+    with opened(partition, source, limits, lease=practice is None) as run:
+        if practice is not None:
+            settings = Settings.load(os.environ, Path.home()).store()
+            with scratch_place(run, practice.scratch, settings) as scratch:
+                drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
+            show_drill(partition, drilled, as_json=as_json)
+            return
+        restored = bring_back(run, chosen)
+    show_restored(partition, restored, as_json=as_json)
+
+
+@contextmanager
+def opened(partition: Partition, source: str, limits: CopyLimits, *, lease: bool) -> Iterator[RestoreRun]:
+    """A backup of a mark, with the repository's lease where something is to be written, and a Spark session."""
+    from lakegc_assets.marking.resource import MarksResource
+    from lakegc_assets.sweeping.opening import located
+    from spark_resources.lakefs.resource import LakeFSResource
+    from spark_resources.session import SparkResource
+
+    spark = SparkResource()
+    marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
+    context = dg.build_init_resource_context()
+    try:
+        _, target = located(marks, str(partition))
+        place, backup = open_source(target, marks.settings().store(), partition.mark_id, source)
+        if lease:
+            marks.hold(partition, target, marks.settings())
+        yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, tell)
+    finally:
+        marks.teardown_after_execution(context)
+        spark.teardown_after_execution(context)
+
+
+def show_restored(partition: Partition, done: Restored, *, as_json: bool) -> None:
+    with printing():
+        if as_json:
+            print(json.dumps(document(partition, done), indent=1))
+        else:
+            for line in lines(done):
+                console().print(cell(line), soft_wrap=True)
+    if not done.success:
+        raise SweptWithFailures(
+            f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(troubles(done))}. What "
+            "is back stays; the same command tries the rest again."
+        )
+
+
+def document(partition: Partition, done: Restored) -> dict[str, Any]:
+    return {
+        "repository": partition.repository,
+        "mark_id": partition.mark_id,
+        "objects": dict(done.objects),
+        "bytes": done.size,
+        "never_held": done.unheld,
+        "unknown_keys": list(done.unknown),
+        "lacking": list(done.lacking),
+        "taken": list(done.taken),
+        "failed": dict(done.failed),
+        "stored": done.stored,
+        "paths": {"known": done.paths, "asked": done.asked, "read": done.read, "unread": dict(done.unread)},
+        "success": done.success,
+    }
+
+
+def lines(done: Restored) -> Iterator[str]:
+    """What a person is told of a restore."""
+    subject = done.backup.subject
+    yield (
+        f"Mark {subject.mark_id} of {subject.repository}: {done.objects[Fate.COPIED.value]:,} objects "
+        f"({size(done.size)}) are back, {done.objects[Fate.ALREADY_THERE.value]:,} were there already."
+    )
+    yield f"The store has {done.stored:,} of them, asked anew."
+    if done.paths:
+        more = f" of {done.paths:,}" if done.paths > done.asked else ""
+        yield f"lakeFS was asked for {done.asked:,}{more} paths at which commits have them, and reads {done.read:,}."
+    else:
+        yield "The mark knows no path of them, so lakeFS was not asked."
+    if done.unheld:
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
+        yield f"Never in the backup: {counts}."
+
+
+def troubles(done: Restored) -> Iterator[str]:
+    """What kept objects from coming back, with the first few of each."""
+    named = (
+        (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
+        (done.objects[Fate.VANISHED.value], "copies are gone from the backup", [repr(key) for key in done.lacking]),
+        (
+            done.objects[Fate.TAKEN.value],
+            "places are taken by other objects, which stay",
+            [repr(key) for key in done.taken],
+        ),
+        (
+            done.objects[Fate.FAILED.value] + done.objects[Fate.COLD.value],
+            "failed",
+            [f"{key!r}: {why}" for key, why in done.failed.items()],
+        ),
+        (len(done.unread), "paths can't be read by lakeFS", [f"{key!r}: {why}" for key, why in done.unread.items()]),
+    )
+    for count, what, which in named:
+        if count:
+            yield f"{count:,} {what}: {', '.join(which[:_SHOWN])}{' …' if count > _SHOWN else ''}"
+
+
+def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
+    name = f"mark {partition.mark_id} of {partition.repository}"
+    with printing():
+        if as_json:
+            found = {"wanted": done.wanted, "same": dict(done.same), "wrong": done.wrong, "success": done.success}
+            print(json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1))
+        else:
+            console().print(
+                cell(f"{sum(done.same.values()):,} of {done.wanted:,} objects of {name} came back the same.")
+            )
+            for how, count in sorted(done.same.items()):
+                console().print(cell(f"{count:,} compared with {how}."))
+    if not done.success:
+        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
+        raise SweptWithFailures(
+            f"{len(done.wrong):,} objects of the backup of {name} did not come back as they were: {wrong}"
+        )

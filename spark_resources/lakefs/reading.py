@@ -1,0 +1,26 @@
+"""Whether lakeFS can read an object: asked for its first byte, since a look at its entry says nothing (formats §2)."""
+
+from __future__ import annotations
+
+from spark_resources.lakefs.client import LakeFS
+from spark_resources.lakefs.connection import Answer, Question
+
+_GONE, _EMPTY = 410, 416
+
+
+def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
+    """Whether a reader of the ref gets the bytes at the path; False only where lakeFS says that they are gone.
+
+    Raises `NotThere` for a ref or path that isn't there, and as every question does otherwise.
+    """
+    question = Question(
+        "ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject"
+    )
+    arguments = {"repository": repository, "ref": ref, "path": path, "range": "bytes=0-0"}
+    status, _, body = lakefs._connection._raw(question, arguments)
+    if status in (200, 206, _EMPTY):
+        return True
+    if status == _GONE:
+        return False
+    shown = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    raise lakefs._connection.refusal(question, Answer(status, None, shown[:300], None))
