@@ -56,7 +56,10 @@ def said(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
 def test_a_worker_that_dies_takes_the_mark_with_it(
     sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
 ) -> None:
-    """A cluster's mark finds exactly the garbage though a worker is killed in its middle, and its sweep takes that."""
+    """A cluster's mark finds exactly the garbage though a worker is killed in its middle, and its sweep takes that.
+
+    Its executors run the Python that the job brings along, each in its own folder.
+    """
     lake = sandbox.create("lake")
     garbage = {lake.put("main", f"a/{number}", f"old {number}".encode()).address for number in range(GARBAGE)}
     for number in range(OBJECTS):
@@ -81,6 +84,7 @@ def test_a_worker_that_dies_takes_the_mark_with_it(
 
     assert killed
     assert {row["address"] for row in expired} == garbage
+    assert {place.parents[1].name for place in spark.shipped.started_in()} == {"worker0", "worker1"}
     said(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
     report = said(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
