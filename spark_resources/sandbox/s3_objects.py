@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.model import Namespace
@@ -48,7 +49,7 @@ class S3Objects:
     def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
         self.storage_namespace = storage_namespace.rstrip("/")
         self._settings = settings
-        self._store = open_store(Namespace.parse(storage_namespace), settings)
+        self._store = _opened(storage_namespace, settings)
 
     def location(self, key: str) -> str:
         return f"{self.storage_namespace}/{key}"
@@ -85,6 +86,12 @@ class S3Objects:
         if not address.startswith(S3) or not bucket:
             raise bad_request(f"{address}: the sandbox reads addresses in S3 only")
         return open_store(Namespace.parse(S3 + bucket), self._settings), key
+
+
+@lru_cache(maxsize=64)
+def _opened(storage_namespace: str, settings: StoreSettings) -> Store:
+    """A store for all requests: making one takes a multiple of what most of them ask."""
+    return open_store(Namespace.parse(storage_namespace), settings)
 
 
 def _stored(store: Store, key: str) -> bytes:

@@ -353,9 +353,9 @@ def main() -> None:
     folder = folder_of(chosen.folder, size, chosen.store)
     with built(folder, size, chosen.store, print) as (served, history):
         options = options_of(chosen.store, history, folder)
-        for number in range(chosen.runs):
+        for _ in range(chosen.runs):
             forget_marks(served)
-            mark_id = f"bench-{number}"
+            mark_id = f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
             measured = run(served, mark_id, options, folder / "dagster")
             found = made(served, mark_id)
             count_rates(measured, found)
