@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from lakegc_assets.backing_up.places import backup_place, folder_of, known
 from lakegc_assets.backing_up.records import SCHEMA, Backup, listed_objects, read_backup
-from lakegc_assets.backing_up.run import CopyLimits, on_their_side, tasks_for, telling
+from lakegc_assets.backing_up.run import CopyLimits, tasks_for, telling
 from lakegc_assets.marking.run import Target
 from lakegc_assets.progress import Say
 from spark_resources.copying.log import HELD, Fate, Log
 from spark_resources.copying.restoring import restore_rows
-from spark_resources.copying.task import COUNTED, CopyOrders
+from spark_resources.copying.task import COUNTED, CopyOrders, on_their_side
 from spark_resources.datasets import Batches, Place, arrow_to_spark, read_dataset
 from spark_resources.entries import id_tasks
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage

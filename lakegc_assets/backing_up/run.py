@@ -23,7 +23,7 @@ from lakegc_assets.marking.resource import probed, refuse_another_repository, wh
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.progress import Say
 from spark_resources.copying.log import Log
-from spark_resources.copying.task import WANTED, CopyOrders
+from spark_resources.copying.task import WANTED, CopyOrders, on_their_side
 from spark_resources.datasets import Dataset, Place, read_dataset
 from spark_resources.entries import row_tasks
 from spark_resources.errors import LakegcError, WrongUsage
@@ -34,7 +34,6 @@ from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import folder_of as folder_in_namespace
 from spark_resources.reference_sets import reference_mark
 from spark_resources.settings import Settings
-from spark_resources.stores.streams import streams_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,12 +110,6 @@ class BackupRun:
             resumed=self.resumed,
             cutoff=self.marked.cutoff,
         )
-
-
-def on_their_side(one: Place, other: Place) -> bool:
-    """Whether a store copies by itself between these places. A folder doesn't: that is this machine's work."""
-    first, second = streams_of(one.store()).server, streams_of(other.store()).server
-    return first == second and first != "local"
 
 
 def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:

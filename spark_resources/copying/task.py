@@ -28,7 +28,7 @@ from spark_resources.deleting.task import chunks
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.model import RECEIPTS
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.streams import About, Cold
+from spark_resources.stores.streams import About, Cold, streams_of
 
 WANTED = pa.schema(
     [
@@ -66,6 +66,12 @@ class CopyOrders:
 
     def copier(self) -> Copier:
         return Copier(self.source.store(), self.target.store(), self.server_side, Throttle(self.bandwidth))
+
+
+def on_their_side(one: Place, other: Place) -> bool:
+    """Whether a store copies by itself between these places. A folder doesn't: that is this machine's work."""
+    first, second = streams_of(one.store()).server, streams_of(other.store()).server
+    return first == second and first != "local"
 
 
 @dataclass(frozen=True, slots=True)

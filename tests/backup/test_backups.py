@@ -79,6 +79,33 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
     return Lake(sandbox, f"lake-{abs(hash(request.node.nodeid)):x}", lakegc)
 
 
+def test_a_sweep_deletes_what_the_backup_does_not_hold(lake: Lake, tmp_path: Path) -> None:
+    """Where a backup is configured, nothing goes without a whole one of this very set, nor what isn't in it now."""
+    to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
+    lake.mark()
+    before = lake.contents()
+    sweep = ("sweep", lake.name, "m1")
+    lake.fails(3, "need a backup", "lakegc backup", arguments=sweep, backup_to=to)
+    without_one = lake.contents()
+    lake("backup", lake.name, "m1", backup_to=to)
+    lake.fails(3, "need a backup", arguments=sweep, backup_to=other)
+    objects = tmp_path / "backups" / lake.name / "m1" / "objects"
+    gone, altered = sorted(each for each in objects.rglob("*") if each.is_file())[:2]
+    gone.unlink()
+    altered.write_bytes(altered.read_bytes() + b"!")
+    lake.fails(4, "2 could not be deleted", arguments=sweep, backup_to=to)
+    kept = lake.contents()
+    altered.unlink()
+    lake("backup", lake.name, "m1", to)
+    swept = lake(*sweep, backup_to=to)
+
+    assert without_one == before
+    assert {str(each.relative_to(objects)) for each in (gone, altered)} <= kept.keys()
+    assert len(kept) == len(before) - 4
+    assert swept["objects"] == {"deleted": 6}
+    assert len(lake.contents()) == len(before) - 6
+
+
 def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path: Path) -> None:
     """What was backed up, swept and restored is there again, byte for byte under its whole key, and lakeFS reads it.
 

@@ -1,0 +1,283 @@
+"""The commands on marks that no Spark made: what they refuse, what they name, and marks of the reference collector."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lakegc_assets.backing_up.places import backup_place, refuse_overlap
+from lakegc_assets.backing_up.records import begin
+from lakegc_assets.backing_up.run import marked_set
+from lakegc_assets.marking.run import Target
+from spark_resources.datasets import Place
+from spark_resources.errors import Refused
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.marks import Mark
+from spark_resources.model import MarkState, Namespace
+from spark_resources.stores import StoreSettings
+from tests.approval.conftest import Lake as ApprovalLake
+from tests.approval.conftest import lake as approval_lake
+from tests.approval.conftest import sandbox
+from tests.approval.test_marks_of_the_reference import LAYOUTS, SUMMARY, leave
+from tests.command_line import Lakegc
+from tests.finished import START, finished_record
+from tests.stores.providers import answering
+
+__all__ = ["approval_lake", "sandbox"]
+lake = approval_lake
+ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy", "data/s/deep/er")
+
+
+def stored(lake: ApprovalLake, addresses: Sequence[str], content: bytes = b"1", when: datetime = START) -> None:
+    """Objects as the marks of these tests have them: of one byte, fifty days old."""
+    for address in addresses:
+        lake.place.store().write(address, content)
+        time = when.timestamp() - 50 * 86_400
+        os.utime(lake.folder / address, (time, time))
+
+
+class Commands:
+    """The commands for one lake, which answer in JSON or fail."""
+
+    def __init__(self, lake: ApprovalLake, lakegc: Lakegc) -> None:
+        self.lake, self._lakegc = lake, lakegc
+
+    def __call__(self, command: str, *arguments: str) -> Any:
+        settings = self.lake.sandbox.settings
+        return json.loads(self._lakegc.told(settings, command, self.lake.name, *arguments, "--format", "json"))
+
+    def fails(self, code: int, words: Sequence[str], command: str, *arguments: str, **settings: str) -> None:
+        known = {**self.lake.sandbox.settings, **settings}
+        outcome = self._lakegc(known, command, self.lake.name, *arguments)
+        assert outcome.code == code, outcome.err
+        for word in words:
+            assert word in outcome.err, outcome.err
+        assert "Traceback" not in outcome.err
+
+
+@pytest.fixture
+def commands(lake: ApprovalLake, lakegc: Lakegc) -> Commands:
+    return Commands(lake, lakegc)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+
+
+# --- there and back ---------------------------------------------------------------------------------------------------
+
+
+def test_a_backup_that_is_not_whole_looks_whole(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
+    """Where a copy can't be made there is no summary, the object is named, and nothing can be restored from it."""
+    to, folder = str(tmp_path / "to"), tmp_path / "to" / lake.name / "m1"
+    lake.marked(ADDRESSES)
+    stored(lake, ADDRESSES)
+    (folder / "objects" / "data" / "s").mkdir(parents=True)
+    (folder / "objects" / "data" / "s" / "a").write_bytes(b"2")
+    commands.fails(4, ["1 of 4 objects", "'data/s/a'", "another object"], "backup", "m1", to)
+
+    assert "backup.json" not in files(folder)
+    commands.fails(1, ["no whole backup", "backup.json"], "restore", "m1", to)
+    (folder / "objects" / "data" / "s" / "a").unlink()
+    made = commands("backup", "m1", to)
+    assert made["objects"] == {"copied": 4}
+    assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
+
+
+def test_a_backup_of_another_set_passes_for_this_one(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
+    """A place that was begun for a mark is not taken for another one of the same id."""
+    to = str(tmp_path / "to")
+    lake.marked(ADDRESSES)
+    stored(lake, ADDRESSES)
+    subject = marked_set(lake.target, "m1").subject
+    begin(backup_place(to, made_folder(to)), f"{lake.name}/m1/", replace(subject, digest="f" * 64))
+
+    commands.fails(3, ["another set"], "backup", "m1", to)
+
+
+def made_folder(to: str) -> StoreSettings:
+    Path(to).mkdir()
+    return StoreSettings()
+
+
+def test_what_vanished_changed_or_is_lacking_goes_unnamed(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """A backup counts what isn't there or isn't what was marked; a restore names keys that it can't bring."""
+    to = str(tmp_path / "to")
+    lake.marked(ADDRESSES)
+    stored(lake, ADDRESSES[1:3])
+    stored(lake, ADDRESSES[3:], b"22")
+    made = commands("backup", "m1", to)
+    for address in ADDRESSES[1:3]:
+        (lake.folder / address).unlink()
+    wanted = tmp_path / "keys"
+    wanted.write_text("data/s/a\nlegacy\ndata/s/never\n")
+    commands.fails(
+        4, ["2 of the given keys", "'data/s/a'", "'data/s/never'"], "restore", "m1", to, "--keys", str(wanted)
+    )
+    by_keys = lake.place.store().read("legacy")
+    commands.fails(2, ["'lega/'", "review --list"], "restore", "m1", to, "--prefix", "lega/")
+    by_prefix = commands("restore", "m1", to, "--prefix", "data/s/t")
+
+    assert made["objects"] == {"changed": 1, "copied": 2, "vanished": 1}
+    assert by_keys == b"1"
+    assert by_prefix["objects"] == {"copied": 1}
+    assert lake.place.store().read("data/s/two\nlines") == b"1"
+
+
+def test_a_drill_leaves_something_or_misses_what_is_wrong(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """A sample comes to a scratch place, is compared and gone; an altered copy is named. Nothing else is touched."""
+    to, scratch = str(tmp_path / "to"), tmp_path / "scratch"
+    lake.marked(ADDRESSES)
+    stored(lake, ADDRESSES)
+    commands("backup", "m1", to)
+    (lake.folder / "legacy").unlink()
+    before = files(lake.folder)
+    first = commands("restore", "m1", to, "--drill", "4", "--scratch", str(scratch))
+    copy = tmp_path / "to" / lake.name / "m1" / "objects" / "legacy"
+    copy.write_bytes(b"9")
+    commands.fails(4, ["'legacy'", "altered"], "restore", "m1", to, "--drill", "4", "--scratch", str(scratch))
+
+    assert first["same"] == {
+        "the original, byte for byte": 3, "the SHA-256 of when it was copied": 1
+    }  # fmt: skip
+    assert {name for name in files(scratch) if "lakegc-drill" in name} == set()
+    assert files(lake.folder) == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_marks_of_the_reference_are_backed_up_otherwise(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path, layout: str
+) -> None:
+    """A mark of the reference collector, in each layout, is backed up and restored; what is younger has changed."""
+    folder = leave(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
+                   summary={**SUMMARY, "cutoff_time": lake.now.isoformat()})  # fmt: skip
+    stored(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
+    os.utime(lake.folder / "data/s/b", (lake.now.timestamp() + 90_000,) * 2)
+    to, name = str(tmp_path / "to"), f"{layout}/t1" if "/" not in layout else "t1"
+    made = commands("backup", name, to)
+    (lake.folder / "data/right-here").unlink()
+    restored = commands("restore", "t1", to)
+
+    assert made["objects"] == {"changed": 1, "copied": 3, "vanished": 1}
+    assert made["subject"]["layout"] == layout
+    assert restored["objects"] == {"already there": 2, "copied": 1}
+    assert lake.place.store().read("data/right-here") == b"12"
+    assert folder
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_an_unfinished_mark_is_backed_up(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
+    """A mark that isn't finished, or isn't there, or was altered, has no backup, and nothing is written for it."""
+    known = {"repository": lake.name, "repository_created": lake.target.repository.created}
+    record = finished_record("m2", namespace=lake.place.namespace.uri, **known)
+    Mark.begin(lake.place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
+    to = tmp_path / "to"
+
+    commands.fails(2, ["not finished"], "backup", "m2", str(to))
+    commands.fails(2, ["no mark m3"], "backup", "m3", str(to))
+    commands.fails(2, ["where the backup goes"], "backup", "m2")
+    commands.fails(2, ["--bandwidth fast"], "backup", "m2", str(to), "--bandwidth", "fast")
+    assert not to.exists()
+
+
+def test_a_backup_lies_in_the_repository(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
+    """A folder in the namespace, it itself, or a link to it, however it is spelled, is refused, and stays as it is."""
+    lake.marked(ADDRESSES)
+    link = tmp_path / "link"
+    link.symlink_to(lake.folder)
+    before = files(lake.folder)
+    settings, nobody = lake.place.settings, cast(LakeFS, NoRepositories())
+    inside = (
+        str(lake.folder), f"{lake.folder}/", f"{lake.folder}/data/backups", f"local://{lake.name}",
+        f"local://{lake.name}//deep", f"local://{lake.folder}/x", f"file://{lake.folder}", str(link / "x"),
+        f"{lake.folder.parent}/other/../{lake.name}/x", lake.folder.parent.as_posix() + f"//{lake.name}",
+    )  # fmt: skip
+    for to in inside:
+        with pytest.raises(Refused, match="namespace"):
+            refuse_overlap(backup_place(to, settings), lake.target, f"{lake.name}/m1/", nobody)
+    commands.fails(3, ["namespace"], "backup", "m1", str(link / "x"))
+
+    assert files(lake.folder) == before
+
+
+def test_a_place_that_cannot_be_written_to_is_found_out_late(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """A place without the right to write is refused before anything is copied, with what to do."""
+    lake.marked(ADDRESSES)
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    commands.fails(1, ["can't be made"], "backup", "m1", str(file / "to"))
+    body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+    with answering(403, body, {"Content-Type": "application/xml"}) as server:
+        known = {"s3_endpoint_url": server.url, "s3_access_key_id": "any", "s3_secret_access_key": "any"}
+        commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", store_attempts="1", **known)
+
+
+class NoRepositories:
+    """A server with no other repositories than those given."""
+
+    def __init__(self, *others: Repository) -> None:
+        self._others = others
+
+    def repositories(self) -> Iterator[Repository]:
+        return iter(self._others)
+
+
+def repository(name: str, uri: str) -> Repository:
+    return Repository(name, uri, "main", read_only=False, storage_id="", created=START)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "blockstore", "inside", "outside"),
+    [
+        (
+            "s3://bucket/lake", "s3",
+            ["s3://bucket/lake", "s3://bucket/lake/", "s3://bucket//lake", "s3://bucket/lake/data", "s3://bucket/%6cake"],
+            ["s3://bucket/lake-backups", "s3://bucket/backups", "s3://other/lake", "gs://bucket/lake", "s3://bucket"],
+        ),
+        ("s3://bucket/mine", "s3", ["s3://bucket", "s3://bucket/"], ["s3://bucket/x"]),
+        (
+            "https://account.blob.core.windows.net/c/lake", "azure",
+            [
+                "https://account.blob.core.windows.net/c/lake/x", "http://ACCOUNT.blob.core.windows.net/C/lake",
+                "https://account-secondary.blob.core.windows.net/c/lake", "https://account.blob.core.windows.net/c//lake",
+            ],
+            ["https://account.blob.core.windows.net/c/lakes", "https://other.blob.core.windows.net/c/lake"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_spelling_of_the_namespace_is_taken_for_another_place(
+    namespace: str, blockstore: str, inside: list[str], outside: list[str]
+) -> None:
+    """In a bucket or container, too, every spelling of the namespace and of what is in it is refused."""
+    target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
+    nobody = cast(LakeFS, NoRepositories())
+    for uri in inside:
+        with pytest.raises(Refused, match="namespace"):
+            refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", nobody)
+    for uri in outside:
+        refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", nobody)
+
+
+def test_a_backup_lies_in_another_repository() -> None:
+    """Where another repository of the server lives, a backup would be garbage to its collector."""
+    place = Place(Namespace.parse("s3://bucket/lake"), StoreSettings())
+    others = cast(LakeFS, NoRepositories(repository("other", "s3://bucket/other")))
+    target = Target(repository("mine", "s3://bucket/lake"), "s3", place)
+
+    with pytest.raises(Refused, match="other"):
+        refuse_overlap(backup_place("s3://bucket/other/data/x", StoreSettings()), target, "mine/m1/", others)

@@ -1,0 +1,132 @@
+"""A backup or a restore that is killed at any effect goes on where it was, and ends as if nothing had happened.
+
+LAKEGC_ALL_KILLS=1 tries more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.copying import restoring
+from spark_resources.copying import task as copying
+from spark_resources.copying.log import HELD
+from spark_resources.datasets import Place
+from spark_resources.model import Namespace
+from spark_resources.stores.base import Quirks
+from tests.backup.tasks import FOLDER, Task
+from tests.servers import SeaweedFS
+from tests.sweep.store_proxy import Fault, StoreProxy, store_proxy
+
+BUCKET = "killed"
+KEYS = [f"data/s{number % 3}/{number:03}" for number in range(60)]
+LIMIT_S = 60
+ALL = os.environ.get("LAKEGC_ALL_KILLS")
+TO_THERE = [("/objects/", 33), ("/log/", 3), ("/objects/", 1), ("/log/", 1)]
+TO_BACK = [("/lake/data/", 33), ("/restored/", 1), ("/restored/", 3)]
+QUIRKS = Quirks(byte_order=False)
+
+
+def task_of(server: SeaweedFS, name: str) -> Task:
+    lake, to = (Namespace.parse(f"s3://{BUCKET}/{name}/{each}") for each in ("lake", "to"))
+    return Task(Place(lake, server.settings(), QUIRKS), Place(to, server.settings(), QUIRKS))
+
+
+def work_in_this_process() -> None:
+    """What the process that is killed does."""
+    what, name, endpoint, access_key, secret_key = sys.argv[1:]
+    copying.CHUNK = restoring.CHUNK = 20
+    task = task_of(SeaweedFS(endpoint, access_key, secret_key), name)
+    if what == "backup":
+        task.back_up(task.marked(KEYS), resumed=False)
+    else:
+        task.restore(list(merged(task).values()))
+
+
+def merged(task: Task) -> dict[str, dict[str, object]]:
+    """The last word of all runs on each object: that it is copied, where one says so."""
+    rows = [row for key in sorted(task.log.keys()) for row in task.log.read(key).to_pylist()]
+    found = {row["address"]: row for row in rows}
+    return found | {row["address"]: row for row in rows if row["outcome"] in HELD}
+
+
+@pytest.fixture(scope="module")
+def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
+    seaweedfs.make_bucket(BUCKET)
+    with store_proxy(seaweedfs.endpoint_url) as forwarding:
+        yield forwarding
+
+
+def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: str, number: int) -> None:
+    """Let a process work, and kill it right before it has its so-manieth request with this in its path done."""
+    script = f"from {__name__} import work_in_this_process as it; it()"
+    arguments = [what, name, proxy.endpoint, server.access_key, server.secret_key]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    count = [0]
+
+    def plan(method: str, path: str, _: bytes) -> Fault | None:
+        count[0] += method == "PUT" and effect in path
+        if count[0] < number:
+            return None
+        os.kill(process.pid, signal.SIGKILL)
+        return Fault.BROKEN
+
+    proxy.plan = plan
+    try:
+        process.wait(LIMIT_S)
+    finally:
+        proxy.plan = lambda *_: None
+        process.kill()
+    assert count[0] >= number
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("effect", "number"), TO_THERE if ALL else TO_THERE[:2])
+def test_a_backup_that_was_killed_ends_otherwise(
+    seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
+) -> None:
+    """Every object is in the backup in the end, once, and what the log says of it is so."""
+    name = uuid.uuid4().hex
+    task = task_of(seaweedfs, name)
+    for key in KEYS:
+        task.write(key, key.encode())
+    kill_at(proxy, seaweedfs, name, "backup", effect, number)
+    before = {address for address, row in merged(task).items() if row["outcome"] in HELD}
+    rows = task.marked(KEYS)
+    left = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
+    task.back_up(left)
+    there = {one.key for page in task.to.store().pages(FOLDER + "objects/") for one in page.objects}
+
+    assert len(before) < len(KEYS)
+    assert {row["outcome"] for row in merged(task).values()} <= set(HELD)
+    assert there == {f"{FOLDER}objects/{key}" for key in KEYS} == {f"{FOLDER}{r['key']}" for r in merged(task).values()}
+    assert all(task.to.store().read(f"{FOLDER}objects/{key}") == key.encode() for key in KEYS)
+
+
+@pytest.mark.parametrize(("effect", "number"), TO_BACK if ALL else TO_BACK[:1])
+def test_a_restore_that_was_killed_ends_otherwise(
+    seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
+) -> None:
+    """Every object is back in the end, byte for byte."""
+    name = uuid.uuid4().hex
+    task = task_of(seaweedfs, name)
+    for key in KEYS:
+        task.write(key, key.encode())
+    task.back_up(task.marked(KEYS), resumed=False)
+    task.store.delete_many(KEYS)
+    kill_at(proxy, seaweedfs, name, "restore", effect, number)
+    back = task.restore(list(merged(task).values()))
+
+    assert {row["outcome"] for row in back.values()} <= set(HELD)
+    assert all(task.store.read(key) == key.encode() for key in KEYS)
