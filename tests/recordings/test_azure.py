@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections import Counter
 from datetime import timedelta
@@ -15,22 +14,14 @@ from spark_resources.stores import open_store
 from tests.azurite import Azurite
 from tests.marking import Marker, Sweeper, target_of
 from tests.recordings.folders import AT_HAND
+from tests.recordings.moving import moved
 from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
-
-
-def moved(recording: Recording, folder: Path, account: str) -> Recording:
-    """The recording with everything that its server said of its namespace said of one in Azure."""
-    to = f"https://{account}.blob.core.windows.net/golden/{uuid.uuid4().hex}"
-    shutil.copytree(recording.path, folder / recording.name)
-    for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
-        said = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
-        file.write_text(said.replace('"blockstore_type": "s3"', '"blockstore_type": "azure"'), encoding="utf-8")
-    return Recording(folder / recording.name)
 
 
 def test_a_repository_in_azure_is_swept_of_what_is_live(azurite: Azurite, tmp_path: Path) -> None:
     """What a mark finds there is the true expired set, and that is what a sweep deletes, and nothing else."""
-    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, azurite.account)
+    to = f"https://{azurite.account}.blob.core.windows.net/golden/{uuid.uuid4().hex}"
+    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="azure")
     azurite.make_container("golden")
     store = open_store(recording.namespace, azurite.settings())
     upload_to_store(recording, store)

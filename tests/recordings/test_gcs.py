@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections import Counter
 from datetime import timedelta
@@ -15,22 +14,14 @@ from spark_resources.stores import open_store
 from tests.fake_gcs import FakeGCS
 from tests.marking import Marker, Sweeper, target_of
 from tests.recordings.folders import AT_HAND
+from tests.recordings.moving import moved
 from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
-
-
-def moved(recording: Recording, folder: Path) -> Recording:
-    """The recording with everything that its server said of its namespace said of one in Cloud Storage."""
-    to = f"gs://golden/{uuid.uuid4().hex}"
-    shutil.copytree(recording.path, folder / recording.name)
-    for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
-        said = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
-        file.write_text(said.replace('"blockstore_type": "s3"', '"blockstore_type": "gs"'), encoding="utf-8")
-    return Recording(folder / recording.name)
 
 
 def test_a_repository_in_google_is_swept_of_what_is_live(fake_gcs: FakeGCS, tmp_path: Path) -> None:
     """What a mark finds there is the true expired set, and that is what a sweep puts aside, each byte of it."""
-    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path)
+    to = f"gs://golden/{uuid.uuid4().hex}"
+    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="gs")
     fake_gcs.make_bucket("golden")
     store = open_store(recording.namespace, fake_gcs.settings())
     upload_to_store(recording, store)

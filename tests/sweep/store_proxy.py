@@ -1,4 +1,7 @@
-"""Stands between lakegc and an S3 server, and lets a test break, repeat, delay or lose what is said."""
+"""Stands between lakegc and a store, and lets a test break, repeat, delay or lose what is said.
+
+Faults are told as S3 tells them; a plan for another store gives the whole answer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,18 @@ ANSWERS = {
     Fault.BROKEN: (500, ERROR.format("InternalError")),
     Fault.FULL: (507, ERROR.format("XMinioStorageFull")),
 }
-Plan = Callable[[str, str, bytes], Fault | None]
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer that the store itself never sees the question of."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+Plan = Callable[[str, str, bytes], Fault | Said | None]
 """Method, path with query, and body of a request; what is to become of it."""
 
 
@@ -81,6 +95,8 @@ class StoreProxy:
             if kind_of(request.method, path) == "delete":
                 self.deletes_at.append(time.monotonic())
             fault = self.plan(request.method, path, body)
+        if isinstance(fault, Said):
+            return fault.status, fault.headers, fault.body, False
         if fault in ANSWERS:
             status, text = ANSWERS[fault]
             return status, {"content-type": "application/xml"}, text.encode(), False
@@ -109,8 +125,8 @@ class StoreProxy:
 
 def kind_of(method: str, path: str) -> str:
     """What a request is, in a word: list, delete, receipt, intent, lease, copy, read, write, look."""
-    if method == "POST" and "?delete" in path:
-        return "delete"
+    if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
+        return "delete"  # of many, on S3, Azure and Cloud Storage
     for word in ("receipt.parquet", "intent.parquet", "lease.json"):
         if word in path:
             return word.partition(".")[0] if method == "PUT" else f"read of a {word.partition('.')[0]}"

@@ -1,12 +1,17 @@
-"""A whole sweep of which the store refuses a batch: who is told, what is written down, and what the next one does."""
+"""A whole sweep of which each kind of store refuses a part: who is told, what is written, what the next one does."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +21,39 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.marks import Mark, mark_folder
 from spark_resources.model import MarkState
 from spark_resources.sandbox import S3Place, Sandbox
+from spark_resources.stores import Store, open_store
 from tests.command_line import Lakegc, Outcome
 from tests.marking import Marker, Sweeper, target_of
-from tests.recordings.replay import wait_until_passed
-from tests.servers import SeaweedFS
-from tests.sweep.store_proxy import Fault, kind_of, store_proxy
+from tests.recordings.folders import AT_HAND
+from tests.recordings.moving import moved
+from tests.recordings.replay import (
+    ACCESS_KEY_ID,
+    SECRET_ACCESS_KEY,
+    Recording,
+    replaying,
+    upload_to_store,
+    wait_until_passed,
+)
+from tests.sweep.refusals import AZURE, GOOGLE, S3, Batches, refusing
+from tests.sweep.store_proxy import StoreProxy, store_proxy
 
-DENIED, GONE = {f"data/s/{number}" for number in range(5)}, "data/s/gone"
+Request = pytest.FixtureRequest
+GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's ioctls on files, and chattr's +i
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A repository with a few objects to go, and a way to let its store refuse to delete some, by a code of its own."""
+
+    settings: dict[str, str]
+    repository: str
+    garbage: set[str]
+    code: str
+    refuse: Callable[[set[str]], AbstractContextManager[object]]
+
+    @property
+    def store(self) -> Store:
+        return target_of(self.settings, self.repository).place.store()
 
 
 @dataclass(frozen=True)
@@ -40,39 +71,147 @@ class Swept:
         return found
 
 
-@pytest.fixture(scope="module")
-def twice(
-    lakegc: Lakegc, seaweedfs: SeaweedFS, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Swept, Swept]]:
-    """Two runs of a sweep of six objects: one of them is gone already, five may not be deleted in the first run."""
+@dataclass(frozen=True)
+class Twice:
+    """Two runs of a sweep: one of its objects is gone already, two may not be deleted in the first run."""
+
+    lake: Lake
+    gone: str
+    refused: set[str]
+    deleted: set[str]
+    first: Swept
+    second: Swept
+
+
+# --- the stores -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def on_s3(request: Request, folder: Path) -> Iterator[Lake]:
+    server = request.getfixturevalue("seaweedfs")
     bucket = f"refused-{uuid.uuid4().hex[:12]}"
-    seaweedfs.make_bucket(bucket)
-    here = S3Place(f"s3://{bucket}/under", seaweedfs.settings())
-    with store_proxy(seaweedfs.endpoint_url) as proxy, Sandbox(tmp_path_factory.mktemp("refused"), s3=here) as sandbox:
+    server.make_bucket(bucket)
+    place = S3Place(f"s3://{bucket}/under", server.settings())
+    with store_proxy(server.endpoint_url) as proxy, Sandbox(folder, s3=place) as sandbox:
         settings = {**sandbox.settings, "s3_endpoint_url": proxy.endpoint}
-        lake = sandbox.create("lake")
-        lake.put("main", "kept", b"kept")
-        for key in (GONE, *DENIED):
-            lake.objects.write(key, b"12345")
-        now = target_of(settings, "lake").place.store().now
-        wait_until_passed(now(), now)
-        Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
-        wait_until_passed(now(), now)
-        Sweeper().approve(settings, "lake", "m1")
-        seaweedfs.client().delete_object(Bucket=bucket, Key=f"under/lake/{GONE}")
+        yield Lake(settings, "lake", written(sandbox), S3.refusal, by_proxy(proxy, S3, sandbox.settings, "lake"))
 
-        def plan(method: str, path: str, body: bytes) -> Fault | None:
-            return Fault.DENIED if kind_of(method, path) == "delete" and b"/data/s/" in body else None
 
-        proxy.plan = plan
-        first = swept(lakegc, settings)
+@contextmanager
+def on_a_folder(request: Request, folder: Path) -> Iterator[Lake]:
+    with Sandbox(folder) as sandbox:
+        yield Lake(sandbox.settings, "lake", written(sandbox), "Forbidden", by_disk(sandbox.local_path / "lake"))
+
+
+@contextmanager
+def on_azure(request: Request, folder: Path) -> Iterator[Lake]:
+    server = request.getfixturevalue("azurite")
+    server.make_container("refused")
+    to = f"https://{server.account}.blob.core.windows.net/refused/{uuid.uuid4().hex}"
+    known = {"azure_account_key": server.account_key}
+    with store_proxy(server.endpoint_url.removesuffix(f"/{server.account}")) as proxy:
+        ends = [{"azure_endpoint_url": f"{end}/{server.account}"} for end in (proxy.upstream, proxy.endpoint)]
+        with recorded(folder, to, "azure", server.settings(), [known | end for end in ends], proxy, AZURE) as lake:
+            yield lake
+
+
+@contextmanager
+def on_google(request: Request, folder: Path) -> Iterator[Lake]:
+    server = request.getfixturevalue("fake_gcs")
+    server.make_bucket("refused")
+    to = f"gs://refused/{uuid.uuid4().hex}"
+    with store_proxy(server.endpoint_url) as proxy:
+        known = [{"gcs_endpoint_url": end, "gcs_anonymous": "true"} for end in (proxy.upstream, proxy.endpoint)]
+        with recorded(folder, to, "gs", server.settings(), known, proxy, GOOGLE) as lake:
+            yield lake
+
+
+def written(sandbox: Sandbox) -> set[str]:
+    """A repository `lake` with one object that is committed, and six that nothing refers to."""
+    garbage = {f"data/s/{number}" for number in range(6)}
+    lake = sandbox.create("lake")
+    lake.put("main", "kept", b"kept")
+    for key in garbage:
+        lake.objects.write(key, b"12345")
+    return garbage
+
+
+@contextmanager
+def recorded(
+    folder: Path, to: str, blockstore: str, store_settings: Any, known: list[dict[str, str]], proxy: StoreProxy,
+    batches: Batches,
+) -> Iterator[Lake]:  # fmt: skip
+    """A recorded repository in a store; `known` are the settings that lead there, straight and through the proxy."""
+    recording = moved(Recording(AT_HAND / "worked-example"), folder, to=to, blockstore=blockstore)
+    upload_to_store(recording, open_store(recording.namespace, store_settings))
+    with replaying(recording) as endpoint:
+        server = {"endpoint_url": endpoint, "access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
+        server["max_clock_skew"] = "5000w"  # the recorded server's clock stands still
+        straight, through = (server | each for each in known)
+        refuse = by_proxy(proxy, batches, straight, recording.repository)
+        yield Lake(through, recording.repository, recording.expired(), batches.refusal, refuse)
+
+
+def by_proxy(
+    proxy: StoreProxy, batches: Batches, straight: dict[str, str], repository: str
+) -> Callable[[set[str]], AbstractContextManager[object]]:
+    @contextmanager
+    def refuse(keys: set[str]) -> Iterator[None]:
+        proxy.plan = refusing(batches, keys, target_of(straight, repository).place.store())
+        yield
         proxy.plan = lambda *_: None
-        yield first, swept(lakegc, settings)
+
+    return refuse
 
 
-def swept(lakegc: Lakegc, settings: dict[str, str]) -> Swept:
-    outcome = lakegc(settings, "sweep", "lake", "m1", "--format", "json")
-    place = target_of(settings, "lake").place
+def by_disk(root: Path) -> Callable[[set[str]], AbstractContextManager[object]]:
+    """Files that even root can't delete (it may do so to files by rights alone); skips where there are none."""
+
+    def immutable(descriptor: int, on: bool) -> None:
+        flags = bytearray(8)
+        fcntl.ioctl(descriptor, GETS_FLAGS, flags)
+        known = struct.unpack("q", flags)[0] & ~IMMUTABLE
+        fcntl.ioctl(descriptor, SETS_FLAGS, struct.pack("q", known | (IMMUTABLE if on else 0)))
+
+    @contextmanager
+    def refuse(keys: set[str]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for key in keys:
+                descriptor = os.open(root / key, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                try:
+                    immutable(descriptor, on=True)
+                except OSError as error:
+                    pytest.skip(f"no file can be protected from deleting here: {error}")
+                stack.callback(immutable, descriptor, on=False)
+            yield
+
+    return refuse
+
+
+# --- two runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[on_s3, on_a_folder, on_azure, on_google])
+def twice(request: Request, lakegc: Lakegc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
+    with request.param(request, tmp_path_factory.mktemp("refused")) as lake:
+        now = lake.store.now
+        wait_until_passed(now(), now)
+        made = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        assert made.expired == lake.garbage
+        wait_until_passed(now(), now)
+        Sweeper().approve(lake.settings, lake.repository, "m1")
+        gone, *others = sorted(lake.garbage)
+        refused = set(others[1:3])
+        lake.store.delete_many([gone])
+        with lake.refuse(refused):
+            first = swept(lakegc, lake)
+        yield Twice(lake, gone, refused, set(others) - refused, first, swept(lakegc, lake))
+
+
+def swept(lakegc: Lakegc, lake: Lake) -> Swept:
+    outcome = lakegc(lake.settings, "sweep", lake.repository, "m1", "--format", "json")
+    place = target_of(lake.settings, lake.repository).place
     receipts: dict[str, list[tuple[str, str]]] = {}
     files = Receipts(place, f"{mark_folder('m1')}receipts/")
     for row in (row for key in files.keys("receipt") for row in files.read(key).to_pylist()):
@@ -81,31 +220,33 @@ def swept(lakegc: Lakegc, settings: dict[str, str]) -> Swept:
     return Swept(outcome, Mark.open(place, "m1").record.state, receipts, left)
 
 
-def test_failed_batch_fails_the_run_and_is_in_receipts(twice: tuple[Swept, Swept]) -> None:
-    """A sweep of which a batch failed is no success, for scripts, in its report and in the mark; each key says why.
+def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
+    """A sweep of which a part failed is no success, for scripts, in its report and in the mark; each key says why.
 
     treeverse/lakeFS: clients/spark/src/main/scala/io/treeverse/clients/BulkRemoverFactory.scala
     """
-    first, _ = twice
-    assert (first.report["objects"], first.report["success"]) == ({"already gone": 1, "failed": 5}, False)
-    assert (first.outcome.code, first.state) == (4, MarkState.SWEPT_WITH_FAILURES)
-    assert "5 could not be deleted" in first.outcome.err
-    assert first.receipts[GONE] == [("already gone", "")]
-    assert {key: first.receipts[key] for key in first.receipts if key != GONE} == {
-        key: [("failed", "AccessDenied")] for key in DENIED
+    first, deleted = twice.first, len(twice.deleted)
+    assert (first.outcome.code, first.state) == (4, MarkState.SWEPT_WITH_FAILURES), first.outcome.err
+    assert first.report["objects"] == {"already gone": 1, "deleted": deleted, "failed": 2}
+    assert first.report["success"] is False
+    assert "2 could not be deleted" in first.outcome.err
+    assert first.receipts == {
+        twice.gone: [("already gone", "")],
+        **{key: [("deleted", "")] for key in twice.deleted},
+        **{key: [("failed", twice.lake.code)] for key in twice.refused},
     }
-    assert first.left >= DENIED
+    assert first.left & twice.lake.garbage == twice.refused
 
 
-def test_failed_delete_is_retried_by_next_run(twice: tuple[Swept, Swept]) -> None:
+def test_failed_delete_is_retried_by_next_run(twice: Twice) -> None:
     """The next run of the command tries the keys that failed, and them alone; then the sweep is one that did it all.
 
     HUDI-7655, apache/hudi#11343, apache/hudi#11363
     """
-    first, second = twice
-    assert (second.report["objects"], second.report["success"]) == ({"already gone": 1, "deleted": 5}, True)
-    assert (second.outcome.code, second.state) == (0, MarkState.SWEPT)
-    tried_again = {key: [*words, ("deleted", "")] for key, words in first.receipts.items() if key in DENIED}
-    assert second.receipts == {**first.receipts, **tried_again}
-    assert not second.left & DENIED
-    assert len(second.left) == 1
+    first, second = twice.first, twice.second
+    assert (second.outcome.code, second.state) == (0, MarkState.SWEPT), second.outcome.err
+    assert second.report["objects"] == {"already gone": 1, "deleted": len(twice.deleted) + 2}
+    assert second.report["success"] is True
+    again = {key: [*first.receipts[key], ("deleted", "")] for key in twice.refused}
+    assert second.receipts == {**first.receipts, **again}
+    assert second.left == first.left - twice.refused
