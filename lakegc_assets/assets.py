@@ -21,7 +21,7 @@ from lakegc_assets.marking import uncommitted_addresses as uncommitted
 from lakegc_assets.marking.metadata import described, described_set
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
 from spark_resources.errors import LakegcError, Refused, WrongUsage
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, STORED_OBJECTS, Scope
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
 from spark_resources.settings import parse_duration
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
@@ -48,6 +48,13 @@ class MarkConfig(dg.Config):
         default="", description="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z"
     )
 
+    since: str = Field(
+        default="",
+        description="the finished mark to go on from: only what may have changed since is looked at; "
+        "empty: the newest one",
+    )
+    clean: bool = Field(default=False, description="look at everything, whatever marks there are")
+
     def options(self) -> MarkOptions:
         try:
             min_age: timedelta | None = parse_duration(self.min_age) if self.min_age else None
@@ -60,7 +67,9 @@ class MarkConfig(dg.Config):
         if taken is not None and not self.inventory:
             raise WrongUsage("inventory_taken says when an inventory was taken, and none is given")
         missing = tuple(self.accept_missing)
-        return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken)
+        return MarkOptions(
+            self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.clean
+        )
 
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"})
@@ -133,7 +142,7 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
         committed.read_ranges(run)
-        return described(run, committed.ASSET, ADDRESSES, part=committed.ADDRESSES_PART)
+        return described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)
 
 
 @dg.asset(

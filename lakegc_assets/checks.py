@@ -30,7 +30,7 @@ class Invariant:
 
     asset: dg.AssetsDefinition
     name: str
-    number: int
+    number: int | None
     promise: str
     measure: Callable[[MarkRecord], Measured]
     otherwise: str = "This mark can't be relied on. Make a new one."
@@ -107,6 +107,13 @@ def young_kept(record: MarkRecord) -> Measured:
     }
 
 
+def nothing_missed(record: MarkRecord) -> Measured:
+    facts = record.step("expired_set").facts
+    made = "since " + ", ".join(record.basis["chain"]) if record.optimized else f"clean: {record.basis['why']}"
+    found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
+
+
 INVARIANTS = [
     Invariant(
         assets.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree
@@ -145,6 +152,15 @@ INVARIANTS = [
         "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see in this run's "
         "log what the server answered.",
     ),
+    Invariant(
+        assets.expired_set,
+        "nothing_missed",
+        None,
+        "Marks made since earlier ones miss nothing, as each clean mark after them tells.",
+        nothing_missed,
+        otherwise="Something came into an old slice, which lakeFS doesn't do: these objects (names) were kept until "
+        "this clean mark found them. Nothing was lost. If it stays so, set LAKEGC_CLEAN_EVERY lower.",
+    ),
     Invariant(assets.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
 ]
 
@@ -153,7 +169,7 @@ def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=invariant.asset,
         name=invariant.name,
-        description=f"{invariant.promise} (invariant {invariant.number})",
+        description=invariant.promise + (f" (invariant {invariant.number})" if invariant.number else ""),
         blocking=False,
         partitions_def=assets.PARTITIONS,
     )

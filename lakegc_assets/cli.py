@@ -110,6 +110,10 @@ def mark(
     inventory_taken: Annotated[
         str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
     ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="MARK", help="look only at what may have changed since this mark, not the newest")
+    ] = "",
+    clean: Annotated[bool, typer.Option("--clean", help="look at everything, whatever marks there are")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Compute what may go in a repository, and show it. Nothing is deleted."""
@@ -125,6 +129,8 @@ def mark(
         "accept_missing": read_lines(accept_missing),
         "inventory": inventory,
         "inventory_taken": inventory_taken,
+        "since": since,
+        "clean": clean,
     }
     with progress() as status:
         status("starting")

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def census(slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame) -> DataFrame:
+def census(
+    slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame, also: DataFrame | None = None
+) -> DataFrame:
     """All that is known of each address, once: what the store lists of it (or null), and who refers to it.
 
-    `slices` is STORED_OBJECTS, the others have a column `address`. Columns: address, listed (struct of STORED_OBJECTS
-    without address; of several listings the youngest), committed and uncommitted (boolean).
+    `slices` is STORED_OBJECTS, the others have a column `address`; `also` are to be told of whatever is known.
+    Columns: address, listed (struct of STORED_OBJECTS without address; of several listings the youngest), committed and
+    uncommitted (boolean).
     """
     from pyspark.sql import functions as F
 
@@ -31,9 +34,11 @@ def census(slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame) -
     described = F.struct("modified", "size", "checksum", "slice")
     stored = sighting(slices, described)
     nothing = F.lit(None).cast(stored.schema["listed"].dataType)
+    sightings = stored.unionByName(sighting(committed, nothing, committed=True)).unionByName(
+        sighting(uncommitted, nothing, uncommitted=True)
+    )
     return (
-        stored.unionByName(sighting(committed, nothing, committed=True))
-        .unionByName(sighting(uncommitted, nothing, uncommitted=True))
+        (sightings if also is None else sightings.unionByName(sighting(also, nothing)))
         .groupBy("address")
         .agg(
             F.max("listed").alias("listed"),
@@ -49,16 +54,26 @@ def unreferenced(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], Da
     `cutoff` is the store's clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second
     later.
     """
-    return lambda census: census.where(is_unreferenced(cutoff, grain)).select(
-        "address", "listed.size", "listed.modified", "listed.checksum", "listed.slice"
-    )
+    return lambda census: described(census.where(is_unreferenced(cutoff, grain)))
 
 
 def is_unreferenced(cutoff: datetime, grain: timedelta) -> Column:
     from pyspark.sql import functions as F
 
     old = F.col("listed.modified") <= F.lit(cutoff - grain)
-    return F.col("listed").isNotNull() & old & ~F.col("committed") & ~F.col("uncommitted")
+    return is_unsettled() & old & ~F.col("uncommitted")
+
+
+def is_unsettled() -> Column:
+    """Whether the store holds it and no retained commit does, whatever else keeps it."""
+    from pyspark.sql import functions as F
+
+    return F.col("listed").isNotNull() & ~F.col("committed")
+
+
+def described(census: DataFrame) -> DataFrame:
+    """The listed rows of a census as STORED_OBJECTS."""
+    return census.select("address", "listed.size", "listed.modified", "listed.checksum", "listed.slice")
 
 
 def missing_from_listing(census: DataFrame) -> DataFrame:
@@ -90,6 +105,10 @@ def counted(cutoff: datetime, grain: timedelta) -> dict[str, Column]:
         "candidate_bytes": F.sum("listed.size"),
         "young": F.count_if(listed & (F.col("listed.modified") > F.lit(cutoff - grain))),
         "committed": F.count_if(listed & F.col("committed")),
+        "committed_bytes": F.sum(F.when(F.col("committed"), F.col("listed.size"))),
+        "unsettled": F.count_if(is_unsettled()),
+        "unreferenced": F.count_if(is_unreferenced(cutoff, grain)),
+        "live_not_listed": F.count_if(is_missing()),
         "uncommitted": F.count_if(listed & F.col("uncommitted")),
         "live_inside": F.count_if(live),
     }
@@ -177,14 +196,23 @@ def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, all_known:
     """
     from pyspark.sql import functions as F
 
-    by_age = F.struct(*[F.col(name) for name in ("until", "commit_id", "branch", "days", "path")])
-    last = expired_addresses.groupBy("address").agg(F.max(by_age).alias("last"))
+    explained = with_commits(expired, expired_addresses)
     why = (
-        F.when(F.col("last").isNotNull(), F.lit(ExpiredReason.EXPIRED_COMMIT.value))
+        F.when(F.col("commit_id").isNotNull(), F.lit(ExpiredReason.EXPIRED_COMMIT.value))
         .otherwise(F.lit((ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN).value))
         .alias("reason")
     )
-    parts: list[Column] = [
-        F.col(f"last.{name}").alias(name) for name in ("commit_id", "branch", "days", "until", "path")
-    ]
-    return expired.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", why, *parts)
+    return explained.select("address", "size", "modified", "checksum", "slice", why, *COMMIT_AND_PATH)
+
+
+COMMIT_AND_PATH = ("commit_id", "branch", "days", "until", "path")
+
+
+def with_commits(objects: DataFrame, expired_addresses: DataFrame) -> DataFrame:
+    """STORED_OBJECTS with the expired commit that kept each longest, as far as one did (UNSETTLED)."""
+    from pyspark.sql import functions as F
+
+    by_age = F.struct(*[F.col(name) for name in ("until", "commit_id", "branch", "days", "path")])
+    last = expired_addresses.groupBy("address").agg(F.max(by_age).alias("last"))
+    parts = [F.col(f"last.{name}").alias(name) for name in COMMIT_AND_PATH]
+    return objects.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", *parts)

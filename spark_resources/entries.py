@@ -19,7 +19,15 @@ from spark_resources import sstable
 from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_spark, write_produced
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import on_executor
-from spark_resources.model import ADDRESSES, HEAD_ENTRIES, METARANGE_RANGES, RANGE_REFS, AddressType, Namespace
+from spark_resources.model import (
+    ADDRESSES,
+    HEAD_ENTRIES,
+    METARANGE_RANGES,
+    RANGE_ADDRESSES,
+    RANGE_REFS,
+    AddressType,
+    Namespace,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -198,8 +206,8 @@ def table_ids(place: Place) -> Iterator[str]:
 
 def address_batches(
     place: Place, refs: Iterable[Ref], counts: Counts, decoder: sstable.Decoder
-) -> Iterator[pa.RecordBatch]:
-    """The inside addresses of ranges (rows of RANGE_REFS), a batch a range; counts ranges, bytes, entries, outside."""
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The inside addresses of each of these ranges (rows of RANGE_REFS); counts ranges, bytes, entries, outside."""
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
         prove_range(data, known[range_id], decoder)
@@ -207,7 +215,7 @@ def address_batches(
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
         for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
             counts[name] = counts.get(name, 0) + count
-        yield pa.RecordBatch.from_arrays([keys], schema=ADDRESSES)
+        yield range_id, pa.RecordBatch.from_arrays([keys], schema=ADDRESSES)
 
 
 def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
@@ -247,13 +255,21 @@ def check_all_read(counts: Counts, *, ranges: int, entries: int) -> None:
 
 
 def write_addresses(ranges: DataFrame, place: Place, folder: str, *, total_entries: int) -> tuple[Dataset, Counts]:
-    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses as a dataset."""
+    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES)."""
 
     def produce(batches: Batches, counts: Counts) -> Batches:
         refs = (row for batch in batches for row in batch.to_pylist())
-        return address_batches(place, refs, counts, sstable.default_decoder(total_entries * ENTRY_BYTES))
+        decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
+        for range_id, addresses in address_batches(place, refs, counts, decoder):
+            numbers = pa.repeat(pa.scalar(range_number(range_id), pa.int64()), addresses.num_rows)
+            yield pa.RecordBatch.from_arrays([numbers, addresses.column(0)], schema=RANGE_ADDRESSES)
 
-    return write_produced(ranges.select(*RANGE_REFS.names), produce, place, folder, ADDRESSES)
+    return write_produced(ranges.select(*RANGE_REFS.names), produce, place, folder, RANGE_ADDRESSES)
+
+
+def range_number(range_id: str) -> int:
+    """The first 60 bits of a range's id, which is a content hash: two ranges that share them don't happen."""
+    return int(range_id[:15], 16)
 
 
 def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
@@ -262,11 +278,9 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
-        decoder = decoder_for(refs)
-        for ref in refs:
-            for batch in address_batches(place, [ref], {}, decoder):
-                ids = pa.repeat(pa.scalar(ref["range_id"], pa.string()), batch.num_rows)
-                yield pa.RecordBatch.from_arrays([ids, batch.column(0)], schema=schema)
+        for range_id, batch in address_batches(place, refs, {}, decoder_for(refs)):
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
+            yield pa.RecordBatch.from_arrays([ids, batch.column(0)], schema=schema)
 
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
 

@@ -40,6 +40,7 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
 }
 ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
+CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": []}
 
 
 def mark_folder(mark_id: str) -> str:
@@ -82,6 +83,9 @@ class MarkRecord:
     the SHA-256 of the approval that made it `approved` (see `spark_resources.approvals`).
     `inventory` says which list of objects was read instead of the store's own (see `spark_resources.inventory`): then
     `start` is the time when that was taken.
+    `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
+    of marks that it was made since, the newest first, back to one that looked at everything. A clean mark with a chain
+    tells what an optimized one would have missed.
     """
 
     mark_id: str
@@ -108,6 +112,7 @@ class MarkRecord:
     approval: str | None = None
     failure: str | None = None
     inventory: Mapping[str, Any] | None = None
+    basis: Mapping[str, Any] = field(default_factory=lambda: dict(CLEAN))
     format: int = RECORD_FORMAT
 
     def step(self, name: str) -> StepRecord:
@@ -119,6 +124,11 @@ class MarkRecord:
                 invariant=2,
             )
         return self.steps[name]
+
+    @property
+    def optimized(self) -> bool:
+        """Whether this mark looked only at what may have changed since an earlier one."""
+        return bool(self.basis["optimized"])
 
     def to_json(self) -> bytes:
         plain = asdict(self)
@@ -152,6 +162,7 @@ class MarkRecord:
                 "steps": steps,
                 "counts": dict(plain["counts"]),
                 "previous": None if plain["previous"] is None else dict(plain["previous"]),
+                "basis": _basis(plain["basis"]),
             }
             return cls(**{**plain, **times, **changed})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -175,6 +186,11 @@ def _step(plain: Mapping[str, Any]) -> StepRecord:
     times = _time(plain["started"]), _time(plain["finished"])
     datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
     return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
+
+
+def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    chain = [check_mark_id(one) for one in plain["chain"]]
+    return {"optimized": bool(plain["optimized"]), "why": str(plain["why"]), "chain": chain}
 
 
 def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
@@ -279,6 +295,11 @@ class Mark:
             )
         self._write(replace(self.record, state=state, **changes))
 
+    def make_clean(self, why: str) -> None:
+        """Note that this unfinished mark is not made since an earlier one after all."""
+        self.check_unfinished()
+        self._write(replace(self.record, basis={**CLEAN, "why": why}))
+
     def fail(self, why: str) -> None:
         """Note why an unfinished mark stopped. It stays unfinished, and can be gone on with."""
         if self.record.state is MarkState.MARKING:
@@ -342,25 +363,36 @@ def finished_at(record: MarkRecord) -> datetime:
     return record.finished or record.start
 
 
-def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
-    """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
-
-    An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
-    """
+def earlier_marks(place: Place) -> tuple[list[MarkRecord], list[str]]:
+    """The records of all finished marks of a namespace, and the ids of marks whose record can't be read."""
     store, found, unreadable = place.store(), [], []
     folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
-    whose = (record.repository, record.repository_created, record.namespace, record.scope)
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders):
         try:
-            other = Mark.open(place, mark_id).record
+            record = Mark.open(place, mark_id).record
         except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have
             continue
         except DamagedData:
             unreadable.append(mark_id)
             continue
-        same = (other.repository, other.repository_created, other.namespace, other.scope) == whose
-        if same and other.finished is not None and (record.finished is None or other.finished < record.finished):
-            found.append(other)
+        if record.finished is not None:
+            found.append(record)
+    return found, unreadable
+
+
+def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
+    """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
+
+    An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
+    """
+    whose = (record.repository, record.repository_created, record.namespace, record.scope)
+    finished, unreadable = earlier_marks(place)
+    found = [
+        other
+        for other in finished
+        if (other.repository, other.repository_created, other.namespace, other.scope) == whose
+        and (record.finished is None or finished_at(other) < record.finished)
+    ]
     newest = max(found, key=finished_at, default=None)
     if newest is None and not unreadable:
         return None
@@ -407,6 +439,7 @@ def digest_of(record: MarkRecord) -> str:
         else [record.rules.default_days, sorted(record.rules.branch_days.items())],
         "counts": [dict(record.counts), record.previous],
         "holds": record.holds["sha256"],
+        "basis": dict(record.basis),
         "datasets": {
             name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
             for name, step in sorted(record.steps.items())

@@ -297,6 +297,10 @@ def old_enough_before(start: datetime, min_age: timedelta) -> datetime:
     return start - min_age
 
 
+DATA, ROOT = "data/", ""
+"""The folders that candidates lie in: below the one, and right in the other."""
+
+
 def is_candidate(key: str, *, local_adapter: bool = False) -> bool:
     """Whether a stored key may ever be collected (formats §1, §4; invariant 5).
 
@@ -328,6 +332,8 @@ STORED_OBJECTS = pa.schema(
     ]
 )
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
+# Addresses with the range that holds them, by a number made of its id (see `entries.range_number`).
+RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
 COMMIT_VERDICTS = pa.schema(
     [
         pa.field("commit_id", pa.string(), nullable=False),
@@ -360,6 +366,8 @@ RANGE_REFS = pa.schema(
     ]
 )
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
+RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
+RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
 # Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.
 HOLDS_BETWEEN = ", "
 HELD_RANGES = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held
@@ -404,6 +412,8 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("path", pa.string()),  # where that commit had it, one of maybe several; bytes not UTF-8 are escaped
     ]
 )
+# What is stored and no retained commit holds, whatever else keeps it, with the expired commit that kept it longest.
+UNSETTLED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
 # Objects and bytes of an expired set by one way of counting: `kind` is one of reason, age, prefix, slice.
 EXPIRED_TOTALS = pa.schema(
     [

@@ -149,6 +149,7 @@ class Settings(BaseSettings):
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
     max_questions: Count = 1_000_000
+    clean_every: Count = 10  # marks: one of so many looks at everything, and tells what the others missed
     single_deployment: bool = False
 
     # Brakes (invariant 9): beyond these a mark is approved only by naming them. Shares are parts of 1.
@@ -327,6 +328,7 @@ _EXPECTED = {
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
     "max_questions": "a whole number, 0 or more",
+    "clean_every": "a whole number, 0 or more: 1 makes every mark look at everything",
     "trusted_repositories": "shell patterns of repository ids apart by commas, such as scratch-*,archive; * for all",
     **dict.fromkeys(
         ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a part of 1, from 0 to 1, such as 0.3"

@@ -13,7 +13,6 @@ import pyarrow as pa
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.fsck.graph import Graph
 from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, count, note_of
-from lakegc_assets.marking.namespace_slices import DATA, ROOT
 from lakegc_assets.marking.run import Target
 from lakegc_assets.retention import retained_commits
 from spark_resources.datasets import Batches, Counts, Place, arrow_to_spark, task_name
@@ -22,7 +21,7 @@ from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.executors import on_executor
 from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.lakefs import LakeFS
-from spark_resources.model import AddressType, Namespace
+from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
 
 if TYPE_CHECKING:

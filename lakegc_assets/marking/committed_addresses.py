@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.incremental import union
 from lakegc_assets.marking import held_addresses, other_repositories
+from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset
+from lakegc_assets.marking.since import Base, can_be_gone_on_from
+from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
     fetched_ahead,
@@ -22,28 +25,39 @@ from spark_resources.entries import (
     table_ids,
     write_addresses,
 )
+from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors, on_executor
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Scope
+from spark_resources.model import (
+    COMMIT_VERDICTS,
+    RANGE_ADDRESSES,
+    RANGE_IDS,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    Scope,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
+METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
 
 
 def read_ranges(run: MarkRun) -> None:
     """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
 
     What only held commits reach, and what is held at its path, is written apart (`held_addresses`).
+    What an earlier mark read of them isn't read again (see `lakegc_assets.incremental`).
     For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
     is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
     counts where it is stored, and may be gone, since an earlier sweep took what had expired.
     """
-    with step(run, ASSET) as notes:
+    with step(run, ASSET) as notes, ExitStack() as used:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
-        ranges = committed_ranges(run, notes)
+        base = known_before(run)
+        ranges = committed_ranges(run, notes, base, used)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
@@ -53,8 +67,8 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
         held_addresses.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
-        if run.proven is not None:
-            refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=run.proven)))
+        write_left_between(run, notes, base, refs)
+        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, base))))
         run.say(f"reading {len(refs):,} ranges with {pc.sum(refs['entries']).as_py() or 0:,} entries")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
@@ -62,6 +76,39 @@ def read_ranges(run: MarkRun) -> None:
             refs = refs.filter(needed)
         read_addresses(run, notes, refs, ADDRESSES_PART)
         other_repositories.read_committed(run, notes)
+
+
+def known_before(run: MarkRun) -> Base | None:
+    """What an optimized run goes on from. Raises `Refused` where it lacks the commit graph by now."""
+    if not run.mark.record.optimized:
+        return None
+    if not can_be_gone_on_from(run):
+        raise Refused(
+            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
+            "more. A mark that goes on from an earlier one needs it; make a new mark with --clean.",
+            invariant=3,
+        )
+    return Base.of(run)
+
+
+def read_before(run: MarkRun, base: Base | None) -> pa.Array:
+    """The ids of the ranges that needn't be read: they were proved against, or an earlier mark read them."""
+    if run.proven is not None:
+        return run.proven
+    return pa.array(sorted(base.refs) if base is not None else [], pa.string())
+
+
+def write_left_between(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
+    """Write which ranges counted when this mark listed, and don't any more (RANGE_IDS): what they alone hold was not
+    looked at, so the next mark has to. None, unless a commit went meanwhile."""
+    if run.proven is not None:
+        return
+    left: frozenset[str] = frozenset()
+    if base is not None:
+        looked_at = {row["range_id"] for row in run.rows("namespace_slices", RANGE_IDS, LET_GO_PART)}
+        left = base.counted - looked_at - set(refs["range_id"].to_pylist())
+    rows = [{"range_id": one} for one in sorted(left)]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
 
 
 def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) -> None:
@@ -78,16 +125,37 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) ->
 
 
 def read_live(run: MarkRun) -> DataFrame:
-    """All addresses that this step found, whatever part they are in (ADDRESSES)."""
+    """All addresses that this step read, whatever part they are in (column address)."""
     parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
-    return reduce(lambda left, right: left.unionByName(right), (run.read(ASSET, ADDRESSES, part) for part in parts))
+    return union([read_part(run, part) for part in parts])
 
 
-def committed_ranges(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The distinct ranges of the commits that count, as RANGE_REFS."""
+def read_part(run: MarkRun, part: str) -> DataFrame:
+    return run.read(ASSET, RANGE_ADDRESSES, part).select("address")
+
+
+def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None, used: ExitStack) -> DataFrame:
+    """The distinct ranges of the commits that count, as RANGE_REFS; writes which metarange has which of them.
+
+    What Spark keeps for it is let go at the end of `used`.
+    """
     counted = metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
     notes.facts["metaranges"] = len(counted)
-    return distinct_ranges(ranges_of(run.spark(), run.place, counted))
+    known = base.known_metaranges if base is not None else frozenset()
+    new = [one for one in counted if one not in known]
+    notes.facts["metaranges_read"] = len(new)
+    found = ranges_of(run.spark(), run.place, new)
+    if run.proven is not None or not can_be_gone_on_from(run):
+        return distinct_ranges(found)
+    used.callback(found.persist().unpersist)
+    folder = run.mark.folder(ASSET, METARANGES_PART)
+    pairs = found.select(*RANGES_OF_METARANGES.names)
+    notes.wrote(write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES), METARANGES_PART)
+    if base is None:
+        return distinct_ranges(found)
+    ids = base.ranges_of(set(counted) & known)
+    refs = pa.Table.from_pylist([base.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+    return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(row_tasks(run.spark(), refs, batch=10_000)))
 
 
 def needed_ranges(run: MarkRun) -> pa.Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from lakegc_assets import mark
+from lakegc_assets import incremental, mark
+from lakegc_assets.incremental import union
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
@@ -17,26 +17,32 @@ from lakegc_assets.marking import (
     highlights,
     holding,
     missing,
+    namespace_slices,
     other_repositories,
     reasons,
     same_bytes,
     totals,
     uncommitted_addresses,
 )
+from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_AT_PART
+from lakegc_assets.marking.missed import count_missed
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from lakegc_assets.marking.since import Base, can_be_gone_on_from
 from spark_resources.approvals import withdraw_reference_summary
-from spark_resources.datasets import Batches, Counts, parquet, write_outputs
+from spark_resources.datasets import Batches, Counts, Dataset, parquet, write_dataset, write_outputs
 from spark_resources.executors import errors_from_executors
 from spark_resources.mark_files import remove_unrecorded
-from spark_resources.marks import digest_of, previous_mark
-from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, SERVED, STORED_OBJECTS, MarkState, Scope
+from spark_resources.marks import MarkRecord, digest_of, previous_mark
+from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, RANGE_REFS, SERVED, UNSETTLED, MarkState, Scope
 from spark_resources.reference import reference_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
+UNSETTLED_PART = "unsettled"
 ROWS_A_TASK = 250_000
+FEW_ENOUGH_TO_SEND = 1_000_000  # addresses: to every task, rather than to shuffle all that is known
 
 
 def compute(run: MarkRun) -> None:
@@ -64,14 +70,14 @@ def finish(run: MarkRun) -> None:
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
-    slices = run.read("namespace_slices", STORED_OBJECTS)
-    census = mark.census(slices, committed=committed(run, slices), uncommitted=staged(run))
+    base = Base.of(run) if record.optimized else None
+    census = census_of(run, base)
     run.say("comparing what is stored with what is live")
-    found = Found.of(run, census, record.cutoff, grain)
+    found = Found.of(run, census, record.cutoff, grain, base)
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
     run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
-    gone = reasons.expired_addresses(run, notes, needed=found.unreferenced)
+    gone = reasons.expired_addresses(run, notes, needed=found.unsettled)
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(gone))
@@ -79,23 +85,48 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     unheld = held_addresses.without_held(run, notes, unserved)
     expired = mark.with_reasons(unheld, gone, all_known=reasons.all_known(run, notes))
     run.say("writing the expired set")
-    write_mark(run, notes, expired)
+    written = write_mark(run, notes, expired)
+    count_missed(run, notes, written)
+    if can_be_gone_on_from(run):
+        folder = run.mark.folder(ASSET, UNSETTLED_PART)
+        unsettled = mark.with_commits(found.unsettled, gone)
+        notes.wrote(write_dataset(unsettled, run.place, folder, UNSETTLED), UNSETTLED_PART)
     holding.in_force(run)  # as they were at the beginning, or there is no mark
     found.release()
+
+
+def census_of(run: MarkRun, base: Base | None) -> DataFrame:
+    """Who refers to what is stored, in a clean run or in one that goes on from an earlier mark."""
+    slices = namespace_slices.stored(run)
+    if base is None:
+        return mark.census(slices, committed=committed(run, slices), uncommitted=staged(run))
+    from pyspark.sql import functions as F
+
+    live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
+    again = base.addresses(live=live & base.refs.keys() - base.counted).select("address")
+    new = union([committed(run, slices), again])
+    looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
+    told = mark.census(slices, committed=new, uncommitted=staged(run), also=looked_at).persist()
+    few = told.count() <= FEW_ENOUGH_TO_SEND
+    addresses = told.select("address")
+    known = base.addresses(before=base.counted, live=live & base.refs.keys())
+    known = known.join(F.broadcast(addresses) if few else addresses, "address", "left_semi")
+    folders = run.read("namespace_slices", FOLDERS, FOLDERS_PART)
+    return incremental.census(told, known=known, looked_at=looked_at, folders=folders)
 
 
 def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
     """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
     unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
     datasets = same_bytes.ask(run, notes, unreferenced)
-    answers = reduce(union, (run.read_dataset(one, SERVED) for one in datasets))
+    answers = union([run.read_dataset(one, SERVED) for one in datasets])
     unserved = unreferenced.transform(mark.not_served(answers))
     if notes.facts["unreferenced"]:
         unserved = unserved.transform(mark.without(came_back.live_at_the_end(run, notes)))
     return unserved
 
 
-def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
+def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> Dataset:
     """The expired set with its reasons, what a review shows of it, and the reference's layout, sorted, in one pass."""
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
@@ -121,6 +152,7 @@ def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> None:
         - notes.facts["held_objects"]
         - dataset.rows,
     }
+    return dataset
 
 
 def counting_bytes(batches: Batches, counts: Counts) -> Batches:
@@ -131,51 +163,68 @@ def counting_bytes(batches: Batches, counts: Counts) -> Batches:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one pass over the census found: objects that nothing refers to, live addresses that aren't listed."""
+    """What one pass over the census found: objects that no commit holds, those of them that nothing refers to, live
+    addresses that aren't listed."""
 
+    unsettled: DataFrame
     unreferenced: DataFrame
     missing: DataFrame
     facts: dict[str, int]
     kept: DataFrame
 
     @classmethod
-    def of(cls, run: MarkRun, census: DataFrame, cutoff: datetime, grain: timedelta) -> Found:
+    def of(cls, run: MarkRun, census: DataFrame, cutoff: datetime, grain: timedelta, base: Base | None = None) -> Found:
         from pyspark.sql import Observation
 
+        wanted = mark.counted(cutoff, grain)
+        if base is not None:
+            wanted |= incremental.counted_again(base.newest.start)
         observation = Observation("census")
-        counts = [column.alias(name) for name, column in mark.counted(cutoff, grain).items()]
-        kept = (
-            census.observe(observation, *counts)
-            .where(mark.is_unreferenced(cutoff, grain) | mark.is_missing())
-            .persist()
-        )
-        total = kept.count()
+        counts = [column.alias(name) for name, column in wanted.items()]
+        kept = census.observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing()).persist()
+        kept.count()
         facts = {name: int(value or 0) for name, value in observation.get.items()}
-        missing_live = kept.transform(mark.missing_from_listing)
-        facts["live_not_listed"] = missing_live.count() if total else 0
-        facts["unreferenced"] = total - facts["live_not_listed"]
-        return cls(kept.transform(mark.unreferenced(cutoff, grain)), missing_live, facts, kept)
+        if base is not None:
+            facts = with_settled(facts, base.newest)
+        return cls(
+            mark.described(kept.where(mark.is_unsettled())),
+            kept.transform(mark.unreferenced(cutoff, grain)),
+            kept.transform(mark.missing_from_listing),
+            facts,
+            kept,
+        )
 
     def release(self) -> None:
         self.kept.unpersist()
 
 
+def with_settled(facts: dict[str, int], before: MarkRecord) -> dict[str, int]:
+    """The facts of the whole repository: what was counted now, and what an earlier mark counted as settled and nothing
+    changed since."""
+    then = before.step(ASSET).facts
+    objects = max(then["committed"] - facts["again"], 0)
+    size = max(then["committed_bytes"] - facts["again_bytes"], 0)
+    more = {
+        "candidates": objects,
+        "candidate_bytes": size,
+        "committed": objects,
+        "committed_bytes": size,
+        "live_inside": objects,
+    }
+    return {name: value + more.get(name, 0) for name, value in facts.items()} | {"looked_at": facts["candidates"]}
+
+
 def committed(run: MarkRun, slices: DataFrame) -> DataFrame:
     """All addresses that count as committed; those that an earlier sweep may have taken, as far as they are stored."""
     asset = committed_addresses.ASSET
-    needed = run.read(asset, ADDRESSES, committed_addresses.ADDRESSES_PART)
+    needed = committed_addresses.read_part(run, committed_addresses.ADDRESSES_PART)
     if committed_addresses.MAYBE_GONE_PART not in run.mark.record.step(asset).datasets:
         return needed
-    maybe_gone = run.read(asset, ADDRESSES, committed_addresses.MAYBE_GONE_PART)
-    return union(needed, maybe_gone.transform(mark.only(slices)))
+    maybe_gone = committed_addresses.read_part(run, committed_addresses.MAYBE_GONE_PART)
+    return union([needed, maybe_gone.transform(mark.only(slices))])
 
 
 def staged(run: MarkRun) -> DataFrame:
     """All addresses that any reading of what is staged gave."""
     parts = uncommitted_addresses.parts(local_adapter=run.local_adapter)
-    readings = [run.read(uncommitted_addresses.ASSET, ADDRESSES, part) for part in parts]
-    return reduce(union, readings)
-
-
-def union(left: DataFrame, right: DataFrame) -> DataFrame:
-    return left.unionByName(right)
+    return union([run.read(uncommitted_addresses.ASSET, ADDRESSES, part) for part in parts])

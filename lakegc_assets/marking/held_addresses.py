@@ -6,15 +6,17 @@ lacks of it is counted and said, and stops nothing. A range that is held and mis
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakegc_assets import mark
 from lakegc_assets.holds import PathHolds, prefixes_of
-from lakegc_assets.marking import holding, missing
+from lakegc_assets.marking import holding, missing, namespace_slices
+from lakegc_assets.marking.changed_slices import LOOKED_AT_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
+from lakegc_assets.marking.since import Base
 from spark_resources import sstable
 from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced, write_rows
 from spark_resources.entries import (
@@ -29,13 +31,13 @@ from spark_resources.entries import (
 )
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import (
+    ADDRESSES,
     COMMIT_VERDICTS,
     HELD_ADDRESSES,
     HELD_OBJECTS,
     HELD_RANGES,
     HOLDS_BETWEEN,
     RANGE_REFS,
-    STORED_OBJECTS,
 )
 
 if TYPE_CHECKING:
@@ -167,10 +169,20 @@ def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
     return {one: {name: counts[f"{name} {one}"] for name in ("objects", "bytes")} for one in ids}
 
 
+def without_settled(run: MarkRun) -> Callable[[DataFrame], DataFrame]:
+    """Drop what an optimized run had no reason to look at: it is as it was."""
+    base, looked_at = Base.of(run), run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
+    settled = base.addresses(before=base.counted).transform(mark.without(looked_at))
+    return lambda df: df.transform(mark.without(settled.transform(mark.only(df))))
+
+
 def count_absent(run: MarkRun) -> int:
     """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
     held = read_all(run).select("address").dropDuplicates().where(mark.in_listed_area())
-    absent = held.transform(mark.without(run.read("namespace_slices", STORED_OBJECTS))).persist()
+    absent = held.transform(mark.without(namespace_slices.stored(run)))
+    if run.mark.record.optimized:
+        absent = absent.transform(without_settled(run))
+    absent = absent.persist()
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")
     count = absent.count()

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.incremental import union
 from lakegc_assets.marking import inventories
-from lakegc_assets.marking.run import MarkRun, step
+from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
+from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from lakegc_assets.marking.since import UNREADABLE, Base
 from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced
 from spark_resources.entries import row_tasks
-from spark_resources.model import STORED_OBJECTS, is_candidate
+from spark_resources.executors import errors_from_executors
+from spark_resources.model import DATA, ROOT, STORED_OBJECTS, is_candidate
 from spark_resources.stores.base import Store
 from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
 
@@ -23,9 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ASSET = "namespace_slices"
-DATA = "data/"
-ROOT = ""
-
 _RANGES_A_CORE = 4
 _PARTS = pa.schema(
     [
@@ -38,36 +39,80 @@ _PARTS = pa.schema(
 
 
 def list_namespace(run: MarkRun) -> None:
-    """List every object that may ever be collected, a task a group of slices, into STORED_OBJECTS."""
+    """List every object that may ever be collected, a task a group of slices, into STORED_OBJECTS.
+
+    An optimized run lists what can have changed since an earlier mark, and looks up what it knows of elsewhere.
+    """
     with step(run, ASSET) as notes:
         if run.mark.record.inventory is not None:
             inventories.read_slices(run, notes, run.mark.record.inventory)
             return
+        base, gone = what_is_known(run)
         run.say(f"listing {run.store.where}")
-        slices = [prefix for page in run.store.pages(DATA, delimiter="/") for prefix in page.prefixes]
-        spark = run.spark()
-        parts = parts_of(run.store, slices, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
-        tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
-        produce = producer(run.place, local_adapter=run.local_adapter)
-        dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
-        notes.wrote(dataset)
-        notes.facts |= {
-            "objects": dataset.rows,
-            "bytes": counts.get("bytes", 0),
-            "slices": len(slices),
-            "pages": counts.get("pages", 0),
-            "not_candidates": counts.get("not_candidates", 0),
-            "unreadable_names": counts.get("unreadable_names", 0),
-        }
-        run.say(f"listed {dataset.rows:,} objects in {len(slices):,} slices")
+        whole = all_parts(run.store) if base is None else changed_parts(run.store, base.newest.start)
+        list_parts(run, notes, whole)
+        if base is not None:
+            look(run, notes, base, gone, listed_whole(whole))
 
 
-def parts_of(store: Store, slices: Sequence[str], *, wanted: int) -> list[Part]:
-    """The namespace in parts to list: the slices, what lies right in `data/`, and what lies at the root.
+def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
+    """What an optimized run goes on from, and the ranges that were let go since; None for a clean one.
 
-    A long root is cut for as many tasks as wanted; slices too, where they are fewer than that.
+    Where earlier marks, or the commit graph, can't be read, this mark becomes a clean one, and says why.
     """
-    whole = [Part(DATA, flat=True), *map(Part, slices)]
+    if not run.mark.record.optimized:
+        return None, frozenset()
+    try:
+        base = Base.of(run)
+        run.say(f"looking for what may have changed since mark {base.newest.mark_id}")
+        with errors_from_executors():
+            gone = let_go(run, base)
+        why = "the commit graph may not be read"
+    except UNREADABLE as error:
+        gone, why = None, f"an earlier mark can't be read: {error}"
+    if gone is not None:
+        return base, gone
+    run.mark.make_clean(why)
+    run.say(f"looking at everything: {why}")
+    return None, frozenset()
+
+
+def all_parts(store: Store) -> list[Part]:
+    """All under `data/`: what lies right in it, and every slice."""
+    slices = [prefix for page in store.pages(DATA, delimiter="/") for prefix in page.prefixes]
+    return [Part(DATA, flat=True), *map(Part, slices)]
+
+
+def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
+    """List these parts and the root, into STORED_OBJECTS."""
+    spark = run.spark()
+    parts = parts_of(run.store, whole, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
+    tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
+    produce = producer(run.place, local_adapter=run.local_adapter)
+    dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
+    notes.wrote(dataset)
+    notes.facts |= {
+        "objects": dataset.rows,
+        "bytes": counts.get("bytes", 0),
+        "slices": len(whole) - 1,
+        "pages": counts.get("pages", 0),
+        "not_candidates": counts.get("not_candidates", 0),
+        "unreadable_names": counts.get("unreadable_names", 0),
+    }
+    run.say(f"listed {dataset.rows:,} objects in {len(whole) - 1:,} slices")
+
+
+def stored(run: MarkRun) -> DataFrame:
+    """All that a mark found in the store (STORED_OBJECTS)."""
+    parts = [part for part in ("", LOOKED_UP_PART) if part in run.mark.record.step(ASSET).datasets]
+    return union([run.read(ASSET, STORED_OBJECTS, part) for part in parts])
+
+
+def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
+    """The parts in pieces to list, and what lies at the root.
+
+    A long root is cut for as many tasks as wanted; the parts too, where they are fewer than that.
+    """
     cut = [Part(ROOT, flat=True), *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ranges = [part for parts in pool.map(partial(spread, store, wanted=wanted), cut) for part in parts]
@@ -103,7 +148,7 @@ def candidates(place: Place, parts: Sequence[Part], counts: Counts, *, local_ada
         ):
             counts[name] = counts.get(name, 0) + number
         if len(found):
-            yield stored_batch(found, folder)
+            yield stored_batch(found, slice_listed(folder))
 
 
 def are_candidates(addresses: pa.StringArray, *, local_adapter: bool) -> pa.BooleanArray:
@@ -114,6 +159,11 @@ def are_candidates(addresses: pa.StringArray, *, local_adapter: bool) -> pa.Bool
     if local_adapter and pc.any(root, min_count=0).as_py():  # parts of uploads lie there: few, on this machine's disk
         root = pa.array([is_candidate(key, local_adapter=True) for key in addresses.to_pylist()], pa.bool_())
     return pc.or_(below, root)
+
+
+def slice_listed(folder: str) -> str:
+    """The slice that a folder of a listing is, or is in: shards are not told apart."""
+    return "/".join(folder.split("/")[:2]) + "/" if folder.count("/") > 2 else folder
 
 
 def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:

@@ -8,11 +8,20 @@ import pyarrow as pa
 
 from lakegc_assets import mark
 from lakegc_assets.marking.run import MarkRun, StepNotes
-from spark_resources.datasets import arrow_to_spark
+from lakegc_assets.marking.since import Base
+from spark_resources.datasets import arrow_to_spark, write_rows
 from spark_resources.entries import paths_of, ranges_of, row_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, EXPIRED_OBJECTS, RANGE_REFS, Scope
+from spark_resources.model import (
+    ADDRESSES,
+    COMMIT_VERDICTS,
+    EXPIRED_OBJECTS,
+    METARANGE_RANGES,
+    RANGE_IDS,
+    RANGE_REFS,
+    Scope,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,6 +30,7 @@ VERDICT = ("commit_id", "branch", "days", "until")
 _VERDICT_FIELDS = [COMMIT_VERDICTS.field(name) for name in VERDICT]
 EXPIRED_ADDRESSES = pa.schema([*ADDRESSES, *_VERDICT_FIELDS, EXPIRED_OBJECTS.field("path")])
 EXPIRED_RANGES = pa.schema([*RANGE_REFS, *_VERDICT_FIELDS])
+EXPLAINED_PART = "explained"
 
 
 def all_known(run: MarkRun, notes: StepNotes) -> bool:
@@ -36,36 +46,85 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
     """
     nothing = run.spark().createDataFrame([], arrow_to_spark(EXPIRED_ADDRESSES))
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    commits = [row for row in verdicts if (row["hold"] or not row["retained"]) and row["metarange_id"]]
-    if not commits or not notes.facts["unreferenced"]:
+    commits = [row for row in verdicts if is_expired(row)]
+    if not commits or not notes.facts["unsettled"]:
+        write_explained(run, notes, [])
         return nothing
     try:
         with errors_from_executors():
-            found = only_expired(run, commits).transform(mark.only(needed)).persist()
+            base = Base.of(run) if run.mark.record.optimized else None
+            ranges = only_expired(run, commits, base)
+            found = addresses_in(run, ranges)
+            if base is not None:
+                found = found.unionByName(told_before(run, base, verdicts))
+            found = found.transform(mark.only(needed)).persist()
             notes.facts["explained_by_commits"] = found.count()
+            write_explained(run, notes, ranges["range_id"].to_pylist())
             return found
     except DamagedData as error:
         if run.mark.record.scope is Scope.COMMITTED:
             raise
         notes.facts["unexplained"] = str(error)
+        write_explained(run, notes, [])
         return nothing
 
 
-def only_expired(run: MarkRun, commits: list[dict[str, Any]]) -> DataFrame:
-    """The addresses of ranges that expired commits alone hold, with paths and the commit that kept each one longest."""
+def is_expired(verdict: dict[str, Any]) -> bool:
+    """Whether the rules let a commit go that has objects."""
+    return bool((verdict["hold"] or not verdict["retained"]) and verdict["metarange_id"])
+
+
+def only_expired(run: MarkRun, commits: list[dict[str, Any]], base: Base | None) -> pa.Table:
+    """The ranges that expired commits alone hold, with the commit that kept each one longest (EXPIRED_RANGES).
+
+    Without those that an earlier mark explained its unsettled objects by.
+    """
     from pyspark.sql import functions as F
 
     spark = run.spark()
-    metaranges = sorted({row["metarange_id"] for row in commits})
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
+    told: frozenset[str] = frozenset()
+    if base is not None:
+        told, then = base.explained, {row["commit_id"] for row in base.verdicts() if is_expired(row)}
+        if base.newest.step("expired_set").facts["unsettled"]:  # otherwise nobody looked at what they held
+            commits = [row for row in commits if row["commit_id"] not in then]
     judged = row_tasks(spark, pa.Table.from_pylist(commits, schema=COMMIT_VERDICTS), batch=10_000)
     last = F.max(F.struct("until", "commit_id", "branch", "days")).alias("last")
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
-    ranges = ranges_of(spark, run.place, metaranges).join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
-    with errors_from_executors():
-        held = [row.asDict(recursive=True) for row in ranges.collect() if row["range_id"] not in live]
-    table = pa.Table.from_pylist([{**row, **row["last"]} for row in held], schema=EXPIRED_RANGES)
-    known = row_tasks(spark, table, batch=1)
-    return (
-        paths_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id").select(*EXPIRED_ADDRESSES.names)
-    )
+    ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), base)
+    by_range = ranges.join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
+    held = [row.asDict(recursive=True) for row in by_range.collect()]
+    rows = [{**row, **row["last"]} for row in held if row["range_id"] not in live | told]
+    return pa.Table.from_pylist(rows, schema=EXPIRED_RANGES)
+
+
+def refs_of(run: MarkRun, metaranges: list[str], base: Base | None) -> DataFrame:
+    """The ranges of metaranges (METARANGE_RANGES), from the store as far as no earlier mark read them."""
+    if base is None:
+        return ranges_of(run.spark(), run.place, metaranges)
+    known = base.known_metaranges
+    refs = pa.Table.from_pylist(list(base.refs.values()), schema=RANGE_REFS)
+    before = base.metaranges().join(row_tasks(run.spark(), refs, batch=10_000), "range_id")
+    new = ranges_of(run.spark(), run.place, [one for one in metaranges if one not in known])
+    return new.unionByName(before.select(*METARANGE_RANGES.names))
+
+
+def addresses_in(run: MarkRun, ranges: pa.Table) -> DataFrame:
+    """The addresses of EXPIRED_RANGES with their paths and commits (EXPIRED_ADDRESSES)."""
+    known = row_tasks(run.spark(), ranges, batch=1)
+    found = paths_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id")
+    return found.select(*EXPIRED_ADDRESSES.names)
+
+
+def told_before(run: MarkRun, base: Base, verdicts: list[dict[str, Any]]) -> DataFrame:
+    """What earlier marks knew of unsettled objects, with the commit's verdict of today (EXPIRED_ADDRESSES)."""
+    rows = [{name: row[name] for name in VERDICT} for row in verdicts]
+    today = row_tasks(run.spark(), pa.Table.from_pylist(rows, schema=pa.schema(_VERDICT_FIELDS)), batch=10_000)
+    columns = ("address", "commit_id", "path")
+    before = base.unsettled().select(*columns).unionByName(base.brought_back().select(*columns))
+    return before.join(today, "commit_id").select(*EXPIRED_ADDRESSES.names)
+
+
+def write_explained(run: MarkRun, notes: StepNotes, ranges: list[str]) -> None:
+    rows = [{"range_id": one} for one in sorted(ranges)]
+    notes.wrote(write_rows(run.place, run.mark.folder("expired_set", EXPLAINED_PART), rows, RANGE_IDS), EXPLAINED_PART)

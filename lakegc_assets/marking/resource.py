@@ -16,6 +16,7 @@ from typing import Any
 from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
 from pydantic import PrivateAttr
 
+from lakegc_assets.incremental import basis_of
 from lakegc_assets.marking import inventories
 from lakegc_assets.marking.run import Limits, MarkRun, Target, find_target, read_clocks
 from lakegc_assets.progress import Say, tell
@@ -24,7 +25,7 @@ from spark_resources.holds import read_holds
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import Lease, take_lease
-from spark_resources.marks import Mark, MarkRecord, claim_namespace
+from spark_resources.marks import Mark, MarkRecord, claim_namespace, earlier_marks
 from spark_resources.model import MarkState, Partition, Scope, old_enough_before
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
@@ -44,6 +45,8 @@ class MarkOptions:
     accept_missing: tuple[str, ...] = ()
     inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
     inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
+    since: str = ""  # the mark to go on from; otherwise the newest
+    clean: bool = False  # look at everything, whatever marks there are
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -60,6 +63,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         Raises `Refused` where the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
         """
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        refuse_both(options)
         min_age = checked_age(settings.min_age if options.min_age is None else options.min_age, options)
         target = find_target(lakefs, partition.repository, settings.store())
         refuse_read_only(target.repository)
@@ -89,6 +93,9 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             holds=read_holds(target.place).recorded(),
             inventory=inventory,
         )
+        earlier, _ = earlier_marks(target.place)
+        basis = basis_of(record, earlier, since=options.since, clean=options.clean, every=settings.clean_every)
+        record = replace(record, basis=basis)
         return self._run(partition, target, Mark.begin(target.place, record), lakefs, say)
 
     def go_on(self, partition_key: str, say: Say) -> MarkRun:
@@ -180,6 +187,14 @@ def said_to(log: Say) -> Say:
         tell(sentence)
 
     return say
+
+
+def refuse_both(options: MarkOptions) -> None:
+    """Raise `WrongUsage` for options that contradict each other."""
+    if options.since and options.clean:
+        raise WrongUsage("a mark is made since an earlier one or clean, not both: give --since or --clean")
+    if options.since and options.inventory:
+        raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
 
 
 # --- what forbids a mark --------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from spark_resources.datasets import all_rows, write_dataset
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
 from spark_resources.holds import read_holds
-from spark_resources.marks import Mark
+from spark_resources.marks import CLEAN, Mark
 from spark_resources.model import RANGE_REFS, MarkState
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         finished=None,
         digest=None,
         counts={},
+        basis=CLEAN,
     )
     proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
     return MarkRun(run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, manifest(run))

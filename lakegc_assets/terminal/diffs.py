@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.changes import Change, changes
+from lakegc_assets.marking.changed_slices import ASSET as SLICES
+from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
 from lakegc_assets.marking.totals import Sum, Totals, counted
 from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import expired_tables, open_mark
 from lakegc_assets.terminal.sums import amounts, as_document, show_sums
 from lakegc_assets.terminal.words import console, printing, size
-from spark_resources.datasets import file_batches
-from spark_resources.errors import WrongUsage
+from spark_resources.datasets import all_rows, file_batches
+from spark_resources.errors import DamagedData, NotThere, WrongUsage
 from spark_resources.marks import Mark, MarkRecord, finished_at
-from spark_resources.model import HELD_OBJECTS, STORED_OBJECTS, Rules
+from spark_resources.model import ADDRESSES, HELD_OBJECTS, STORED_OBJECTS, Rules
 
+SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
 AT_ONCE = 200_000  # objects whose fate is looked up together, and for which the later listing is read once
 GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
@@ -73,16 +77,46 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
     """What became of objects that a later mark doesn't let go: only what that mark wrote down is told."""
     held = among(after, "held", HELD_OBJECTS, rows)
-    stored = pc.or_(held, among(after, "", STORED_OBJECTS, rows, asset="namespace_slices"))
+    stored = pc.or_(held, still_there(after, rows))
     for fate, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
         if len(found := rows.filter(chosen)):
             yield Change.NO_LONGER, fate, found
 
 
+def still_there(after: Mark, rows: pa.Table) -> pa.Array:
+    """Which rows a mark found in the store; what it had no reason to look at is as the mark before it in its chain
+    found it, and counts as there where that one can't be read any more."""
+    there = told = none_of(rows)
+    for mark in chain_of(after):
+        found = none_of(rows)
+        for part in SLICES_PARTS:
+            found = pc.or_(found, among(mark, part, STORED_OBJECTS, rows, asset=SLICES))
+        there = pc.or_(there, pc.and_not(found, told))
+        if not mark.record.optimized:
+            return there
+        folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
+        listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
+        looked_at = among(mark, LOOKED_AT_PART, ADDRESSES, rows, asset=SLICES)
+        told = pc.or_(told, pc.or_(found, pc.or_(listed, looked_at)))
+    return pc.or_(there, pc.invert(told))
+
+
+def chain_of(mark: Mark) -> Iterator[Mark]:
+    """A mark and those that it was made since, the newest first, as far as they can be read."""
+    yield mark
+    with suppress(NotThere, DamagedData):
+        for mark_id in mark.record.basis["chain"] if mark.record.optimized else ():
+            yield Mark.open(mark.place, mark_id)
+
+
+def none_of(rows: pa.Table) -> pa.Array:
+    return pa.array([False]).take(pa.array([0] * len(rows), pa.int64()))
+
+
 def among(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
     """Which rows have their address in a dataset of a mark; none where the mark has no such part."""
     wanted = rows["address"].combine_chunks()
-    found = pa.array([False]).take(pa.array([0] * len(rows), pa.int64()))
+    found = none_of(rows)
     if part not in mark.record.steps[asset].datasets:
         return found
     dataset = mark.dataset(asset, part)

@@ -68,6 +68,16 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
     return Mark.open(Server.configured().target(partition.repository).place, partition.mark_id).record
 
 
+def basis_in_words(record: MarkRecord) -> str:
+    """What a mark looked at: everything, or what may have changed since another one."""
+    if record.optimized:
+        looked_at = record.steps["expired_set"].facts["looked_at"]
+        return f"what may have changed since mark {record.basis['chain'][0]}: {looked_at:,} objects"
+    missed = record.steps["expired_set"].facts.get("missed")
+    also = "" if missed is None else f"; the marks before it, made since earlier ones, missed {missed:,} objects"
+    return f"everything ({record.basis['why']}){also}" if record.basis["why"] else "everything"
+
+
 @printing()
 def show_made(record: MarkRecord, *, as_json: bool) -> None:
     tripped = brakes.configured(record, now=record.finished or record.start)
@@ -79,7 +89,8 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     )
     table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
     rows = (
-        ("listed", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
+        ("looked at", basis_in_words(record)),
+        ("stored", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
         ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
         (
             "live, committed",

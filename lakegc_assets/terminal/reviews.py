@@ -149,6 +149,8 @@ def how_much(review: Review) -> list[str]:
         f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
         f"Retention: {diffs.rules_in_words(record.rules)}. Holds: {diffs.holds_in_words(record)}."
     )
+    if record.optimized:
+        made += f" Looked at was what may have changed since mark {record.basis['chain'][0]}."
     made += f" Digest: {record.digest}."
     if not whole.objects:
         return [f"{mark}: nothing may go, of {facts['candidates']:,} objects.", made]
@@ -242,6 +244,7 @@ def document(review: Review) -> dict[str, Any]:
         "digest": record.digest,
         "rules": diffs.rules_in_words(record.rules),
         "holds": list(record.holds.get("ids", ())),
+        "basis": dict(record.basis),
         "candidates": facts["candidates"],
         "candidate_bytes": facts["candidate_bytes"],
         "share_of_objects": review.share_of_objects,

@@ -1,0 +1,155 @@
+"""The optimized run: what has to be looked at, given a finished mark. Nothing here reads, writes or starts a job.
+
+Whatever the store held when the earlier mark listed it was then either *settled*, held by a range that a retained
+commit referred to, or written down as *unsettled*. So what may go now is unsettled, or was held by a range that no
+retained commit refers to any more, or came since: into a slice that was open then, or is new, or into a folder whose
+name tells nothing about its age. These candidates are compared with all that is live now, as a clean run compares them.
+
+Ranges are told apart by their ids, never by dates (clients set them), and never by the keys at their ends (which are
+paths, and a copy puts one address at many).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from spark_resources.errors import NotThere
+from spark_resources.marks import CLEAN, MarkRecord, finished_at
+from spark_resources.model import Scope
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LATE = timedelta(hours=48)
+"""How long after a slice was opened something may arrive in it: an hour of naming and a link token's 24 (formats §1),
+and as much again for uploads that take their time and clocks that differ."""
+
+_YEAR_4000 = 64_060_588_800  # what slices' names count back from, so that later ones sort first
+_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there were none before
+_XID = 20  # characters
+
+
+def opened(name: str) -> datetime | None:
+    """When a slice was opened, by its name (formats §1); None for a name that is none of a slice."""
+    if len(name) != _XID or name != name.lower():
+        return None
+    try:
+        raw = base64.b32hexdecode(name.upper() + "=" * (-_XID % 8))
+    except ValueError:
+        return None
+    if base64.b32hexencode(raw).decode().rstrip("=").lower() != name:
+        return None
+    seconds = (_YEAR_4000 - int.from_bytes(raw[:4], "big")) % 2**32
+    found = datetime.fromtimestamp(seconds, UTC)
+    return found if found >= _FIRST_SLICE else None
+
+
+def can_have_changed(name: str, since: datetime) -> bool:
+    """Whether something may have come into a folder since a moment, by the folder's name."""
+    when = opened(name)
+    return when is None or when >= since - LATE
+
+
+# --- which mark to go on from ---------------------------------------------------------------------------------------
+
+
+def basis_of(
+    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str = "", clean: bool = False, every: int
+) -> Mapping[str, Any]:
+    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
+
+    Each `every`th mark is clean. Raises `NotThere` where the named one isn't among the earlier ones.
+    """
+    finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
+    if since and since not in {one.mark_id for one in finished}:
+        raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
+    if clean:
+        return {**CLEAN, "why": "that was asked for"}
+    if since:
+        finished = [one for one in finished if one.mark_id == since]
+    base = max(finished, key=finished_at, default=None)
+    if base is None:
+        return {**CLEAN, "why": "no finished mark is there"}
+    why = unequal(record, base)
+    if why:
+        return {**CLEAN, "why": why}
+    chain = [base.mark_id, *(base.basis["chain"] if base.optimized else [])]
+    if len(chain) >= max(every, 1) and not since:
+        return {"optimized": False, "why": f"every {every} marks one looks at everything", "chain": chain}
+    return {"optimized": True, "why": "", "chain": chain}
+
+
+def unequal(record: MarkRecord, base: MarkRecord) -> str:
+    """Why a mark made since this one might differ from a clean one; "" where it can't."""
+    which = f"mark {base.mark_id}"
+    if (base.repository, base.repository_created, base.namespace) != (
+        record.repository, record.repository_created, record.namespace,
+    ):  # fmt: skip
+        return f"{which} is of another repository"
+    if record.scope is not Scope.UNIFIED or base.scope is not Scope.UNIFIED:
+        return f"only marks of the scope {Scope.UNIFIED} are made since earlier ones"
+    if record.inventory is not None or base.inventory is not None:
+        return "an inventory is no listing to go on from"
+    if "unexplained" in base.step("expired_set").facts:
+        return f"{which} could not tell why its objects would go"
+    if "unsettled" not in base.step("expired_set").datasets:
+        return f"{which} didn't know every commit"
+    if base.start > record.start or base.server_now > record.server_now:
+        return f"the clocks were set back since {which}"
+    return ""
+
+
+# --- what is known of each address ----------------------------------------------------------------------------------
+
+
+def census(clean: DataFrame, *, known: DataFrame, looked_at: DataFrame, folders: DataFrame) -> DataFrame:
+    """A `mark.census` of an optimized run, with a column `known`: whether a retained commit referred to it before.
+
+    `clean` is the census of what was looked at, what is staged, and what is new among the committed. `known` are their
+    addresses in ranges that were read before: `before` where a range held it that counted at the earlier mark, `live`
+    where one holds it that counts now. `looked_at` were looked for one by one, `folders` (column slice) were listed.
+    What was known, and not looked at, is settled: it is as it was, and isn't told.
+    """
+    from pyspark.sql import functions as F
+
+    ranges = known.groupBy("address").agg(F.max("live").alias("live"), F.max("before").alias("before"))
+    looked = looked_at.select("address").dropDuplicates().withColumn("looked", F.lit(True))
+    listed = folders.select("slice").dropDuplicates().withColumn("in_listed", F.lit(True))
+    joined = (
+        clean.withColumn("slice", slice_of(F.col("address")))
+        .join(ranges, "address", "left")
+        .join(looked, "address", "left")
+        .join(F.broadcast(listed), "slice", "left")
+        .withColumn("known", F.coalesce("before", F.lit(False)))
+    )
+    seen = F.col("listed").isNotNull() | F.col("looked").isNotNull() | F.col("in_listed").isNotNull()
+    committed = F.col("committed") | F.coalesce("live", F.lit(False))
+    return joined.where(seen | ~F.col("known")).select(
+        "address", "listed", committed.alias("committed"), "uncommitted", "known"
+    )
+
+
+def counted_again(start: datetime) -> dict[str, Column]:
+    """What a census has of the objects that the earlier mark counted as settled; `start` is when that one began."""
+    from pyspark.sql import functions as F
+
+    again = F.col("known") & (F.col("listed").isNull() | (F.col("listed.modified") < F.lit(start)))
+    return {"again": F.count_if(again), "again_bytes": F.sum(F.when(again, F.col("listed.size")))}
+
+
+def slice_of(address: Column) -> Column:
+    """The folder that an address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_extract(address, r"^(data/[^/]*/|data/|)", 1)
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all of these."""
+    first, *rest = frames
+    for one in rest:
+        first = first.unionByName(one)
+    return first

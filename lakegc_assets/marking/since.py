@@ -1,0 +1,213 @@
+"""What earlier marks of a chain wrote down, for one that is made since them (see `lakegc_assets.incremental`).
+
+Every mark writes, as far as it could tell: what was unsettled, the ranges that each metarange has, the addresses of the
+ranges that it read, and the ranges of expired commits that explain its unsettled objects. Of what a mark of a chain
+didn't read, an earlier one has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets.incremental import union
+from lakegc_assets.marking.run import MarkRun
+from spark_resources.datasets import Dataset, all_rows, arrow_to_spark, read_dataset
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.entries import range_number, row_tasks
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, mark_folder, own_marks
+from spark_resources.model import (
+    COMMIT_VERDICTS,
+    EXPIRED_OBJECTS,
+    RANGE_ADDRESSES,
+    RANGE_IDS,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    UNSETTLED,
+    Outcome,
+    Scope,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_resources.datasets import Place
+
+# (asset, part) of what a mark writes down for later ones
+ADDRESSES = ("committed_addresses", "addresses")
+RANGES = ("committed_addresses", "ranges")
+METARANGES = ("committed_addresses", "metaranges")
+LEFT_BETWEEN = ("committed_addresses", "left_between")
+UNSETTLED_OBJECTS = ("expired_set", "unsettled")
+EXPLAINED = ("expired_set", "explained")
+OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)
+OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
+
+TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
+
+
+def can_be_gone_on_from(run: MarkRun) -> bool:
+    """Whether this mark can write down all that a later one needs: it knows every commit, and counts by them alone."""
+    facts = run.mark.record.step("retained_commits").facts
+    return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
+
+
+@dataclass(frozen=True)
+class Base:
+    """The marks that one is made since, the newest first, back to one that looked at everything."""
+
+    run: MarkRun
+    marks: tuple[Mark, ...]
+
+    @classmethod
+    def of(cls, run: MarkRun) -> Base:
+        """The marks of a run's chain. Raises `DamagedData` or `NotThere` where one can't be read any more."""
+        return cls(run, opened(run.place, run.mark.record.basis["chain"]))
+
+    @property
+    def newest(self) -> MarkRecord:
+        return self.marks[0].record
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.run.spark()
+
+    # --- ranges -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def refs(self) -> dict[str, dict[str, Any]]:
+        """Every range whose addresses were read, as a row of RANGE_REFS, by its id."""
+        return {row["range_id"]: row for mark in self.marks for row in rows_of(mark, RANGES, RANGE_REFS)}
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        """The ranges that counted as committed when the newest mark listed, or came to count until it ended."""
+        newest = self.marks[0]
+        rows = [*rows_of(newest, RANGES, RANGE_REFS), *rows_of(newest, LEFT_BETWEEN, RANGE_IDS)]
+        return frozenset(row["range_id"] for row in rows)
+
+    @cached_property
+    def explained(self) -> frozenset[str]:
+        """The ranges of expired commits that were read to explain what was unsettled."""
+        return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
+
+    def metaranges(self) -> DataFrame:
+        """The ranges of every metarange that was read (RANGES_OF_METARANGES)."""
+        return self._union(METARANGES, RANGES_OF_METARANGES)
+
+    @cached_property
+    def known_metaranges(self) -> frozenset[str]:
+        return frozenset(row["metarange_id"] for row in self.metaranges().select("metarange_id").distinct().collect())
+
+    def ranges_of(self, metaranges: Iterable[str]) -> set[str]:
+        """The ids of the ranges that any of these metaranges has; all of them have to be known."""
+        wanted = sorted(set(metaranges))
+        if unknown := set(wanted) - self.known_metaranges:
+            raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
+        schema = pa.schema([RANGES_OF_METARANGES.field("metarange_id")])
+        asked = row_tasks(
+            self.spark, pa.table({"metarange_id": pa.array(wanted, pa.string())}, schema=schema), batch=10_000
+        )
+        found = self.metaranges().join(asked, "metarange_id", "left_semi").select("range_id").distinct()
+        return {row["range_id"] for row in found.collect()}
+
+    # --- addresses --------------------------------------------------------------------------------------------------
+
+    def addresses(self, *, before: Collection[str] = (), live: Collection[str] = ()) -> DataFrame:
+        """The addresses of these ranges that earlier marks read: columns address, before and live (boolean)."""
+        numbers = sorted({range_number(one) for one in (*before, *live)})
+        was, is_live = ({range_number(one) for one in ids} for ids in (before, live))
+        rows = pa.table(
+            {
+                "range": pa.array(numbers, pa.int64()),
+                "before": pa.array([one in was for one in numbers], pa.bool_()),
+                "live": pa.array([one in is_live for one in numbers], pa.bool_()),
+            }
+        )
+        from pyspark.sql import functions as F
+
+        wanted = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
+        return self._union(ADDRESSES, RANGE_ADDRESSES).join(wanted, "range").select("address", "before", "live")
+
+    def unsettled(self) -> DataFrame:
+        """What was stored and no retained commit held when the newest mark was made (UNSETTLED)."""
+        return self._read(self.marks[0], UNSETTLED_OBJECTS, UNSETTLED)
+
+    def gone(self) -> DataFrame:
+        """The addresses that a sweep of the newest mark took away (column address)."""
+        return outcomes(self.run, self.newest.mark_id, "receipts/", TAKEN_AWAY)
+
+    def brought_back(self) -> DataFrame:
+        """All that a sweep here had put aside and that was brought back into its place since, with what its mark knew
+        of its commit (columns address, commit_id, path)."""
+        columns = [UNSETTLED.field(name) for name in ("address", "commit_id", "path")]
+        nothing = self.spark.createDataFrame([], arrow_to_spark(pa.schema(columns)))
+        return union([nothing, *(self._brought_back(mark_id) for mark_id in marks_undone(self.run))])
+
+    def _brought_back(self, mark_id: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        restored = outcomes(self.run, mark_id, "undone/", (Outcome.RESTORED,))
+        if mark_id not in own_marks(self.run.place):  # the reference's knew of no commit
+            unknown = F.lit(None).cast("string")
+            return restored.select("address", unknown.alias("commit_id"), unknown.alias("path"))
+        mark = Mark.open(self.run.place, mark_id)
+        known = read_dataset(self.spark, self.run.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
+        return restored.join(known.select("address", "commit_id", "path"), "address", "left")
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """COMMIT_VERDICTS of the newest mark."""
+        return rows_of(self.marks[0], ("retained_commits", ""), COMMIT_VERDICTS)
+
+    def _union(self, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
+        return union([self._read(mark, which, schema) for mark in self.marks])
+
+    def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
+
+
+def opened(place: Place, chain: Iterable[str]) -> tuple[Mark, ...]:
+    """The marks of a chain. Raises `DamagedData` or `NotThere` where one of them, or a file of theirs, isn't there."""
+    found = tuple(Mark.open(place, mark_id) for mark_id in chain)
+    for number, mark in enumerate(found):
+        for which in (*OF_EACH, *(() if number else OF_THE_NEWEST)):
+            check_files(place, mark.dataset(*which))
+    return found
+
+
+def check_files(place: Place, dataset: Dataset) -> None:
+    """Raise `DamagedData` where a file of a dataset is gone, or of another size; its content is proved when read."""
+    store = place.store()
+    there = {one.key: one.size for page in store.pages(dataset.folder) for one in page.objects}
+    for file in dataset.files:
+        if there.get(dataset.folder + file.name) != file.size:
+            raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
+
+
+def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[str, Any]]:
+    return all_rows(mark.place, mark.dataset(*which), schema)
+
+
+def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
+    """The addresses with one of these last outcomes in the receipts of a mark (column address)."""
+    from pyspark.sql import functions as F
+
+    rows = Receipts(run.place, mark_folder(mark_id) + below).outcomes(run.spark())
+    return rows.where(F.col("outcome").isin([one.value for one in wanted])).select("address")
+
+
+def marks_undone(run: MarkRun) -> list[str]:
+    """The ids of the marks of whose sweep something was undone."""
+    pages = run.store.pages(MARKS_ROOT, delimiter="/")
+    marks = [folder.removeprefix(MARKS_ROOT).rstrip("/") for page in pages for folder in page.prefixes]
+    return [
+        one for one in marks if any(page.objects for page in run.store.pages(f"{MARKS_ROOT}{one}/undone/", page_size=1))
+    ]
+
+
+UNREADABLE = (DamagedData, NotThere)

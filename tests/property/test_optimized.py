@@ -1,0 +1,170 @@
+"""Marks made since earlier ones hold exactly what clean ones hold at the same moment, whatever happened in between.
+
+LAKEGC_OPTIMIZED_MARKS says how many pairs are compared; a long run is
+
+    LAKEGC_OPTIMIZED_MARKS=300 uv run pytest -n 0 tests/property/test_optimized.py
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.model import EXPIRED_OBJECTS
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.xids import Xids
+from tests.marking import Marked, Marker, Sweeper
+from tests.property.repository_model import OFTEN, OPERATIONS, RepositoryModel
+from tests.property.test_model import SOON, numbers
+
+PAIRS = int(os.environ.get("LAKEGC_OPTIMIZED_MARKS", "8"))
+SAME_EVERY_TIME = 100
+STEPS_A_PAIR = 18
+PAIRS_A_REPOSITORY = 4
+COUNTED: Counter[str] = Counter()
+COUNTS = ("candidates", "candidate_bytes", "committed", "live_inside", "young", "uncommitted", "unsettled", "expired")
+SWEEPS = ("", "", "delete", "delete", "quarantine", "undo", "purge")
+TIME = ("let_time_pass",) * 6
+STRAY = ("legacy", "sharded", "beside", "deep", "late", "late in a shard")
+
+
+def stray(model: RepositoryModel, kind: str, number: int) -> None:
+    """Something nobody refers to, put where clients, old servers, newer ones or a late upload put it."""
+    now = model.sandbox.now()
+    xids = Xids(number, model.sandbox.now)
+    late, fresh = (xids.descending(now - timedelta(hours=hours)) for hours in (24, 0))
+    named = {
+        "legacy": f"{number:032x}",
+        "sharded": f"data/!a{number % 3}/b/{fresh}/o",
+        "beside": f"data/right{number}",
+        "deep": f"data/of/a/client/{number}",
+        "late": f"data/{late}/o",
+        "late in a shard": f"data/!a{number % 3}/b/{late}/o",
+    }
+    model._write(str(model.folder / named[kind]), f"{kind} {number}".encode())
+
+
+class RepeatedMarks(RuleBasedStateMachine):
+    """Operations, and now and then two marks of the same moment, one since the last and one clean; and a sweep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = ExitStack()
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
+        self.sandbox = self._open.enter_context(Sandbox(folder))
+        self.settings = {**self.sandbox.settings, "clean_every": "100"}
+        self.model, self.sweeper = RepositoryModel(self.sandbox, "lake"), Sweeper()
+        self.steps = self.pairs = 0
+        self.lost: set[str] = set()
+        self.last = ""
+        self.mark("first", since="")
+
+    @property
+    def due(self) -> bool:
+        return self.steps % STEPS_A_PAIR == STEPS_A_PAIR - 1
+
+    @precondition(lambda self: not self.due)
+    @rule(name=st.sampled_from([*OFTEN, *OPERATIONS, *TIME]), a=numbers, b=numbers, c=numbers)
+    def write(self, name: str, a: int, b: int, c: int) -> None:
+        self.steps += 1
+        self.model.do(name, a, b, c)
+
+    @precondition(lambda self: not self.due)
+    @rule(kind=st.sampled_from(STRAY), number=st.integers(0, 99))
+    def put(self, kind: str, number: int) -> None:
+        self.steps += 1
+        stray(self.model, kind, number)
+
+    @precondition(lambda self: self.due)
+    @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]), sweep=st.sampled_from(SWEEPS), swept=st.booleans())
+    def compare(self, min_age_days: int, sweep: str, swept: bool) -> None:
+        """Both marks hold the same objects, with the same reasons, and count alike."""
+        self.steps += 1
+        self.pairs += 1
+        min_age = timedelta(days=min_age_days)
+        optimized = self.mark(f"o{self.pairs}", since=self.last, min_age=min_age)
+        clean = self.mark(f"c{self.pairs}", since="", min_age=min_age)
+        COUNTED["pairs"] += 1
+        COUNTED["expired"] += len(clean.expired)
+        COUNTED["looked at"] += optimized.facts("expired_set")["looked_at"]
+        COUNTED["stored"] += clean.facts("expired_set")["candidates"]
+        assert optimized.record.optimized, optimized.record.basis
+        assert not clean.record.optimized
+        assert explained(optimized) == explained(clean)
+        assert counts(optimized) == counts(clean)
+        mark_id = optimized.record.mark_id if swept else clean.record.mark_id
+        self.sweep(sweep, mark_id)
+        self.last = optimized.record.mark_id
+
+    def sweep(self, how: str, mark_id: str) -> None:
+        if not how:
+            return
+        COUNTED[how] += 1
+        before = self.model.stored().keys()
+        self.sweeper.approve(self.settings, "lake", mark_id)
+        self.sweeper.sweep(self.settings, "lake", mark_id, SweepOptions(quarantine=how != "delete"))
+        if how == "undo":
+            self.sweeper.undo(self.settings, "lake", mark_id)
+        elif how == "purge":
+            self.sweeper.purge(self.settings, "lake", mark_id)
+        self.lost |= {key for key in before if not key.startswith("_lakefs/")} - self.model.stored().keys()
+        self.lost -= self.model.stored().keys()
+
+    def mark(self, mark_id: str, *, since: str, min_age: timedelta = timedelta(0)) -> Marked:
+        self.sandbox.set_clock(self.sandbox.now() + SOON)
+        self.last = self.last or mark_id
+        gone = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
+        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, clean=not since)
+        return Marker().mark(self.settings, "lake", mark_id, options)
+
+    def teardown(self) -> None:
+        self._open.close()
+
+
+def explained(mark: Marked) -> dict[str, Mapping[str, Any]]:
+    """The expired objects with all that is said of them."""
+    return {row["address"]: {name: row[name] for name in EXPIRED_OBJECTS.names} for row in mark.expired_rows()}
+
+
+def counts(mark: Marked) -> dict[str, int]:
+    return {name: mark.facts("expired_set")[name] for name in COUNTS}
+
+
+@pytest.mark.timeout(0)  # as long as the number of pairs takes
+def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever happened since, a mark made since the last one holds what a clean one holds, no more and no less.
+
+    apache/iceberg#13568
+    """
+    COUNTED.clear()
+    machine: Any = RepeatedMarks
+    chosen = settings(
+        max_examples=-(-PAIRS // PAIRS_A_REPOSITORY),
+        stateful_step_count=PAIRS_A_REPOSITORY * STEPS_A_PAIR,
+        deadline=None,
+        derandomize=PAIRS <= SAME_EVERY_TIME,
+        database=None,
+        phases=(Phase.generate,) if PAIRS <= SAME_EVERY_TIME else (Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    try:
+        run_state_machine_as_test(machine, settings=chosen)
+    finally:
+        with capsys.disabled():
+            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
+    assert COUNTED["pairs"] >= PAIRS
+    assert COUNTED["looked at"] < COUNTED["stored"]
