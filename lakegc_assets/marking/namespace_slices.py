@@ -65,6 +65,8 @@ def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
     try:
         base = Base.of(run)
         run.say(f"looking for what may have changed since mark {base.newest.mark_id}")
+        if base.marks_brought_back:
+            run.say(f"looking at what was brought back of {', '.join(base.marks_brought_back)}, too")
         with errors_from_executors():
             gone = let_go(run, base)
         why = "the commit graph may not be read"

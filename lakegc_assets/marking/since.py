@@ -7,8 +7,9 @@ didn't read, an earlier one has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_resources.datasets import Place
+    from spark_resources.stores.base import Store
 
 # (asset, part) of what a mark writes down for later ones
 ADDRESSES = ("committed_addresses", "addresses")
@@ -48,6 +50,8 @@ EXPLAINED = ("expired_set", "explained")
 OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)
 OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
 
+BROUGHT_BACK = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
+MARGIN = timedelta(hours=1)  # of times in a store's listing
 TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 
@@ -143,22 +147,24 @@ class Base:
         return outcomes(self.run, self.newest.mark_id, "receipts/", TAKEN_AWAY)
 
     def brought_back(self) -> DataFrame:
-        """All that a sweep here had put aside and that was brought back into its place since, with what its mark knew
-        of its commit (columns address, commit_id, path)."""
+        """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
+        backup: all that was to go by that mark, with what it knew of each (columns address, commit_id, path)."""
         columns = [UNSETTLED.field(name) for name in ("address", "commit_id", "path")]
         nothing = self.spark.createDataFrame([], arrow_to_spark(pa.schema(columns)))
-        return union([nothing, *(self._brought_back(mark_id) for mark_id in marks_undone(self.run))])
+        return union([nothing, *(self._expired(mark_id) for mark_id in self.marks_brought_back)])
 
-    def _brought_back(self, mark_id: str) -> DataFrame:
-        from pyspark.sql import functions as F
+    @cached_property
+    def marks_brought_back(self) -> tuple[str, ...]:
+        """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
+        found = tuple(marks_brought_back(self.run.store, self.newest.start - MARGIN))
+        if others := set(found) - own_marks(self.run.place):
+            raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
+        return found
 
-        restored = outcomes(self.run, mark_id, "undone/", (Outcome.RESTORED,))
-        if mark_id not in own_marks(self.run.place):  # the reference's knew of no commit
-            unknown = F.lit(None).cast("string")
-            return restored.select("address", unknown.alias("commit_id"), unknown.alias("path"))
+    def _expired(self, mark_id: str) -> DataFrame:
         mark = Mark.open(self.run.place, mark_id)
         known = read_dataset(self.spark, self.run.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
-        return restored.join(known.select("address", "commit_id", "path"), "address", "left")
+        return known.select("address", "commit_id", "path")
 
     def verdicts(self) -> list[dict[str, Any]]:
         """COMMIT_VERDICTS of the newest mark."""
@@ -201,13 +207,17 @@ def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]
     return rows.where(F.col("outcome").isin([one.value for one in wanted])).select("address")
 
 
-def marks_undone(run: MarkRun) -> list[str]:
-    """The ids of the marks of whose sweep something was undone."""
-    pages = run.store.pages(MARKS_ROOT, delimiter="/")
-    marks = [folder.removeprefix(MARKS_ROOT).rstrip("/") for page in pages for folder in page.prefixes]
-    return [
-        one for one in marks if any(page.objects for page in run.store.pages(f"{MARKS_ROOT}{one}/undone/", page_size=1))
-    ]
+def marks_brought_back(store: Store, since: datetime) -> Iterator[str]:
+    """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
+    for page in store.pages(MARKS_ROOT, delimiter="/"):
+        for folder in page.prefixes:
+            if any(
+                one.modified >= since
+                for below in BROUGHT_BACK
+                for inner in store.pages(folder + below)
+                for one in inner.objects
+            ):
+                yield folder.removeprefix(MARKS_ROOT).rstrip("/")
 
 
 UNREADABLE = (DamagedData, NotThere)

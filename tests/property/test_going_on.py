@@ -1,0 +1,144 @@
+"""Marks that go on from earlier ones, and those that can't: what is looked at, what is missed, and what is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.checks import nothing_missed
+from lakegc_assets.marking.resource import MarkOptions
+from spark_resources.errors import WrongUsage
+from spark_resources.holds import HOLDS_KEY
+from spark_resources.model import Rules, Scope
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from tests.marking import Marked, Marker
+
+DAY = timedelta(days=1)
+HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
+
+
+class Lake:
+    """A sandbox with two commits ten days apart, of which the first one's object is garbage."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox, self.repository = sandbox, sandbox.create("lake")
+        sandbox.set_clock(sandbox.now() - 30 * DAY)
+        set_rules(self.repository, Rules(3))
+        self.old = self.put("a", b"old")
+        self.put("kept", b"kept")
+        self.repository.commit("main", "first")
+        self.days(10)
+        self.put("a", b"new one")
+        self.repository.commit("main", "second")
+        self.days(10)
+
+    def put(self, path: str, data: bytes) -> str:
+        return self.repository.put("main", path, data).address
+
+    def days(self, days: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + days * DAY)
+
+    def file(self, key: str) -> Path:
+        file = self.repository.objects.file(key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def write(self, key: str) -> None:
+        """An object that nobody refers to, of now by the sandbox's clock."""
+        now = self.sandbox.now().timestamp()
+        self.file(key).write_bytes(b"stray")
+        os.utime(self.file(key), (now, now))
+
+    def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
+        self.days(0)
+        settings = {**self.sandbox.settings, "clean_every": str(every)}
+        return Marker().mark(settings, "lake", mark_id, options or MarkOptions(min_age=timedelta(0), allow_young=True))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        yield Lake(sandbox)
+
+
+def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
+    """What a hold kept is expired by the next mark after the hold is gone, though nothing else changed.
+
+    apache/hudi#10651, lance-format/lance#8705
+    """
+    lake.file(HOLDS_KEY).write_text(HOLD)
+    held = lake.mark("m1")
+    lake.file(HOLDS_KEY).unlink()
+    lake.days(5)
+
+    freed = lake.mark("m2")
+
+    assert (held.expired, freed.expired) == (set(), {lake.old})
+    assert freed.record.basis == {"optimized": True, "why": "", "chain": ["m1"]}
+    assert freed.facts("namespace_slices")["slices"] == 0  # no slice is open any more
+    assert freed.facts("expired_set")["looked_at"] == 1
+    assert freed.facts("expired_set")["candidates"] == held.facts("expired_set")["candidates"] == 3
+
+
+def test_lost_files_of_an_earlier_mark_hide_garbage(lake: Lake) -> None:
+    """Where what an earlier mark wrote down is lost or unreadable, the next one looks at everything, and says why."""
+    first = lake.mark("m1")
+    lake.days(5)
+    for number, lost in enumerate(("committed_addresses/addresses/", "expired_set/unsettled/", "mark.json")):
+        lake.mark(f"base{number}", MarkOptions(min_age=timedelta(0), allow_young=True, clean=True))
+        folder = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/{lost}")
+        for file in folder.glob("*.parquet") if folder.is_dir() else [folder]:
+            file.write_bytes(b"something else")
+
+        again = lake.mark(f"m2-{number}")
+
+        assert again.expired == first.expired == {lake.old}
+        if lost != "mark.json":
+            assert not again.record.optimized
+            assert f"base{number}" in again.record.basis["why"]
+
+
+def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
+    """Each so-manieth mark looks at everything, names what came into an old slice, and the check in the UI fails."""
+    lake.mark("m1")
+    lake.days(5)
+    stray = f"{lake.old.rpartition('/')[0]}/stray"
+    lake.write(stray)
+
+    optimized, clean = lake.mark("m2", every=2), lake.mark("m3", every=2)
+
+    assert optimized.record.optimized
+    assert not clean.record.optimized
+    assert clean.expired - optimized.expired == {stray}
+    assert (clean.facts("expired_set")["missed"], clean.facts("expired_set")["missed_names"]) == (1, [stray])
+    passed, measured = nothing_missed(clean.record)
+    assert not passed
+    assert measured["names"] == stray
+    assert nothing_missed(optimized.record)[0]
+
+
+def test_another_scope_is_gone_on_from(lake: Lake) -> None:
+    """A mark of another scope looks at everything, and nobody goes on from it."""
+    lake.mark("m1")
+    options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
+    other = lake.mark("m2", options)
+    assert not other.record.optimized
+    after = lake.mark("m3")
+    assert not after.record.optimized
+    assert "scope" in after.record.basis["why"]
+    named = lake.mark("m4", MarkOptions(min_age=timedelta(0), allow_young=True, since="m1"))
+    assert named.record.basis["chain"] == ["m1"]
+    assert named.expired == after.expired == {lake.old}
+
+
+def test_since_and_clean_are_both_obeyed(lake: Lake) -> None:
+    """Options that contradict each other are refused before anything is read."""
+    with pytest.raises(WrongUsage, match="--since or --clean"):
+        lake.mark("m1", MarkOptions(since="m0", clean=True))
+    with pytest.raises(WrongUsage, match="--since"):
+        lake.mark("m1", MarkOptions(since="m0", inventory="s3://x/manifest.json"))

@@ -1,0 +1,114 @@
+"""Which mark the next one goes on from, and which folders can have changed since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets.incremental import LATE, basis_of, can_have_changed, opened
+from spark_resources.errors import NotThere
+from spark_resources.marks import MarkRecord, StepRecord
+from spark_resources.model import MarkState, Scope
+from spark_resources.sandbox.xids import Xids
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def record(mark_id: str, hours_ago: float = 0, **changes: Any) -> MarkRecord:
+    began = NOW - hours_ago * HOUR
+    step = StepRecord(began, began, 5, {"": {"sha256": "", "rows": 0}, "unsettled": {"sha256": "", "rows": 0}})
+    known = MarkRecord(
+        mark_id=mark_id, state=MarkState.MARKED, repository="lake", repository_created=NOW - 999 * HOUR,
+        namespace="local://lake", scope=Scope.UNIFIED, min_age=HOUR, start=began, cutoff=began, server_now=began,
+        rules=None, by="ada", versions={}, finished=began, steps={"expired_set": step},
+    )  # fmt: skip
+    return replace(known, **changes)
+
+
+def new(**changes: Any) -> MarkRecord:
+    return record("new", **{"finished": None, "steps": {}, **changes})
+
+
+def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
+    return record(mark_id, hours_ago, basis={"optimized": True, "why": "", "chain": list(chain)})
+
+
+def test_a_slice_is_taken_for_another_time() -> None:
+    """A slice's name tells to the second when it was opened."""
+    for hours in (0, 1, 24, 24 * 365 * 3):
+        when = NOW - hours * HOUR
+        assert opened(Xids(1, lambda: NOW).descending(when)) == when
+
+
+@pytest.mark.parametrize("name", ["", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1"])
+def test_a_folder_that_is_no_slice_is_not_listed(name: str) -> None:
+    """A name that is none of a slice, or of one from before there were slices, tells nothing: it is listed always."""
+    assert opened(name) is None
+    assert can_have_changed(name, NOW)
+
+
+def test_a_slice_is_closed_too_early() -> None:
+    """What arrives a day after its slice's hour is still found; long after, nobody looks."""
+    name = Xids(1, lambda: NOW).descending
+    assert can_have_changed(name(NOW - 25 * HOUR), NOW)
+    assert can_have_changed(name(NOW - LATE), NOW)
+    assert can_have_changed(name(NOW + 99 * HOUR), NOW)
+    assert not can_have_changed(name(NOW - LATE - timedelta(seconds=1)), NOW)
+
+
+def test_an_older_mark_is_gone_on_from() -> None:
+    """The newest finished mark is gone on from, or the one that is named; unfinished ones never."""
+    earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
+    assert basis_of(new(), earlier, every=9) == {"optimized": True, "why": "", "chain": ["newer"]}
+    assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
+    for unknown in ("unfinished", "none"):
+        with pytest.raises(NotThere, match=unknown):
+            basis_of(new(), earlier, since=unknown, every=9)
+
+
+def test_a_chain_grows_for_ever() -> None:
+    """One mark of so many looks at everything, and still knows the marks before it; a named one is gone on from."""
+    earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
+    assert basis_of(new(), earlier, every=4) == {"optimized": True, "why": "", "chain": ["m3", "m2", "m1"]}
+    due = basis_of(new(), earlier, every=3)
+    assert (due["optimized"], due["chain"]) == (False, ["m3", "m2", "m1"])
+    assert "every 3 marks" in due["why"]
+    assert basis_of(new(), earlier, every=3, since="m3")["optimized"]
+    assert not basis_of(new(), earlier, every=1)["optimized"]
+    assert not basis_of(new(), earlier, every=0)["optimized"]
+    audited = record("m4", 6, basis=due)
+    assert basis_of(new(), [*earlier, audited], every=3)["chain"] == ["m4"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "why"),
+    [
+        ({}, {"repository_created": NOW}, "another repository"),
+        ({}, {"namespace": "local://other"}, "another repository"),
+        ({"scope": Scope.UNCOMMITTED}, {"scope": Scope.UNCOMMITTED}, "scope unified"),
+        ({}, {"scope": Scope.COMMITTED}, "scope unified"),
+        ({"inventory": {"where": "s3://i"}}, {}, "inventory"),
+        ({}, {"inventory": {"where": "s3://i"}}, "inventory"),
+        ({}, {"start": NOW + HOUR}, "clocks were set back"),
+        ({}, {"server_now": NOW + HOUR}, "clocks were set back"),
+        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "didn't know every commit"),
+        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "could not tell why"),
+    ],
+)
+def test_a_mark_is_gone_on_from_that_proves_nothing(mine: Any, theirs: Any, why: str) -> None:
+    """Where it might differ from a clean one, a mark is made clean, named base or not, and says why."""
+    for since in ("", "old"):
+        found = basis_of(new(**mine), [record("old", 9, **theirs)], since=since, every=9)
+        assert not found["optimized"]
+        assert not found["chain"]
+        assert why in found["why"]
+
+
+def test_clean_is_not_what_was_asked_for() -> None:
+    """Who asks for a clean mark gets one, whatever is there, and the first one is clean."""
+    assert basis_of(new(), [record("old", 9)], clean=True, every=9)["why"] == "that was asked for"
+    assert basis_of(new(), [], every=9)["why"] == "no finished mark is there"
