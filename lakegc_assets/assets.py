@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from lakegc_assets import pictures
 from lakegc_assets.marking import committed_addresses as committed
 from lakegc_assets.marking import expired_set as expired
 from lakegc_assets.marking import namespace_slices as slices
@@ -166,6 +167,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.M
     """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
+        pictures.get_ready()
         expired.compute(run)
         return described_set(run, price=marks.settings().price_per_gb_month)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import threading
 import warnings
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def get_ready() -> threading.Thread:
+    """Import matplotlib while this process waits for others: it takes more than a second. Returns who does it."""
+    helper = threading.Thread(target=_imported, name="lakegc-pictures")
+    helper.start()
+    return helper
+
+
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches of 100 pixels. What matplotlib keeps for itself goes into lakegc's cache folder."""
+    """An empty figure, in inches of 100 pixels."""
+    return _imported()(figsize=(width, height), layout="constrained", dpi=100)
+
+
+def _imported() -> type[Figure]:
+    """matplotlib's figures. What it keeps for itself goes into lakegc's cache folder."""
     os.environ.setdefault(
         "MPLCONFIGDIR", str(platformdirs.user_cache_path("lakegc", ensure_exists=True) / "matplotlib")
     )
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained", dpi=100)
+    return Figure
 
 
 def in_markdown(figure: Figure, title: str) -> str:

@@ -72,6 +72,8 @@ def fixed_settings() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",
+        # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.daemon.module": "spark_resources.daemon",
         # measured: over TCP a task waits some 50 ms for delayed acknowledgements; read by Spark 4.1 and later
         "spark.python.unix.domain.socket.enabled": "true",

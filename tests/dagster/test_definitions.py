@@ -73,7 +73,9 @@ def test_loading_the_definitions_warns_of_itself(loaded: dict[str, Any]) -> None
     assert "spark_resources" not in loaded["stderr"], loaded["stderr"]
 
 
-@pytest.mark.parametrize("module", ["lakefs_sdk", "boto3", "botocore", "numba", "pandas", "uvicorn", "starlette"])
+@pytest.mark.parametrize(
+    "module", ["lakefs_sdk", "boto3", "botocore", "matplotlib", "numba", "pandas", "uvicorn", "starlette"]
+)
 def test_loading_the_definitions_takes_its_time(loaded: dict[str, Any], module: str) -> None:
     """What only some steps need is imported by those: Dagster loads the code location in several processes."""
     assert module not in loaded["modules"]

@@ -18,6 +18,7 @@ from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fix
 # What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
 SESSIONS = """
 import json, os, threading
+import pyspark.errors.utils
 from dagster import build_init_resource_context
 from pyspark import SparkContext
 from spark_resources.errors import LakegcError
@@ -38,6 +39,7 @@ conf = first.spark_session.sparkContext.getConf()
 names = ("spark.master", "spark.sql.shuffle.partitions", "spark.speculation", "spark.sql.session.timeZone")
 found["taken"] = {name: conf.get(name) for name in names}
 found["jvm_log"] = jvm_log().exists()
+found["asks"] = pyspark.errors.utils.is_debugging_enabled()
 
 found["other"] = refused(spark_config={"spark.sql.shuffle.partitions": "5"})
 found["untouched"] = first.spark_session.conf.get("spark.sql.shuffle.partitions")
@@ -118,6 +120,11 @@ def test_a_session_outlives_its_run(sessions: dict[str, Any]) -> None:
     """Teardown stops the session and takes the JVM's log away; the next one gets settings of its own."""
     assert (sessions["stopped"], sessions["second"]) == (True, "5")
     assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
+
+
+def test_an_expression_asks_the_jvm_where_it_was_written(sessions: dict[str, Any]) -> None:
+    """Expressions are built without telling the JVM the line of each: that takes more than building them."""
+    assert sessions["asks"] is False
 
 
 def test_the_counts_of_tasks_do_not_reach_spark(sessions: dict[str, Any]) -> None:
