@@ -66,7 +66,7 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
         ) from error
 
 
-def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int = 4) -> Iterator[tuple[str, bytes]]:
+def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
     """Ids with their bytes, in order, the next `ahead` ones being fetched while the last one is used."""
     with ThreadPoolExecutor(max_workers=ahead) as pool:
         source = iter(ids)

@@ -61,7 +61,7 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
             errors[table_id] = error
             return b""
 
-    for table_id, data in fetched_ahead(ids, read):
+    for table_id, data in fetched_ahead(ids, read, place.settings.reading_requests):
         yield table_id, errors.pop(table_id, data)
 
 

@@ -16,13 +16,12 @@ from lakegc_assets.marking.since import Base, can_be_gone_on_from
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
-    fetched_ahead,
     id_tasks,
     range_properties,
     ranges_of,
-    read_table,
     row_tasks,
     table_ids,
+    tables_ahead,
     write_addresses,
 )
 from spark_resources.errors import Refused
@@ -182,7 +181,7 @@ def every_range(run: MarkRun) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
-        for table_id, data in fetched_ahead(ids, lambda one: read_table(place, one, needed_by="this namespace")):
+        for table_id, data in tables_ahead(place, ids, needed_by="this namespace"):
             properties = range_properties(data, name=table_id, where=place.store().where)
             if properties is not None:
                 row = [table_id, properties.count, properties.min_key, properties.max_key]

@@ -22,12 +22,11 @@ from spark_resources.datasets import Batches, Counts, Place, Producer, write_pro
 from spark_resources.entries import (
     check_all_read,
     decoder_for,
-    fetched_ahead,
     inside_addresses,
     prove_range,
     ranges_of,
-    read_table,
     row_tasks,
+    tables_ahead,
 )
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import (
@@ -106,7 +105,7 @@ def reading(place: Place, paths: PathHolds) -> Producer:
     def produce(batches: Batches, counts: Counts) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in fetched_ahead(refs, lambda one: read_table(place, one, needed_by="a hold")):
+        for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
             prove_range(data, refs[range_id], decoder)
             batch = sstable.read_entries(data, name=range_id, columns=COLUMNS, decoder=decoder)
             for name, count in (("ranges", 1), ("entries", batch.num_rows)):

@@ -290,7 +290,7 @@ def reading(run: MarkRun, found: Others) -> Producer:
 
     One that can't be read has no row: it is neither, and is read again by the next mark.
     """
-    places, namespace = found.places, run.place.namespace
+    places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
     def produce(batches: Batches, counts: Counts) -> Batches:
@@ -304,7 +304,7 @@ def reading(run: MarkRun, found: Others) -> Producer:
                 return read_table(places[where[table_id]], table_id, needed_by="another repository")
             return b""
 
-        for table_id, data in fetched_ahead(where, fetch):
+        for table_id, data in fetched_ahead(where, fetch, ahead):
             counts["bytes"] += len(data)
             with reading_of(where[table_id], unread):
                 decoder = sstable.default_decoder(counts["bytes"])
