@@ -38,7 +38,9 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
     On a cluster the executors have to reach the driver, and how many cores there are is known when they are there:
     `enough_partitions`.
     """
-    heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, 4096))
+    # measured on 1.3 million objects and 2 cores: a heap of 4 GiB fills, and 1 GiB does as well; what doesn't fit goes
+    # to disk
+    heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
     found = {"spark.master": master, "spark.driver.memory": f"{heap_mb}m"}
     if not is_local(master):
         return found
