@@ -53,7 +53,7 @@ class S3Store:
         self._bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._quirks = quirks
-        self._max_attempts = settings.max_attempts
+        self._settings, self._max_attempts = settings, settings.max_attempts
         endpoint = urlsplit(self._client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, quirks.unholdable)

@@ -162,7 +162,7 @@ def test_what_is_too_cold_fails_or_is_silent(moto_server: MotoServer) -> None:
 
 
 def test_a_second_run_copies_again_or_believes_what_is_there(task: Task) -> None:
-    """What an earlier run left without a line in its log is compared: the same is there already, anything else is taken."""
+    """What an earlier run left without a line in its log is compared: it is the same, or its place is taken."""
     for name in ("data/s/a", "data/s/b"):
         task.write(name, b"right")
     rows, to = task.marked(["data/s/a", "data/s/b"]), task.to.store()

@@ -1,0 +1,120 @@
+"""A backup against `rclone copy` of the same list, on the same SeaweedFS, in turns, in one run.
+
+    uv run python -m tests.bench.backup --objects 5000 --pairs 3
+
+Both copy from bucket to bucket on the store's side. Ours is timed with Spark running, from the marked set to the
+summary: looking at the originals, copying, the log, looking at the copies, the list of objects. rclone's time is that
+of its process, with its defaults and with as many transfers at once as ours has copies; the better one counts. The last
+line is the median of the pairs' ratios of objects a second, ours to theirs: above 1 ours is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakegc_assets.backing_up.backup import back_up
+from lakegc_assets.backing_up.records import Subject
+from lakegc_assets.backing_up.run import AT_ONCE, BackupRun, CopyLimits, MarkedSet
+from lakegc_assets.marking.run import Target
+from spark_resources.datasets import Place
+from spark_resources.lakefs import Repository
+from spark_resources.model import Namespace
+from spark_resources.session import SparkResource
+from spark_resources.stores.base import Quirks
+from tests.marking import environment
+from tests.servers import SeaweedFS, seaweedfs
+
+SLICES = 10
+QUIRKS = Quirks(byte_order=False)
+RCLONE = Path(sys.executable).with_name("rclone")
+
+
+def keys_of(objects: int) -> list[str]:
+    return [f"data/{number % SLICES:04}slice/{number:08x}" for number in range(objects)]
+
+
+def upload(server: SeaweedFS, keys: list[str], size: int) -> None:
+    client, load = server.client(), b"x" * size
+
+    def put(some: list[str]) -> None:
+        for key in some:
+            client.put_object(Bucket="lake", Key=f"ns/{key}", Body=load, Metadata={"owner": "ada"})
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(put, [keys[start::8] for start in range(8)]))
+
+
+def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
+    """Seconds of a backup."""
+    lake = Place(Namespace("s3://lake/ns"), server.settings(), QUIRKS)
+    to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), QUIRKS)
+    now = lake.store().now()
+    repository = Repository("lake", lake.namespace.uri, "main", read_only=False, storage_id="", created=now)
+    subject = Subject("lake", now.isoformat(), lake.namespace.uri, "m1", "unified", "0" * 64)
+    marked = MarkedSet(subject, None, pa.chunked_array([pa.array(keys, pa.string())]))
+    run = BackupRun(
+        Target(repository, "s3", lake), marked, to, "lake/m1/", False, lambda: spark.spark_session,
+        CopyLimits(at_once), "the benchmark", lambda _: None,
+    )  # fmt: skip
+    began = time.monotonic()
+    found = back_up(run)
+    assert found.objects == {"copied": len(keys)}, found
+    return time.monotonic() - began
+
+
+def theirs(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
+    """Seconds of an `rclone copy`."""
+    remote = {
+        "TYPE": "s3", "PROVIDER": "SeaweedFS", "ENDPOINT": server.endpoint_url, "ACCESS_KEY_ID": server.access_key,
+        "SECRET_ACCESS_KEY": server.secret_key,
+    }  # fmt: skip
+    known = {f"RCLONE_CONFIG_STORE_{setting}": value for setting, value in remote.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder, "marked.txt")
+        listed.write_text("".join(f"{key}\n" for key in keys))
+        environ = {"PATH": os.environ["PATH"], "HOME": folder, "RCLONE_CONFIG": os.devnull, **known}
+        command = [RCLONE, "copy", "--files-from-raw", listed, "--no-traverse", *options, "store:lake/ns"]
+        began = time.monotonic()
+        subprocess.run([*command, f"store:backups/{name}"], env=environ, check=True)
+        return time.monotonic() - began
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--objects", type=int, default=5_000)
+    options.add_argument("--size", type=int, default=1_000, help="of an object, in bytes")
+    options.add_argument("--pairs", type=int, default=3)
+    options.add_argument("--at-once", type=int, default=AT_ONCE)
+    chosen = options.parse_args()
+    keys, ratios = keys_of(chosen.objects), []
+    with environment({"spark_master": "local[*]"}), seaweedfs() as server:
+        for bucket in ("lake", "backups"):
+            server.make_bucket(bucket)
+        upload(server, keys, chosen.size)
+        spark, many = SparkResource(), [f"--transfers={chosen.at_once}", f"--checkers={chosen.at_once}"]
+        ours(server, keys[:1000], -1, spark, chosen.at_once)  # warms up
+        for pair in range(chosen.pairs):
+            took: dict[str, float] = {}
+            for which in ("ours", "default", "many") if pair % 2 else ("default", "many", "ours"):
+                if which == "ours":
+                    took[which] = ours(server, keys, pair, spark, chosen.at_once)
+                else:
+                    took[which] = theirs(server, keys, f"{which}{pair}", many if which == "many" else [])
+            ratios.append(min(took["default"], took["many"]) / took["ours"])
+            rates = ", ".join(f"{which} {len(keys) / each:,.0f} a second" for which, each in sorted(took.items()))
+            print(f"{rates}; ratio {ratios[-1]:.2f}", flush=True)
+    print(f"median of {len(ratios)} pairs: {statistics.median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
