@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakegc_assets.backing_up.places import backup_place, folder_of, known
-from lakegc_assets.backing_up.records import SCHEMA, Backup, listed_objects, read_backup
+from lakegc_assets.backing_up.records import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.backing_up.run import CopyLimits, tasks_for, telling
 from lakegc_assets.marking.run import Target
 from lakegc_assets.progress import Say
@@ -139,6 +139,8 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         in_backup = rows.where(_held())
         objects = sum(totals.get(name, 0) for name in HELD)
         if objects:
+            # before anything is back: a mark that goes on from an earlier one looks at all of this mark's objects then
+            run.log.place.store().write(run.log.folder + BEGUN, b"{}")
             number = restore_round(run, in_backup, objects, done)
             look_at(run, rows, number, done)
         rows.unpersist()

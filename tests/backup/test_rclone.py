@@ -23,8 +23,8 @@ README = Path(__file__).parents[2] / "README.md"
 BY_RCLONE = [
     "data/s/plain", "data/s/two words", "data/s/ lead", "data/s/#hash", "data/s/;semi", "data/s/a+b%2Fc",
     "data/s/ünï/код", "data/s/star*[x]{y}?", "data/s/quote\"'`$", "data/s/tab\there", "data/s/dot./end.",
-    "data/s/~tilde", "data/s/nb\u00a0sp", "data/s/\u202erlo", "data/s/back%5C", "data/s/ sp /x", "- excl", "+ incl", "legacy",
-    "data/s/deep/er/and/deeper", "data/s/:colon|pipe<>",
+    "data/s/~tilde", "data/s/nb\u00a0sp", "data/s/\u202erlo", "data/s/back%5C", "data/s/ sp /x", "- excl",
+    "+ incl", "legacy", "data/s/deep/er/and/deeper", "data/s/:colon|pipe<>",
 ]  # fmt: skip
 BY_LAKEGC_ONLY = ["data/s/trail ", " lead", "#root", ";root", "data/s/new\nline", "\u3000wide"]
 
