@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, NotThere
@@ -293,8 +294,31 @@ def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa
             for number in batch.column(0).to_pylist():
                 yield from read_file(place, folder, files[number], schema).to_batches(max_chunksize=100_000)
 
-    tasks = spark.range(0, len(files), 1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
-    return tasks.mapInArrow(on_executor(read), arrow_to_spark(schema))
+    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
+    """The values of one column of text, verified as `read_dataset` does; what a file has many times comes once from it.
+
+    Python drops in a moment what the JVM would have to take over, send around and drop at the end.
+    """
+    files, folder = dataset.files, dataset.folder
+    wanted = pa.schema([schema.field(column)])
+    if not files:
+        return spark.createDataFrame([], arrow_to_spark(wanted))
+
+    def read(batches: Batches) -> Batches:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            values = pc.unique(read_file(place, folder, files[number], schema)[column])
+            yield from pa.table([values], schema=wanted).to_batches(max_chunksize=100_000)
+
+    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(wanted))
+
+
+def file_tasks(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    """The numbers of a dataset's files, spread over tasks."""
+    count = len(dataset.files)
+    return spark.range(0, count, 1, min(count, 4 * spark.sparkContext.defaultParallelism))
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # of a range, on average
+ROWS_AT_ONCE = 50_000
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # dumps of references name another entity
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -122,14 +123,19 @@ def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) 
     return row_tasks(spark, pa.table({name: pa.array(ids, pa.string())}, schema=schema), batch=batch)
 
 
-def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int) -> DataFrame:
-    """The rows of a table that the driver holds, spread over tasks of at least `batch` rows."""
+def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequence[str] = ()) -> DataFrame:
+    """The rows of a table that the driver holds, spread over tasks of at least `batch` rows.
+
+    Where they are many, those that are close to each other in the columns `near` come into one task, in that order.
+    """
     if not len(table):
         return spark.createDataFrame([], arrow_to_spark(table.schema))
     cores = spark.sparkContext.defaultParallelism
     wanted = min(-(-len(table) // batch), 8 * cores)
     df = spark.createDataFrame(table)
-    return df.coalesce(wanted) if wanted <= cores else df.repartition(wanted)  # few rows need no shuffle
+    if wanted <= cores:  # few rows need no shuffle
+        return df.coalesce(wanted)
+    return df.repartitionByRange(wanted, *near).sortWithinPartitions(*near) if near else df.repartition(wanted)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------
@@ -285,8 +291,11 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
 
 
-def paths_of(ranges: DataFrame, place: Place) -> DataFrame:
-    """The inside addresses of ranges with where they were: columns range_id, path, address."""
+def paths_of(ranges: DataFrame, place: Place, *, wanted: pa.Array | None = None) -> DataFrame:
+    """The inside addresses of ranges with where they were: columns range_id, path, address.
+
+    With `wanted`, only these addresses: as many as each task can hold.
+    """
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("range_id", "path", "address")])
 
     def read(batches: Batches) -> Batches:
@@ -300,7 +309,27 @@ def paths_of(ranges: DataFrame, place: Place) -> DataFrame:
             ids = pa.repeat(pa.scalar(range_id, pa.string()), len(keys))
             yield pa.RecordBatch.from_arrays([ids, shown_paths(batch.column("path").take(rows)), keys], schema=schema)
 
-    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+    def read_wanted(batches: Batches) -> Batches:
+        return read(batches) if wanted is None else only_wanted(read(batches), wanted)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read_wanted), arrow_to_spark(schema))
+
+
+def only_wanted(batches: Iterable[pa.RecordBatch], wanted: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The rows with a wanted `address`; many rows at a time, for each look-up goes through all that is wanted."""
+    held: list[pa.RecordBatch] = []
+
+    def found() -> Iterator[pa.RecordBatch]:
+        table = pa.Table.from_batches(held)
+        yield from table.filter(pc.is_in(table["address"], value_set=wanted)).to_batches()
+
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= max(len(wanted), ROWS_AT_ONCE):
+            yield from found()
+            held = []
+    if held:
+        yield from found()
 
 
 def shown_paths(paths: pa.Array) -> pa.Array:

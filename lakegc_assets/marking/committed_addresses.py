@@ -13,7 +13,7 @@ from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from
-from spark_resources.datasets import Batches, all_rows, arrow_to_spark, write_dataset, write_rows
+from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
     id_tasks,
@@ -114,7 +114,8 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) ->
     """Write the addresses inside the namespace that these ranges hold, every entry of which must be read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder = run.mark.folder(ASSET, part)
-    tasks = row_tasks(run.spark(), refs, batch=1)
+    # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
+    tasks = row_tasks(run.spark(), refs, batch=1, near=("min_key", "max_key", "range_id"))
     dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
     notes.wrote(dataset, part)
     check_all_read(counts, ranges=len(refs), entries=entries)
@@ -130,7 +131,8 @@ def read_live(run: MarkRun) -> DataFrame:
 
 
 def read_part(run: MarkRun, part: str) -> DataFrame:
-    return run.read(ASSET, RANGE_ADDRESSES, part).select("address")
+    """The addresses of a part (column address), most of what several ranges hold just once."""
+    return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
 
 
 def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None, used: ExitStack) -> DataFrame:

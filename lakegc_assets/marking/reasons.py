@@ -26,6 +26,7 @@ from spark_resources.model import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+FEW = 250_000
 VERDICT = ("commit_id", "branch", "days", "until")
 _VERDICT_FIELDS = [COMMIT_VERDICTS.field(name) for name in VERDICT]
 EXPIRED_ADDRESSES = pa.schema([*ADDRESSES, *_VERDICT_FIELDS, EXPIRED_OBJECTS.field("path")])
@@ -54,7 +55,8 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
         with errors_from_executors():
             base = Base.of(run) if run.mark.record.optimized else None
             ranges = only_expired(run, commits, base)
-            found = addresses_in(run, ranges)
+            few = addresses_if_few(needed, notes.facts["unsettled"])
+            found = addresses_in(run, ranges, wanted=few)
             if base is not None:
                 found = found.unionByName(told_before(run, base, verdicts))
             found = found.transform(mark.only(needed)).persist()
@@ -109,10 +111,18 @@ def refs_of(run: MarkRun, metaranges: list[str], base: Base | None) -> DataFrame
     return new.unionByName(before.select(*METARANGE_RANGES.names))
 
 
-def addresses_in(run: MarkRun, ranges: pa.Table) -> DataFrame:
-    """The addresses of EXPIRED_RANGES with their paths and commits (EXPIRED_ADDRESSES)."""
+def addresses_if_few(needed: DataFrame, count: int) -> pa.Array | None:
+    """The needed addresses where a task can hold all of them, to look for there; None where they are too many."""
+    if count > FEW:
+        return None
+    rows = pa.Table.from_pandas(needed.select("address").toPandas(), schema=ADDRESSES, preserve_index=False)
+    return rows["address"].combine_chunks()
+
+
+def addresses_in(run: MarkRun, ranges: pa.Table, *, wanted: pa.Array | None) -> DataFrame:
+    """The addresses of EXPIRED_RANGES with their paths and commits (EXPIRED_ADDRESSES); with `wanted`, only those."""
     known = row_tasks(run.spark(), ranges, batch=1)
-    found = paths_of(known, run.place).join(known.select("range_id", *VERDICT), "range_id")
+    found = paths_of(known, run.place, wanted=wanted).join(known.select("range_id", *VERDICT), "range_id")
     return found.select(*EXPIRED_ADDRESSES.names)
 
 

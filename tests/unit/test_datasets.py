@@ -23,6 +23,7 @@ from spark_resources.datasets import (
     open_dataset,
     parquet_bytes,
     read_dataset,
+    read_distinct,
     read_file,
     write_dataset,
     write_file,
@@ -116,6 +117,32 @@ def test_executors_lose_rows(place: Place, folder: Path, spark: SparkSession) ->
     assert {(row["address"], row["size"]) for row in found.collect()} == {(f"data/{n}", n) for n in range(1000)}
     assert (written.rows, len(written.files), found.count()) == (1000, 3, 1000)
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
+
+
+def test_an_address_of_many_ranges_is_lost_with_its_copies(place: Place, spark: SparkSession) -> None:
+    """Read without copies, a column has every value of every file, and nothing else."""
+    names = [["data/a", "data/b", "data/a", "data/\u00e9"], ["data/b", "data/c"], []]
+    files = []
+    for number, some in enumerate(names):
+        rows = table([{"address": name, "size": number} for name in some])
+        files.append(write_file(place, FOLDER, f"{number}.parquet", parquet_bytes(rows), len(rows)))
+    dataset = finish_dataset(place, FOLDER, files)
+
+    read = read_distinct(spark, place, dataset, SCHEMA, "address")
+
+    assert sorted(row["address"] for row in read.collect()) == ["data/a", "data/b", "data/b", "data/c", "data/\u00e9"]
+    assert read.columns == ["address"]
+    assert read_distinct(spark, place, Dataset(FOLDER, ()), SCHEMA, "address").collect() == []
+
+
+def test_a_damaged_file_is_read_without_copies(
+    place: Place, folder: Path, dataset: Dataset, spark: SparkSession
+) -> None:
+    """A file that isn't the one that was written stops this way of reading as it does any other."""
+    (folder / dataset.files[0].name).write_bytes(b"PAR1")
+
+    with pytest.raises(DamagedData), errors_from_executors():
+        read_distinct(spark, place, dataset, SCHEMA, "address").collect()
 
 
 def test_what_an_earlier_try_left_is_read(place: Place, folder: Path) -> None:
