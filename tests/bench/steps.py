@@ -1,0 +1,76 @@
+"""How long a mark takes, step by step, on a sandbox repository of a chosen size.
+
+    uv run python -m tests.bench.steps --objects 100000 --commits 300 --runs 2
+
+Builds the repository once in a folder (`--folder` keeps it), then runs `lakegc mark` as a user does, in a process of
+its own. What comes before the listing is Python and Dagster; the first part of the listing is the start of Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from spark_resources.model import Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+
+OVERWRITTEN = 60
+STEP = re.compile(r"\[ *([\d.]+) s\] (.*)")
+
+
+def build(sandbox: Sandbox, name: str, *, objects: int, commits: int) -> None:
+    """A commit a day, each with new paths and some of the last ones overwritten; the last 30 days are retained."""
+    draw, now = random.Random(1), sandbox.now()
+    sandbox.set_clock(now - timedelta(days=commits + 10))
+    repository = sandbox.create(name)
+    each = objects // commits
+    for day in range(commits):
+        sandbox.set_clock(now - timedelta(days=commits - day))
+        again = min(OVERWRITTEN, each // 2) if day else 0
+        fresh = each - again if day < commits - 1 else objects - each * (commits - 1) - again
+        put = [(f"table/day={day:04}/part-{i:05}", f"{day}-{i}".encode() * draw.randint(1, 40)) for i in range(fresh)]
+        put += [(f"table/day={day - 1:04}/part-{i:05}", f"over {day}-{i}".encode() * 3) for i in range(again)]
+        repository.put_many("main", put)
+        repository.commit("main", f"day {day}")
+    set_rules(repository, Rules(30))
+    sandbox.set_clock(None)
+
+
+def timed(environment: dict[str, str], name: str) -> None:
+    """Run a mark and print when each step began."""
+    command = [str(Path(sys.executable).with_name("lakegc")), "mark", name, "--clean"]
+    begun = time.monotonic()
+    ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    total = time.monotonic() - begun
+    steps = [(float(found[1]), found[2]) for found in map(STEP.search, ended.stderr.splitlines()) if found]
+    for (at, what), after in zip(steps, [*(at for at, _ in steps[1:]), total], strict=True):
+        print(f"{after - at:7.1f} s  {what}")
+    print(f"{total:7.1f} s  in all\n", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--objects", type=int, default=100_000)
+    parser.add_argument("--commits", type=int, default=300)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--folder", type=Path)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary, Sandbox(chosen.folder or Path(temporary)) as sandbox:
+        name = f"bench-{chosen.objects}-{chosen.commits}"
+        if not (sandbox.local_path / name).exists():
+            build(sandbox, name, objects=chosen.objects, commits=chosen.commits)
+        for _ in range(chosen.runs):
+            timed({**sandbox.environment, "DAGSTER_HOME": temporary}, name)
+
+
+if __name__ == "__main__":
+    main()
