@@ -61,25 +61,34 @@ def basis_of(
 ) -> Mapping[str, Any]:
     """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
 
-    Each `every`th mark is clean. Raises `NotThere` where the named one isn't among the earlier ones.
+    Each `every`th mark is clean. The new record's own basis tells its spellings. Raises `NotThere` where the named one
+    isn't among the earlier ones.
     """
+    chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+    return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
+
+
+def _basis_of(
+    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, clean: bool, every: int
+) -> Mapping[str, Any]:
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     if since and since not in {one.mark_id for one in finished}:
         raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
     if clean:
-        return {**CLEAN, "why": "that was asked for"}
+        return {"why": "that was asked for"}
     if since:
         finished = [one for one in finished if one.mark_id == since]
     base = max(finished, key=finished_at, default=None)
     if base is None:
-        return {**CLEAN, "why": "no finished mark is there"}
+        return {"why": "no finished mark is there"}
     why = unequal(record, base)
     if why:
-        return {**CLEAN, "why": why}
+        return {"why": why}
     chain = [base.mark_id, *(base.basis["chain"] if base.optimized else [])]
+    digests = [base.digest or "", *(base.basis["digests"] if base.optimized else [])]
     if len(chain) >= max(every, 1) and not since:
-        return {"optimized": False, "why": f"every {every} marks one looks at everything", "chain": chain}
-    return {"optimized": True, "why": "", "chain": chain}
+        return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
+    return {"optimized": True, "chain": chain, "digests": digests}
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
@@ -97,6 +106,10 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
         return f"{which} could not tell why its objects would go"
     if "unsettled" not in base.step("expired_set").datasets:
         return f"{which} didn't know every commit"
+    if base.basis["spellings"] != record.basis["spellings"]:
+        return f"the namespace has other spellings than it had for {which}"
+    if base.versions.get("lakegc") != record.versions.get("lakegc"):
+        return f"{which} was made by another version of lakegc"
     if base.start > record.start or base.server_now > record.server_now:
         return f"the clocks were set back since {which}"
     return ""
@@ -132,12 +145,12 @@ def census(clean: DataFrame, *, known: DataFrame, looked_at: DataFrame, folders:
     )
 
 
-def counted_again(start: datetime) -> dict[str, Column]:
-    """What a census has of the objects that the earlier mark counted as settled; `start` is when that one began."""
+def counted_again() -> dict[str, Column]:
+    """What a census has of the objects that the earlier mark counted as settled: rather too many than too few, for the
+    less is stored the stricter brakes are."""
     from pyspark.sql import functions as F
 
-    again = F.col("known") & (F.col("listed").isNull() | (F.col("listed.modified") < F.lit(start)))
-    return {"again": F.count_if(again), "again_bytes": F.sum(F.when(again, F.col("listed.size")))}
+    return {"again": F.count_if("known"), "again_bytes": F.sum(F.when(F.col("known"), F.col("listed.size")))}
 
 
 def slice_of(address: Column) -> Column:

@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
 }
 ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
-CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": []}
+CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": [], "digests": [], "spellings": []}
 
 
 def mark_folder(mark_id: str) -> str:
@@ -84,8 +84,9 @@ class MarkRecord:
     `inventory` says which list of objects was read instead of the store's own (see `spark_resources.inventory`): then
     `start` is the time when that was taken.
     `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
-    of marks that it was made since, the newest first, back to one that looked at everything. A clean mark with a chain
-    tells what an optimized one would have missed.
+    of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
+    clean mark with a chain tells what an optimized one would have missed. `spellings` are those of the namespace
+    (`Namespace.also`) that addresses were read by.
     """
 
     mark_id: str
@@ -189,8 +190,15 @@ def _step(plain: Mapping[str, Any]) -> StepRecord:
 
 
 def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    chain = [check_mark_id(one) for one in plain["chain"]]
-    return {"optimized": bool(plain["optimized"]), "why": str(plain["why"]), "chain": chain}
+    try:
+        chain = [check_mark_id(one) for one in plain["chain"]]
+    except WrongUsage as error:
+        raise ValueError(str(error)) from error
+    digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
+    if len(chain) != len(digests):
+        raise ValueError("a chain of marks without their digests")
+    told = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    return {**told, "chain": chain, "digests": digests, "spellings": spellings}
 
 
 def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
@@ -296,9 +304,13 @@ class Mark:
         self._write(replace(self.record, state=state, **changes))
 
     def make_clean(self, why: str) -> None:
-        """Note that this unfinished mark is not made since an earlier one after all."""
+        """Note that this unfinished mark is not made since an earlier one after all.
+
+        Its steps are forgotten: what they did goes by another basis.
+        """
         self.check_unfinished()
-        self._write(replace(self.record, basis={**CLEAN, "why": why}))
+        basis = {**CLEAN, "why": why, "spellings": self.record.basis["spellings"]}
+        self._write(replace(self.record, basis=basis, steps={}))
 
     def fail(self, why: str) -> None:
         """Note why an unfinished mark stopped. It stays unfinished, and can be gone on with."""

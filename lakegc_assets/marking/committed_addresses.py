@@ -12,7 +12,7 @@ from lakegc_assets.incremental import union
 from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from lakegc_assets.marking.since import Base, can_be_gone_on_from
+from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -79,6 +79,7 @@ def read_ranges(run: MarkRun) -> None:
 
 def known_before(run: MarkRun) -> Base | None:
     """What an optimized run goes on from. Raises `Refused` where it lacks the commit graph by now."""
+    refuse_mixed(run)
     if not run.mark.record.optimized:
         return None
     if not can_be_gone_on_from(run):

@@ -27,7 +27,7 @@ from lakegc_assets.marking import (
 from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_AT_PART
 from lakegc_assets.marking.missed import count_missed
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from lakegc_assets.marking.since import Base, can_be_gone_on_from
+from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Batches, Counts, Dataset, parquet, write_dataset, write_outputs
 from spark_resources.executors import errors_from_executors
@@ -70,6 +70,7 @@ def finish(run: MarkRun) -> None:
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
+    refuse_mixed(run)
     base = Base.of(run) if record.optimized else None
     census = census_of(run, base)
     run.say("comparing what is stored with what is live")
@@ -178,7 +179,7 @@ class Found:
 
         wanted = mark.counted(cutoff, grain)
         if base is not None:
-            wanted |= incremental.counted_again(base.newest.start)
+            wanted |= incremental.counted_again()
         observation = Observation("census")
         counts = [column.alias(name) for name, column in wanted.items()]
         kept = census.observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing()).persist()

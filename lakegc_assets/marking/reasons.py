@@ -87,7 +87,8 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], base: Base | None)
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
     told: frozenset[str] = frozenset()
     if base is not None:
-        told, then = base.explained, {row["commit_id"] for row in base.verdicts() if is_expired(row)}
+        told = base.explained - base.counted  # what was live again in between had nothing left to explain
+        then = {row["commit_id"] for row in base.verdicts() if is_expired(row)}
         if base.newest.step("expired_set").facts["unsettled"]:  # otherwise nobody looked at what they held
             commits = [row for row in commits if row["commit_id"] not in then]
     judged = row_tasks(spark, pa.Table.from_pylist(commits, schema=COMMIT_VERDICTS), batch=10_000)

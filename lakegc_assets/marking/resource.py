@@ -25,7 +25,7 @@ from spark_resources.holds import read_holds
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import Lease, take_lease
-from spark_resources.marks import Mark, MarkRecord, claim_namespace, earlier_marks
+from spark_resources.marks import CLEAN, Mark, MarkRecord, claim_namespace, earlier_marks
 from spark_resources.model import MarkState, Partition, Scope, old_enough_before
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
@@ -93,10 +93,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             holds=read_holds(target.place).recorded(),
             inventory=inventory,
         )
+        record = replace(record, basis={**CLEAN, "spellings": sorted(target.place.namespace.also)})
         earlier, _ = earlier_marks(target.place)
         basis = basis_of(record, earlier, since=options.since, clean=options.clean, every=settings.clean_every)
         record = replace(record, basis=basis)
-        return self._run(partition, target, Mark.begin(target.place, record), lakefs, say)
+        mark = Mark.begin(target.place, record)
+        refuse_another_basis(mark.record, options)
+        return self._run(partition, target, mark, lakefs, say)
 
     def go_on(self, partition_key: str, say: Say) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
@@ -195,6 +198,15 @@ def refuse_both(options: MarkOptions) -> None:
         raise WrongUsage("a mark is made since an earlier one or clean, not both: give --since or --clean")
     if options.since and options.inventory:
         raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
+
+
+def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
+    """Raise `WrongUsage` where an unfinished mark that is gone on with was begun since another mark, or since any."""
+    if record.optimized and (options.clean or options.since not in ("", record.basis["chain"][0])):
+        raise WrongUsage(
+            f"mark {record.mark_id} of {record.repository} was begun since mark {record.basis['chain'][0]}, and goes "
+            "on so. Give this mark an id of its own."
+        )
 
 
 # --- what forbids a mark --------------------------------------------------------------------------------------------

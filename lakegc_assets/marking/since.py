@@ -7,7 +7,7 @@ didn't read, an earlier one has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -20,8 +20,8 @@ from lakegc_assets.marking.run import MarkRun
 from spark_resources.datasets import Dataset, all_rows, arrow_to_spark, read_dataset
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
-from spark_resources.errors import DamagedData, NotThere
-from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, mark_folder, own_marks
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
@@ -45,6 +45,7 @@ ADDRESSES = ("committed_addresses", "addresses")
 RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
 LEFT_BETWEEN = ("committed_addresses", "left_between")
+LOOKED_AT = ("namespace_slices", "looked_at")
 UNSETTLED_OBJECTS = ("expired_set", "unsettled")
 EXPLAINED = ("expired_set", "explained")
 OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)
@@ -61,6 +62,18 @@ def can_be_gone_on_from(run: MarkRun) -> bool:
     return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
 
 
+def refuse_mixed(run: MarkRun) -> None:
+    """Raise `Refused` where a step listed what may have changed and a later one would take it for everything, or the
+    other way about (invariant 3)."""
+    record = run.mark.record
+    if record.optimized != (LOOKED_AT[1] in record.step(LOOKED_AT[0]).datasets):
+        raise Refused(
+            f"namespace_slices of mark {record.mark_id} ({record.repository}) was listed in another way than this mark "
+            "is made. Make a new mark.",
+            invariant=3,
+        )
+
+
 @dataclass(frozen=True)
 class Base:
     """The marks that one is made since, the newest first, back to one that looked at everything."""
@@ -71,7 +84,7 @@ class Base:
     @classmethod
     def of(cls, run: MarkRun) -> Base:
         """The marks of a run's chain. Raises `DamagedData` or `NotThere` where one can't be read any more."""
-        return cls(run, opened(run.place, run.mark.record.basis["chain"]))
+        return cls(run, opened(run.place, run.mark.record.basis))
 
     @property
     def newest(self) -> MarkRecord:
@@ -159,6 +172,8 @@ class Base:
         found = tuple(marks_brought_back(self.run.store, self.newest.start - MARGIN))
         if others := set(found) - own_marks(self.run.place):
             raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
+        for mark_id in found:
+            check_files(self.run.place, Mark.open(self.run.place, mark_id).dataset("expired_set"))
         return found
 
     def _expired(self, mark_id: str) -> DataFrame:
@@ -177,13 +192,24 @@ class Base:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
 
 
-def opened(place: Place, chain: Iterable[str]) -> tuple[Mark, ...]:
-    """The marks of a chain. Raises `DamagedData` or `NotThere` where one of them, or a file of theirs, isn't there."""
-    found = tuple(Mark.open(place, mark_id) for mark_id in chain)
-    for number, mark in enumerate(found):
+def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
+    """The marks of a chain. Raises `DamagedData` or `NotThere` where one of them, or a file of theirs, isn't there, or
+    isn't what it was when the mark was finished."""
+    found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
+    for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
+        check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
         for which in (*OF_EACH, *(() if number else OF_THE_NEWEST)):
             check_files(place, mark.dataset(*which))
     return found
+
+
+def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
+    """Raise `DamagedData` where a mark of a chain isn't the one that was gone on from, back to a clean one."""
+    if not record.digest == digest_of(record) == digest:
+        raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
+    own = [one.mark_id for one in before]
+    if record.optimized != bool(own) or (record.optimized and list(record.basis["chain"]) != own):
+        raise DamagedData(f"mark {record.mark_id} was made since other marks than {', '.join(own) or 'none'}")
 
 
 def check_files(place: Place, dataset: Dataset) -> None:

@@ -20,6 +20,7 @@ from spark_resources.executors import errors_from_executors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+BEGUN = "begun.json"
 NO_HURRY = timedelta(days=1)  # bringing back needs no proof
 
 
@@ -33,6 +34,7 @@ def undo(run: SweepRun) -> Tally:
             objects = rows.count()
             if not objects:
                 return tally
+            note_begin(run)
             until = run.store.now() + NO_HURRY
             tally.add(round_of(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
             rows.unpersist()
@@ -51,6 +53,7 @@ def purge(run: SweepRun) -> Tally:
             tally.proofs.append(proof)
             live = proof.rescued_objects
             if live:
+                note_begin(run)
                 wanted = rows.transform(only(proof.rescued))
                 until = run.store.now() + NO_HURRY
                 tally.add(round_of(run, wanted, Action.RESTORE, run.undone, run.next_number(), until, live))
@@ -59,6 +62,11 @@ def purge(run: SweepRun) -> Tally:
                 until = end_of(run, proof)
                 tally.add(round_of(run, garbage, Action.PURGE, run.undone, run.next_number(), until, objects - live))
             rows.unpersist()
+
+
+def note_begin(run: SweepRun) -> None:
+    """Write that something may be back in its place, before it is: a later mark then looks at all of this one's."""
+    run.store.write(f"{run.undone.folder}{BEGUN}", b"{}")
 
 
 def aside(run: SweepRun, *, since: int) -> DataFrame:

@@ -340,7 +340,7 @@ def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
     assert ran.run.is_success
     record = json.loads((world.folder / RECORD).read_bytes())
     steps = record["steps"]
-    steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1}
+    steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1, "missed": 2}
     steps["retained_commits"]["facts"]["retained"] = 0
     del steps["uncommitted_addresses"]["facts"]["second"]
     steps["committed_addresses"]["facts"]["elsewhere"]["repositories"] = ["other"]

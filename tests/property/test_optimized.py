@@ -70,6 +70,9 @@ class RepeatedMarks(RuleBasedStateMachine):
         self.steps = self.pairs = 0
         self.lost: set[str] = set()
         self.last = ""
+        for number in range(12):
+            self.model.do(("upload", "upload", "commit")[number % 3], 0, number, number)
+        self.pass_days(9)
         self.mark("first", since="")
 
     @property
@@ -89,9 +92,15 @@ class RepeatedMarks(RuleBasedStateMachine):
         stray(self.model, kind, number)
 
     @precondition(lambda self: self.due)
-    @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]), sweep=st.sampled_from(SWEEPS), swept=st.booleans())
-    def compare(self, min_age_days: int, sweep: str, swept: bool) -> None:
+    @rule(
+        days=st.sampled_from([0, 1, 3, 9]),
+        min_age_days=st.sampled_from([0, 0, 0, 1, 4]),
+        sweep=st.sampled_from(SWEEPS),
+        swept=st.booleans(),
+    )
+    def compare(self, days: int, min_age_days: int, sweep: str, swept: bool) -> None:
         """Both marks hold the same objects, with the same reasons, and count alike."""
+        self.pass_days(days)
         self.steps += 1
         self.pairs += 1
         min_age = timedelta(days=min_age_days)
@@ -108,6 +117,9 @@ class RepeatedMarks(RuleBasedStateMachine):
         mark_id = optimized.record.mark_id if swept else clean.record.mark_id
         self.sweep(sweep, mark_id)
         self.last = optimized.record.mark_id
+
+    def pass_days(self, days: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + timedelta(days=days))
 
     def sweep(self, how: str, mark_id: str) -> None:
         if not how:

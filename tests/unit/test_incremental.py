@@ -10,7 +10,7 @@ import pytest
 
 from lakegc_assets.incremental import LATE, basis_of, can_have_changed, opened
 from spark_resources.errors import NotThere
-from spark_resources.marks import MarkRecord, StepRecord
+from spark_resources.marks import CLEAN, MarkRecord, StepRecord
 from spark_resources.model import MarkState, Scope
 from spark_resources.sandbox.xids import Xids
 
@@ -24,7 +24,7 @@ def record(mark_id: str, hours_ago: float = 0, **changes: Any) -> MarkRecord:
     known = MarkRecord(
         mark_id=mark_id, state=MarkState.MARKED, repository="lake", repository_created=NOW - 999 * HOUR,
         namespace="local://lake", scope=Scope.UNIFIED, min_age=HOUR, start=began, cutoff=began, server_now=began,
-        rules=None, by="ada", versions={}, finished=began, steps={"expired_set": step},
+        rules=None, by="ada", versions={}, finished=began, steps={"expired_set": step}, digest=f"digest of {mark_id}",
     )  # fmt: skip
     return replace(known, **changes)
 
@@ -34,7 +34,8 @@ def new(**changes: Any) -> MarkRecord:
 
 
 def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
-    return record(mark_id, hours_ago, basis={"optimized": True, "why": "", "chain": list(chain)})
+    digests = [f"digest of {one}" for one in chain]
+    return record(mark_id, hours_ago, basis={**CLEAN, "optimized": True, "chain": list(chain), "digests": digests})
 
 
 def test_a_slice_is_taken_for_another_time() -> None:
@@ -63,7 +64,8 @@ def test_a_slice_is_closed_too_early() -> None:
 def test_an_older_mark_is_gone_on_from() -> None:
     """The newest finished mark is gone on from, or the one that is named; unfinished ones never."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
-    assert basis_of(new(), earlier, every=9) == {"optimized": True, "why": "", "chain": ["newer"]}
+    found = basis_of(new(), earlier, every=9)
+    assert found == {**CLEAN, "optimized": True, "chain": ["newer"], "digests": ["digest of newer"]}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     for unknown in ("unfinished", "none"):
         with pytest.raises(NotThere, match=unknown):
@@ -73,7 +75,9 @@ def test_an_older_mark_is_gone_on_from() -> None:
 def test_a_chain_grows_for_ever() -> None:
     """One mark of so many looks at everything, and still knows the marks before it; a named one is gone on from."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
-    assert basis_of(new(), earlier, every=4) == {"optimized": True, "why": "", "chain": ["m3", "m2", "m1"]}
+    found = basis_of(new(), earlier, every=4)
+    assert (found["optimized"], found["chain"]) == (True, ["m3", "m2", "m1"])
+    assert found["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
     due = basis_of(new(), earlier, every=3)
     assert (due["optimized"], due["chain"]) == (False, ["m3", "m2", "m1"])
     assert "every 3 marks" in due["why"]
@@ -93,6 +97,8 @@ def test_a_chain_grows_for_ever() -> None:
         ({}, {"scope": Scope.COMMITTED}, "scope unified"),
         ({"inventory": {"where": "s3://i"}}, {}, "inventory"),
         ({}, {"inventory": {"where": "s3://i"}}, "inventory"),
+        ({}, {"versions": {"lakegc": "0.0.1"}}, "another version"),
+        ({}, {"basis": {**CLEAN, "spellings": ["local:///other/lake"]}}, "other spellings"),
         ({}, {"start": NOW + HOUR}, "clocks were set back"),
         ({}, {"server_now": NOW + HOUR}, "clocks were set back"),
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "didn't know every commit"),
