@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -150,6 +150,21 @@ class Marker:
             finally:
                 marks.teardown_after_execution(dg.build_init_resource_context())
             return Marked(run.target, Mark.open(run.place, mark_id).record)
+
+    def steps(
+        self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions, assets: Sequence[str]
+    ) -> None:
+        """Some steps of a mark, as somebody does who materializes assets one by one."""
+        with environment(settings), self._few_tasks():
+            marks, key = MarksResource(lakefs=LakeFSResource(), spark=self._spark), str(Partition(repository, mark_id))
+            try:
+                for asset in assets:
+                    if asset == namespace_slices.ASSET:
+                        _STEPS[asset](marks.begin(key, options, lambda _: None))
+                    else:
+                        _STEPS[asset](marks.go_on(key, lambda _: None))
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
 
     @contextmanager
     def _few_tasks(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,15 +11,18 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.checks import nothing_missed
+from lakegc_assets.marking import namespace_slices
 from lakegc_assets.marking.resource import MarkOptions
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.holds import HOLDS_KEY
+from spark_resources.marks import CHAIN
 from spark_resources.model import Rules, Scope
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from tests.marking import Marked, Marker
 
 DAY = timedelta(days=1)
+CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, clean=True)
 HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
 
 
@@ -53,6 +57,10 @@ class Lake:
         now = self.sandbox.now().timestamp()
         self.file(key).write_bytes(b"stray")
         os.utime(self.file(key), (now, now))
+
+    def steps(self, mark_id: str, *assets: str) -> None:
+        options = MarkOptions(min_age=timedelta(0), allow_young=True)
+        Marker().steps(self.sandbox.settings, "lake", mark_id, options, assets)
 
     def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
         self.days(0)
@@ -92,7 +100,7 @@ def test_lost_files_of_an_earlier_mark_hide_garbage(lake: Lake) -> None:
     lake.days(5)
     parts = ("forged", "committed_addresses/addresses/", "expired_set/unsettled/", "mark.json")
     for number, lost in enumerate(parts):
-        lake.mark(f"base{number}", MarkOptions(min_age=timedelta(0), allow_young=True, clean=True))
+        lake.mark(f"base{number}", CLEAN)
         spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", lost)
 
         again = lake.mark(f"m2-{number}")
@@ -144,6 +152,73 @@ def test_another_scope_is_gone_on_from(lake: Lake) -> None:
     named = lake.mark("m4", MarkOptions(min_age=timedelta(0), allow_young=True, since="m1"))
     assert named.record.basis["chain"] == ["m1"]
     assert named.expired == after.expired == {lake.old}
+
+
+# --- what two wrong deletes came of ---------------------------------------------------------------------------------
+
+
+def retained_but_no_head(lake: Lake) -> str:
+    """An object that a commit of yesterday holds, which the rules retain and no branch is at."""
+    live = lake.put("live", b"live bytes")
+    lake.repository.commit("main", "third")
+    lake.put("live", b"others")
+    lake.repository.commit("main", "over it")
+    return live
+
+
+def test_a_mark_that_became_clean_keeps_what_its_optimized_attempt_did(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a mark becomes clean, its steps count no more, though it is killed before it has listed anew."""
+    live = retained_but_no_head(lake)
+    lake.mark("m1")
+    lake.days(1)
+    lake.put("new", b"new ones")
+    lake.repository.commit("main", "fourth")
+    lake.steps("m2", *CHAIN[:-1])
+    next(lake.file("_lakefs/retention/gc/lakegc/m1/committed_addresses/addresses").glob("part*")).unlink()
+    with pytest.raises(DamagedData, match="missing"):
+        lake.steps("m2", CHAIN[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(namespace_slices, "list_parts", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.steps("m2", CHAIN[0])
+
+    with pytest.raises(Refused, match="not there yet"):
+        lake.steps("m2", CHAIN[-1])
+    assert live not in lake.mark("m2").expired
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_id_that_was_used_again_is_gone_on_from(lake: Lake) -> None:
+    """A mark that was begun since another one goes on from that one only, and not from a later one of its name."""
+    live = retained_but_no_head(lake)
+    lake.mark("monday")
+    lake.steps("tuesday", CHAIN[0])
+    lake.mark("wednesday", CLEAN)
+    for folder in ("lakegc", "unified"):
+        shutil.rmtree(lake.file(f"_lakefs/retention/gc/{folder}/monday"))
+    lake.mark("monday")
+
+    found = lake.mark("tuesday")
+
+    assert live not in found.expired
+    assert not found.record.optimized
+    assert "monday" in found.record.basis["why"]
+
+
+def test_clean_is_ignored_where_a_mark_is_gone_on_with(lake: Lake) -> None:
+    """Who asks for a clean mark, or one since another one, isn't given what was begun otherwise."""
+    lake.mark("m1")
+    lake.steps("m2", CHAIN[0])
+    for options in (CLEAN, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
+        if options.since:
+            lake.mark("m1-again", CLEAN)
+        with pytest.raises(WrongUsage, match="begun since mark m1"):
+            lake.mark("m2", options)
 
 
 def test_since_and_clean_are_both_obeyed(lake: Lake) -> None:
