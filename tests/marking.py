@@ -53,13 +53,7 @@ class SharedSpark(SparkResource):
     """The product's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Leave the session to the next test, without what this run kept in it: it ends with the session otherwise."""
-        self.forget()
-
-    def forget(self) -> None:
-        """Let go of what a run kept in the session."""
-        if self._spark_session is not None:
-            self._spark_session.catalog.clearCache()
+        """Leave the session to the next test."""
 
 
 def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +149,6 @@ class Marker:
                     _STEPS[asset.key.path[-1]](run)
             finally:
                 marks.teardown_after_execution(dg.build_init_resource_context())
-                self._spark.forget()
             return Marked(run.target, Mark.open(run.place, mark_id).record)
 
     def steps(
@@ -172,7 +165,6 @@ class Marker:
                         _STEPS[asset](marks.go_on(key, lambda _: None))
             finally:
                 marks.teardown_after_execution(dg.build_init_resource_context())
-                self._spark.forget()
 
     @contextmanager
     def _few_tasks(self) -> Iterator[None]:
@@ -240,7 +232,6 @@ class Sweeper:
                 return work(marks)
             finally:
                 marks.teardown_after_execution(dg.build_init_resource_context())
-                self._spark.forget()
 
 
 def _named(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
