@@ -74,7 +74,21 @@ def errors_from_executors() -> Iterator[None]:
         if found is not None:
             raised: LakegcError = pickle.loads(base64.b64decode(found.group(1)))
             raise raised from None
-        last = next(
-            (line for line in reversed(text.splitlines()) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""
-        )
-        raise LakegcError(f"a Spark task failed: {last or text.strip().splitlines()[0]}") from error
+        raise LakegcError(f"a Spark task failed: {why_failed(text)}") from error
+
+
+def why_failed(text: str) -> str:
+    """What people need of an error of Spark's: the last Python error in it, else what the JVM said first."""
+    lines = text.strip().splitlines()
+    if python := next((line for line in reversed(lines) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""):
+        return python
+    java = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    why = re.sub(r"^.*Lost task [^:]*: ", "", java)
+    why = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", why).partition(" Consider setting")[0].rstrip(".")
+    return why + next((f". {hint}" for word, hint in HINTS.items() if word in why), "")
+
+
+HINTS = {
+    "OutOfMemoryError": 'Give the JVM more memory: LAKEGC_SPARK_CONF=\'{"spark.driver.memory": "4g"}\'.',
+    "crashed": "Most likely memory ran out: let fewer tasks run at once, as LAKEGC_SPARK_MASTER=local[1] does.",
+}

@@ -100,7 +100,7 @@ def candidates(run: MarkRun, base: Base, gone: frozenset[str], folders: Sequence
 def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folders: Sequence[str]) -> None:
     """Write which addresses are looked for outside these folders, and what the store holds of them (STORED_OBJECTS)."""
     with errors_from_executors():
-        wanted = candidates(run, base, gone, folders).persist()
+        wanted = run.keep(candidates(run, base, gone, folders))
         count = wanted.count()
         run.say(f"looking up {count:,} objects")
         told = wanted.select("address").unionByName(base.gone())  # what a sweep took away needs no look
@@ -109,7 +109,6 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
         rows = spread.sortWithinPartitions("slice", "address")
         folder = run.mark.folder(ASSET, LOOKED_UP_PART)
         found, counts = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
-        wanted.unpersist()
     notes.wrote(asked, LOOKED_AT_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_down(run, notes, gone, folders)

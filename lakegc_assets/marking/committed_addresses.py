@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -52,11 +51,11 @@ def read_ranges(run: MarkRun) -> None:
     is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
     counts where it is stored, and may be gone, since an earlier sweep took what had expired.
     """
-    with step(run, ASSET) as notes, ExitStack() as used:
+    with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
         base = known_before(run)
-        ranges = committed_ranges(run, notes, base, used)
+        ranges = committed_ranges(run, notes, base)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
@@ -136,11 +135,8 @@ def read_part(run: MarkRun, part: str) -> DataFrame:
     return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
 
 
-def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None, used: ExitStack) -> DataFrame:
-    """The distinct ranges of the commits that count, as RANGE_REFS; writes which metarange has which of them.
-
-    What Spark keeps for it is let go at the end of `used`.
-    """
+def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> DataFrame:
+    """The distinct ranges of the commits that count, as RANGE_REFS; writes which metarange has which of them."""
     counted = metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
     notes.facts["metaranges"] = len(counted)
     known = base.known_metaranges if base is not None else frozenset()
@@ -149,7 +145,7 @@ def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None, used: Ex
     found = ranges_of(run.spark(), run.place, new)
     if run.proven is not None or not can_be_gone_on_from(run):
         return distinct_ranges(found)
-    used.callback(found.persist().unpersist)
+    run.keep(found)
     folder = run.mark.folder(ASSET, METARANGES_PART)
     pairs = found.select(*RANGES_OF_METARANGES.names)
     notes.wrote(write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES), METARANGES_PART)

@@ -93,7 +93,6 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
         unsettled = mark.with_commits(found.unsettled, gone)
         notes.wrote(write_dataset(unsettled, run.place, folder, UNSETTLED), UNSETTLED_PART)
     holding.in_force(run)  # as they were at the beginning, or there is no mark
-    found.release()
 
 
 def census_of(run: MarkRun, base: Base | None) -> DataFrame:
@@ -107,7 +106,7 @@ def census_of(run: MarkRun, base: Base | None) -> DataFrame:
     again = base.addresses(live=live & base.refs.keys() - base.counted).select("address")
     new = union([committed(run, slices), again])
     looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
-    told = mark.census(slices, committed=new, uncommitted=staged(run), also=looked_at).persist()
+    told = run.keep(mark.census(slices, committed=new, uncommitted=staged(run), also=looked_at))
     few = told.count() <= FEW_ENOUGH_TO_SEND
     addresses = told.select("address")
     known = base.addresses(before=base.counted, live=live & base.refs.keys())
@@ -171,7 +170,6 @@ class Found:
     unreferenced: DataFrame
     missing: DataFrame
     facts: dict[str, int]
-    kept: DataFrame
 
     @classmethod
     def of(cls, run: MarkRun, census: DataFrame, cutoff: datetime, grain: timedelta, base: Base | None = None) -> Found:
@@ -182,7 +180,7 @@ class Found:
             wanted |= incremental.counted_again()
         observation = Observation("census")
         counts = [column.alias(name) for name, column in wanted.items()]
-        kept = census.observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing()).persist()
+        kept = run.keep(census.observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing()))
         kept.count()
         facts = {name: int(value or 0) for name, value in observation.get.items()}
         if base is not None:
@@ -192,11 +190,7 @@ class Found:
             kept.transform(mark.unreferenced(cutoff, grain)),
             kept.transform(mark.missing_from_listing),
             facts,
-            kept,
         )
-
-    def release(self) -> None:
-        self.kept.unpersist()
 
 
 def with_settled(facts: dict[str, int], before: MarkRecord) -> dict[str, int]:

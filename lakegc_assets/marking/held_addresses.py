@@ -141,7 +141,7 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame) -> DataFra
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return would_go
-    judged = mark.with_holds(would_go, read_all(run), prefixes).persist()
+    judged = run.keep(mark.with_holds(would_go, read_all(run), prefixes))
     held = judged.where(judged["hold"].isNotNull()).select(*HELD_OBJECTS.names)
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
@@ -181,11 +181,10 @@ def count_absent(run: MarkRun) -> int:
     absent = held.transform(mark.without(namespace_slices.stored(run)))
     if run.mark.record.optimized:
         absent = absent.transform(without_settled(run))
-    absent = absent.persist()
+    absent = run.keep(absent)
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")
     count = absent.count()
-    absent.unpersist()
     if count and run.mark.record.inventory is None:
         run.say(f"{count:,} held objects are not in the store: they went before they were held, or are lost")
     elif count:

@@ -30,10 +30,9 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
     try:
         base = Base.of(run)
         with errors_from_executors():
-            found = missed(run, base, run.read_dataset(expired, EXPIRED_OBJECTS)).persist()
+            found = run.keep(missed(run, base, run.read_dataset(expired, EXPIRED_OBJECTS)))
             notes.facts["missed"] = found.count()
             notes.facts["missed_names"] = [row["address"] for row in found.orderBy("address").limit(NAMED).collect()]
-            found.unpersist()
     except UNREADABLE as error:
         notes.facts["missed_unknown"] = str(error)
         return
@@ -50,10 +49,9 @@ def missed(run: MarkRun, base: Base, expired: DataFrame) -> DataFrame:
     known = union([one.select("address") for one in (base.unsettled(), let_go, base.brought_back())])
     top, deepest = F.regexp_extract("address", r"^data/([^/]+)/", 1), F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is the last
-    unknown = expired.select("address", name).transform(mark.without(known)).persist()
+    unknown = run.keep(expired.select("address", name).transform(mark.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
     closed = [name for name in names if not changed(name, base.newest.start)]
-    unknown.unpersist()
     return unknown.where(unknown["name"].isin(closed)).select("address")
 
 

@@ -38,7 +38,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
         return
     if absent > SURELY_A_FEW and absent * 2 > live:
         raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
-    lost = missing.transform(not_listed_now(run.place)).persist()
+    lost = run.keep(missing.transform(not_listed_now(run.place)))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
     refuse_folded(run, run.mark.record.accepted_missing)
@@ -46,7 +46,6 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     if unknown > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(mark.without(accepted)).orderBy("address").limit(NAMED).collect()
         raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
-    lost.unpersist()
 
 
 def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:

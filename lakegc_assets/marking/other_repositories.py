@@ -408,6 +408,6 @@ def not_held_elsewhere(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) 
     if not found or not notes.facts["unreferenced"]:
         return unreferenced
     held = reduce(lambda left, right: left.unionByName(right), (run.read_dataset(one, ADDRESSES) for one in found))
-    held = held.dropDuplicates().persist()
+    held = run.keep(held.dropDuplicates())
     notes.facts["kept_for_other_repositories"] = unreferenced.transform(mark.only(held)).count()
     return unreferenced.transform(mark.without(held))

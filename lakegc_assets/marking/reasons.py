@@ -59,7 +59,7 @@ def expired_addresses(run: MarkRun, notes: StepNotes, *, needed: DataFrame) -> D
             found = addresses_in(run, ranges, wanted=few)
             if base is not None:
                 found = found.unionByName(told_before(run, base, verdicts))
-            found = found.transform(mark.only(needed)).persist()
+            found = run.keep(found.transform(mark.only(needed)))
             notes.facts["explained_by_commits"] = found.count()
             write_explained(run, notes, ranges["range_id"].to_pylist())
             return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets.progress import Say
 from spark_resources.datasets import Dataset, Place, all_rows, read_dataset
 from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.kept import Kept
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.marks import Mark, StepRecord, check_order
 from spark_resources.model import Partition
@@ -93,6 +94,8 @@ class MarkRun:
     say: Say
     proven: pa.Array | None = None
     """Ids of ranges that an approved set was proved against already, and that a proof needn't read again."""
+    keep: Kept = field(default_factory=Kept)
+    """Keeps the rows of a DataFrame until the end of the step."""
 
     @property
     def place(self) -> Place:
@@ -163,6 +166,8 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     except Exception as error:
         run.mark.fail(f"{asset}: {type(error).__name__}: {error}")
         raise
+    finally:
+        run.keep.release()
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 

@@ -40,14 +40,14 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset
     `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them.
     """
     asked, folder = questions(run, unreferenced), run.mark.folder("expired_set", ANSWERS_PART)
-    count = asked.persist().count() if asked is not None else 0
+    count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0}
     if asked is None or not count:
         notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
         return [nothing]
     datasets = []
     if count > run.limits.questions:
-        beyond = mark.beyond_bound(asked, run.limits.questions).persist()
+        beyond = run.keep(mark.beyond_bound(asked, run.limits.questions))
         unasked = asked.join(beyond, "size", "left_semi").transform(mark.unanswered)
         datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)
@@ -66,7 +66,7 @@ def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
     heads = [row for row in run.rows("retained_commits", HEADS, "heads") if row["metarange_id"]]
     if not sizes or not heads:
         return None
-    ranges = ranges_of(run.spark(), run.place, sorted({row["metarange_id"] for row in heads})).persist()
+    ranges = run.keep(ranges_of(run.spark(), run.place, sorted({row["metarange_id"] for row in heads})))
     branches = row_tasks(run.spark(), pa.Table.from_pylist(heads, schema=HEADS), batch=10_000)
     branch_ranges = branches.join(ranges, "metarange_id").select("branch", "range_id").dropDuplicates()
     distinct = ranges.select(*RANGE_REFS.names).dropDuplicates()

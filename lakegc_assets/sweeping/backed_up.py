@@ -41,7 +41,7 @@ def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) 
     rows = held(run.spark(), *backup)
     safe, left = divided(waiting(run, approved, number), rows)
     book(run, left, number)
-    return approved.join(safe.select("address").persist(), "address", "left_semi").persist()
+    return approved.join(safe.select("address"), "address", "left_semi")
 
 
 def book(run: SweepRun, left: DataFrame, number: int) -> None:

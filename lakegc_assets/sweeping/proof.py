@@ -110,12 +110,12 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     """Write RESCUED: the candidates that anything read now refers to, and why each is kept."""
     from pyspark.sql import functions as F
 
-    rows = candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")).persist()
+    rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
     staged = expired_set.staged(run).select("address").dropDuplicates()
     committed = committed_addresses.read_live(run).dropDuplicates()
     apart = rows.transform(mark.without(staged)).transform(mark.without(committed))
-    unserved = expired_set.served_by_nobody(run, notes, apart).select("address").persist()
+    unserved = run.keep(expired_set.served_by_nobody(run, notes, apart).select("address"))
     prefixes = prefixes_of(holding.in_force(run))
     judged = mark.with_holds(rows, held_addresses.read_all(run), prefixes)
     sides = {"staged": staged, "committed": committed, "unserved": unserved}
@@ -133,6 +133,4 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
-    rows.unpersist()
-    unserved.unpersist()
     return run.read_dataset(dataset, RESCUED)

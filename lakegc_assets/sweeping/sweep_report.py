@@ -45,7 +45,12 @@ def sweep(run: SweepRun) -> Report:
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
     with errors_from_executors():
-        tally = settle(run, approved if backup is None else in_backup(run, approved, backup))
+        if backup is None:
+            tally = settle(run, approved)
+        else:
+            may_go = in_backup(run, approved, backup).persist()
+            tally = settle(run, may_go)
+            may_go.unpersist()
         closing = prove_at_the_end(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)

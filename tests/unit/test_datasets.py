@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import Namespace
 from spark_resources.stores.settings import StoreSettings
-from tests.marking import SharedSpark, environment
 
 FOLDER = "_lakefs/retention/gc/lakegc/m1/a/"
 SCHEMA = pa.schema([pa.field("address", pa.string(), nullable=False), pa.field("size", pa.int64())])
@@ -61,12 +60,6 @@ def dataset(place: Place) -> Dataset:
         for name, rows in (("b.parquet", ROWS[:1]), ("a.parquet", ROWS[1:]))
     ]
     return finish_dataset(place, FOLDER, files)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with environment({}):
-        yield SharedSpark().spark_session
 
 
 def table(rows: Sequence[Any], schema: pa.Schema = SCHEMA) -> pa.Table:

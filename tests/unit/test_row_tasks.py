@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_resources.entries import only_wanted, row_tasks
-from tests.marking import SharedSpark, environment
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with environment({}):
-        yield SharedSpark().spark_session
 
 
 def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None:
