@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from spark_resources.errors import LakegcError
+
 Say = Callable[[str], None]
+SAY_EVERY_S = 5.0
 
 _listeners: list[Say] = []
 
@@ -24,3 +28,26 @@ def listening(listener: Say) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def telling(say: Say, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
+    """Say what is done while the context lasts, and every few seconds `how_far` it is, where that can be found out."""
+    stop = threading.Event()
+
+    def repeat() -> None:
+        while not stop.wait(SAY_EVERY_S):
+            try:
+                sentence = how_far()
+            except LakegcError:
+                continue  # only the telling is disturbed
+            say(sentence)
+
+    say(doing)
+    thread = threading.Thread(target=repeat, name="lakegc-telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

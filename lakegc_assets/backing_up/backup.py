@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakegc_assets.backing_up.records import NEVER, SCHEMA, SUMMARY, Backup, read_backup
-from lakegc_assets.backing_up.run import BackupRun, tasks_for, telling
+from lakegc_assets.backing_up.run import BackupRun, tasks_for, telling_copies
 from spark_resources.copying.log import HELD, Fate
 from spark_resources.copying.names import OBJECTS, RENAMED
 from spark_resources.copying.task import COUNTED, WANTED, backup_rows
@@ -121,7 +121,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
     done: Counter[str] = Counter()
-    with telling(run.say, "copying", run.log, number, objects, size):
+    with telling_copies(run.say, "copying", run.log, number, objects, size):
         for row in in_order.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
             done[row["outcome"]] += row["objects"]
     return done

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakegc_assets.backing_up.places import backup_place, folder_of, known
 from lakegc_assets.backing_up.records import BEGUN, SCHEMA, Backup, listed_objects, read_backup
-from lakegc_assets.backing_up.run import CopyLimits, tasks_for, telling
+from lakegc_assets.backing_up.run import CopyLimits, tasks_for, telling_copies
 from lakegc_assets.marking.run import Target
 from lakegc_assets.progress import Say
 from spark_resources.copying.log import HELD, Fate, Log
@@ -205,7 +205,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
         yield from restore_rows(batches, orders, task.partitionId(), task.taskAttemptId())
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    with telling(run.say, "bringing back", run.log, number, objects, size):
+    with telling_copies(run.say, "bringing back", run.log, number, objects, size):
         for row in spread.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
             done.objects[row["outcome"]] += row["objects"]
             done.size += row["bytes"] if row["outcome"] == Fate.COPIED.value else 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,12 +20,12 @@ from lakegc_assets.backing_up.places import backup_place, folder_of, made, refus
 from lakegc_assets.backing_up.records import Subject, begin
 from lakegc_assets.marking.resource import probed, refuse_another_repository, who
 from lakegc_assets.marking.run import Target, find_target
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import Say, telling
 from spark_resources.copying.log import Log
 from spark_resources.copying.task import WANTED, CopyOrders, on_their_side
 from spark_resources.datasets import Dataset, Place, read_dataset
 from spark_resources.entries import row_tasks
-from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, own_marks
 from spark_resources.model import EXPIRED_OBJECTS, Partition
@@ -38,7 +37,6 @@ from spark_resources.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SAY_EVERY_S = 5.0
 LEAST_ROWS_A_TASK = 200
 AT_ONCE = 32
 """Copies at once over all tasks, where nobody says otherwise."""
@@ -168,27 +166,17 @@ def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> S
     return Subject(repository.id, created, target.place.namespace.uri, mark_id, layout, digest)
 
 
-@contextmanager
-def telling(say: Say, doing: str, log: Log, run: int, objects: int, size: int | None) -> Iterator[None]:
+def telling_copies(
+    say: Say, doing: str, log: Log, run: int, objects: int, size: int | None
+) -> AbstractContextManager[None]:
     """Say how far a run is, from the logs that its tasks wrote so far."""
-    stop, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
 
-    def tell() -> None:
-        while not stop.wait(SAY_EVERY_S):
-            try:
-                done, copied = log.so_far(run)
-            except LakegcError:
-                continue  # only the telling is disturbed
-            say(sentence_of(done, objects, copied, size, time.monotonic() - began))
+    def how_far() -> str:
+        done, copied = log.so_far(run)
+        return sentence_of(done, objects, copied, size, time.monotonic() - began)
 
-    say(f"{doing} {objects:,} objects")
-    thread = threading.Thread(target=tell, name="lakegc-telling", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return telling(say, f"{doing} {objects:,} objects", how_far)
 
 
 def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:

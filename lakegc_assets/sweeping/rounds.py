@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ import pyarrow as pa
 
 from lakegc_assets import sweep
 from lakegc_assets.mark import without
+from lakegc_assets.progress import telling
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.run import Proof, SweepRun
 from spark_resources.datasets import Batches, Place, arrow_to_spark
@@ -33,7 +32,6 @@ DOING = {
     Action.RESTORE: "bringing back",
     Action.PURGE: "deleting for good",
 }
-SAY_EVERY_S = 5.0
 LEAST_ROWS_A_TASK = 1_000
 
 
@@ -153,7 +151,7 @@ def round_of(
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(orders.request_time, lambda: tasks_ended(spark))
-    with errors_from_executors(), watched, telling(run, DOING[action], receipts, number, objects):
+    with errors_from_executors(), watched, telling_settled(run, DOING[action], receipts, number, objects):
         counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
     done.seconds = time.monotonic() - began
     for row in counts:
@@ -175,27 +173,17 @@ def trying_once(run: SweepRun) -> Place:
     return replace(run.place, settings=run.place.settings.model_copy(update={"max_attempts": 1}))
 
 
-@contextmanager
-def telling(run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int) -> Iterator[None]:
+def telling_settled(
+    run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int
+) -> AbstractContextManager[None]:
     """Say how far a round is, from the receipts that its tasks wrote so far."""
-    stop, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
 
-    def tell() -> None:
-        while not stop.wait(SAY_EVERY_S):
-            try:
-                done = receipts.settled_rows(number)
-            except LakegcError:
-                continue  # only the telling is disturbed
-            seconds = time.monotonic() - began
-            rate = done / seconds
-            left = f", {timedelta(seconds=round((rows - done) / rate))} left" if done else ""
-            run.say(f"{done:,} of {rows:,} objects settled, {rate:,.0f} a second{left}")
+    def how_far() -> str:
+        done = receipts.settled_rows(number)
+        seconds = time.monotonic() - began
+        rate = done / seconds
+        left = f", {timedelta(seconds=round((rows - done) / rate))} left" if done else ""
+        return f"{done:,} of {rows:,} objects settled, {rate:,.0f} a second{left}"
 
-    run.say(f"{doing} {rows:,} objects")
-    thread = threading.Thread(target=tell, name="lakegc-telling", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return telling(run.say, f"{doing} {rows:,} objects", how_far)
