@@ -22,6 +22,7 @@ from spark_resources.datasets import Place
 from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable
 from spark_resources.marks import MarkRecord, mark_folder, marks, reference_folder
 from spark_resources.model import MarkState
+from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed
 
 APPROVAL_NAME = "approval.json"
@@ -50,7 +51,7 @@ class Approval:
 
     def to_json(self) -> bytes:
         plain = asdict(self) | {"when": self.when.isoformat(), "until": self.until.isoformat()}
-        return json.dumps(plain, indent=1, sort_keys=True).encode()
+        return record_bytes(plain)
 
     @property
     def sha256(self) -> str:
@@ -63,10 +64,10 @@ class Approval:
             plain: dict[str, Any] = json.loads(data)
             if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
                 raise ValueError("other fields than expected")
-            times = {name: _time(plain[name]) for name in ("when", "until")}
+            times = {name: time_of(plain[name]) for name in ("when", "until")}
             found = cls(**{**plain, **times, "released": dict(plain["released"])})
             if found.ended is not None:
-                _time(found.ended["when"])
+                time_of(found.ended["when"])
             if found.to_json() != data:
                 raise ValueError("not as it was written")
             return found
@@ -75,13 +76,6 @@ class Approval:
                 f"{where} can't be read as an approval ({error}). Take it back with lakegc revoke, and approve again.",
                 invariant=7,
             ) from error
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
-    return found.astimezone(UTC)
 
 
 def approval_key(mark_id: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.records import time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
@@ -41,10 +42,7 @@ class Holder:
     def from_json(cls, data: bytes, where: str) -> Holder:
         try:
             found = json.loads(data)
-            until = datetime.fromisoformat(found["until"])
-            if until.tzinfo is None:
-                raise ValueError("a time without a zone")
-            return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), until.astimezone(UTC))
+            return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), time_of(found["until"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise Refused(
                 f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "

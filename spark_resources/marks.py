@@ -20,6 +20,7 @@ from typing import Any
 from spark_resources.datasets import Dataset, Place, open_dataset
 from spark_resources.errors import DamagedData, NotThere, Refused, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
+from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store
 
 GC_ROOT = "_lakefs/retention/gc/"
@@ -137,7 +138,7 @@ class MarkRecord:
         plain["min_age"] = self.min_age.total_seconds()
         if self.rules is not None:
             plain["rules"] = {"default_days": self.rules.default_days, "branch_days": dict(self.rules.branch_days)}
-        return json.dumps(plain, indent=1, sort_keys=True, default=_json_time).encode()
+        return record_bytes(plain)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> MarkRecord:
@@ -151,13 +152,13 @@ class MarkRecord:
                 raise ValueError(f"{', '.join(missing)} missing")
             steps = {name: _step(step) for name, step in plain["steps"].items()}
             rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
-            times = {name: _time(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
+            times = {name: time_of(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
             changed: dict[str, Any] = {
                 "state": MarkState(plain["state"]),
                 "scope": Scope(plain["scope"]),
                 "min_age": timedelta(seconds=plain["min_age"]),
                 "accepted_missing": tuple(plain["accepted_missing"]),
-                "finished": _time(plain["finished"]) if plain["finished"] else None,
+                "finished": time_of(plain["finished"]) if plain["finished"] else None,
                 "rules": rules,
                 "holds": {"sha256": str(plain["holds"]["sha256"]), "ids": [str(one) for one in plain["holds"]["ids"]]},
                 "steps": steps,
@@ -170,21 +171,8 @@ class MarkRecord:
             raise DamagedData(f"{where} can't be read as a mark's record ({error}).") from error
 
 
-def _json_time(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    raise TypeError(f"{value!r} does not belong into a mark's record")
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
-    return found.astimezone(UTC)
-
-
 def _step(plain: Mapping[str, Any]) -> StepRecord:
-    times = _time(plain["started"]), _time(plain["finished"])
+    times = time_of(plain["started"]), time_of(plain["finished"])
     datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
     return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from spark_resources.copying.log import HELD, Fate
 from spark_resources.copying.restoring import BACKED_UP
 from spark_resources.datasets import Dataset, Place, open_dataset
 from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere
 
 BACKUP_FORMAT = 1
@@ -72,7 +73,7 @@ class Backup:
         return text
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(self), indent=1, sort_keys=True, default=_as_text).encode()
+        return record_bytes(asdict(self))
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Backup:
@@ -81,19 +82,13 @@ class Backup:
             plain = json.loads(data)
             if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
                 raise ValueError(f"other fields than those of format {BACKUP_FORMAT}")
-            times = {name: datetime.fromisoformat(plain[name]).astimezone(UTC) for name in ("began", "ended")}
+            times = {name: time_of(plain[name]) for name in ("began", "ended")}
             found = cls(**{**plain, **times, "subject": Subject(**plain["subject"])})
             if sum(found.objects.values()) != found.marked or any(found.objects.get(bad) for bad in NEVER):
                 raise ValueError("its counts don't add up")
             return found
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a backup's summary ({error}).", invariant=12) from error
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    raise TypeError(f"{value!r} does not belong into a backup's summary")
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
     """
     store, key = place.store(), folder + BEGUN
     plain = asdict(subject)
-    data = json.dumps(plain, indent=1, sort_keys=True).encode()
+    data = record_bytes(plain)
     try:
         store.write_if_absent(key, data)
     except AlreadyThere:

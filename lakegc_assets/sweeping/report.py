@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets import sweep
@@ -16,6 +16,7 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors
 from spark_resources.marks import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Report:
 
     def to_json(self) -> bytes:
         plain = {name: getattr(self, name) for name in self.__slots__} | {"success": self.success}
-        return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
+        return record_bytes(plain)
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Report:
@@ -93,17 +94,11 @@ class Report:
             plain.pop("success")
             if plain["format"] != REPORT_FORMAT:
                 raise ValueError(f"format {plain['format']}")
-            times = {name: datetime.fromisoformat(plain[name]).astimezone(UTC) for name in ("began", "ended")}
-            proofs = tuple(datetime.fromisoformat(each).astimezone(UTC) for each in plain["proofs"])
+            times = {name: time_of(plain[name]) for name in ("began", "ended")}
+            proofs = tuple(time_of(each) for each in plain["proofs"])
             return cls(**{**plain, **times, "proofs": proofs, "late": tuple(plain["late"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    raise TypeError(f"{value!r} does not belong into a report")
 
 
 def report_key(mark_id: str) -> str:

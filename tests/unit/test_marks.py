@@ -290,7 +290,7 @@ def test_a_record_is_read_as_another(changes: dict[str, Any]) -> None:
 
 def test_something_odd_is_written_into_a_record() -> None:
     """What JSON can't hold is refused when it is written, not found when it is read."""
-    with pytest.raises(TypeError, match="does not belong into a mark's record"):
+    with pytest.raises(TypeError, match="does not belong into a record"):
         record(counts={"expired": object()}).to_json()
 
 
