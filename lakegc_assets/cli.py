@@ -48,6 +48,11 @@ ListFormatOption = Annotated[
     typer.Option("--format", help="table for people, json for scripts; with --list also csv or jsonl"),
 ]
 RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
+StoreOption = typer.Option(
+    metavar="URI",
+    help="keep objects in a store instead of a folder, under s3://bucket/prefix, gs://bucket/prefix or "
+    "https://account.blob.core.windows.net/container/prefix; how it is reached is for the settings to say",
+)
 
 
 @app.callback()
@@ -84,13 +89,14 @@ def demo(
     folder: Annotated[
         Path | None, typer.Option(help="where the sandbox is made; a new temporary folder if not given")
     ] = None,
+    store: Annotated[str | None, StoreOption] = None,
 ) -> None:
     """The documented worked example, end to end, in a sandbox, with no account anywhere."""
     from lakegc_assets.terminal import demo as show
 
     check_java()
     with progress() as status:
-        outcome = show.run(folder, now=datetime.now(UTC), status=status)
+        outcome = show.run(folder, store, now=datetime.now(UTC), status=status)
     show.tell(outcome)
 
 
@@ -363,11 +369,7 @@ app.add_typer(sandbox_app, name="sandbox")
 def up(
     folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
     port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
-    s3: Annotated[
-        str | None,
-        typer.Option("--s3", metavar="URI", help="keep objects under s3://bucket/prefix; keys as the settings say"),
-    ] = None,
-    s3_endpoint_url: Annotated[str | None, typer.Option(help="the S3 server, if it isn't AWS")] = None,
+    store: Annotated[str | None, StoreOption] = None,
     request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
 ) -> None:
     """Serve until Ctrl-C, and print the settings that other terminals need."""
@@ -376,18 +378,18 @@ def up(
     from contextlib import ExitStack
     from functools import partial
 
-    from spark_resources.sandbox import S3Place, Sandbox
+    from spark_resources.sandbox import Sandbox, StorePlace
     from spark_resources.settings import Settings
 
-    place = S3Place(s3, Settings.load(os.environ, Path.home(), s3_endpoint_url=s3_endpoint_url).store()) if s3 else None
+    place = StorePlace(store, Settings.load(os.environ, Path.home()).store()) if store else None
     with ExitStack() as stack:
         say = None
         if request_log:
             to_stderr = request_log == "-"
             log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
             say = partial(print, file=log, flush=True)
-        sandbox = stack.enter_context(Sandbox(folder, port=port, s3=place, request_log=say))
-        over = f", objects under {s3}" if s3 else ""
+        sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=say))
+        over = f", objects under {store}" if store else ""
         typer.echo(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
         for name, value in sandbox.environment.items():
             typer.echo(f"  export {name}={value}")

@@ -68,28 +68,35 @@ class Story:
 
 
 def replay(sandbox: Sandbox, *, now: datetime) -> Story:
-    """Make the example's repository in a sandbox, the whole history shifted so that its run day is `now`."""
+    """Make the example's repository in a sandbox, the whole history shifted so that its run day is `now`.
+
+    In a folder its objects are as old as their commits; a store dates them by its own clock.
+    """
     shift = now - RUN_DAY
     paths: dict[str, str] = {}
-    sandbox.set_clock(datetime(2022, 2, 26, 12, tzinfo=UTC) + shift)
-    repository = sandbox.create(REPOSITORY)
+
+    def on_day(moment: datetime) -> datetime:
+        if sandbox.clock_can_be_set:
+            sandbox.set_clock(moment + shift)
+        return moment + shift
+
+    repository = sandbox.create(REPOSITORY, date=on_day(datetime(2022, 2, 26, 12, tzinfo=UTC)))
 
     def commit(change: Change) -> None:
-        sandbox.set_clock(change.when + shift)
+        when = on_day(change.when)
         for path in (change.adds, ALWAYS):
             text = f"{path}, as written on {change.branch} on 2022-{change.name}\n"
             paths[repository.put(change.branch, path, text.encode()).address] = path
         if change.deletes:
             repository.delete(change.branch, change.deletes)
-        repository.commit(change.branch, f"{change.branch}: 2022-{change.name}")
+        repository.commit(change.branch, f"{change.branch}: 2022-{change.name}", date=when)
 
     for change in BEFORE_DEV:
         commit(change)
     repository.create_branch("dev", "main")
     for change in WITH_DEV:
         commit(change)
-    sandbox.set_clock(MERGED + shift)
-    repository.merge("dev", "main", strategy="source-wins", message="merge of dev")
+    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=on_day(MERGED))
     for change in AFTER_MERGE:
         commit(change)
     set_rules(repository, RULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -10,6 +11,8 @@ import pytest
 from tests import azurite as azurite_server
 from tests import fake_gcs as gcs_server
 from tests import servers
+from tests.stores import providers
+from tests.stores.providers import Provider
 
 LONGEST_FIRST = (
     "property/test_model.py", "ui/test_ui.py", "property/test_model_of_sweeps.py", "recordings/test_recordings.py",
@@ -59,3 +62,19 @@ def azurite() -> Iterator[azurite_server.Azurite]:
     """One Azurite for the whole session; each test makes containers of its own."""
     with azurite_server.azurite() as server:
         yield server
+
+
+@pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs", "azure"])
+def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
+    """One kind of store, with its declared quirks: a test that asks for it runs once for each."""
+    if request.param == "local":
+        return providers.local(tmp_path_factory.mktemp("local"))
+    if request.param == "seaweedfs":
+        return providers.seaweedfs(request.getfixturevalue("seaweedfs"))
+    if request.param == "gcs":
+        account = os.environ.get(providers.REAL_GCS)
+        return providers.real_gcs(account) if account else providers.gcs(request.getfixturevalue("fake_gcs"))
+    if request.param == "azure":
+        account = os.environ.get(providers.REAL_AZURE)
+        return providers.real_azure(account) if account else providers.azure(request.getfixturevalue("azurite"))
+    return providers.moto(request.getfixturevalue("moto_server"))

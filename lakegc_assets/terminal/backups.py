@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from rich.table import Table
 
 from lakegc_assets.backing_up.drill import Drilled, drill, scratch_place
 from lakegc_assets.backing_up.places import backup_place, folder_of
@@ -22,11 +21,14 @@ from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_
 from lakegc_assets.backing_up.restore import restore as bring_back
 from lakegc_assets.backing_up.run import CopyLimits
 from lakegc_assets.progress import tell
-from lakegc_assets.terminal.words import cell, console, printing, size
+from lakegc_assets.terminal.words import cell, console, outcomes, printing, size
 from spark_resources.copying.log import Fate
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.model import Partition
 from spark_resources.settings import Settings
+
+if TYPE_CHECKING:
+    from spark_resources.session import SparkResource
 
 _SHOWN = 10
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?$", re.IGNORECASE)
@@ -72,17 +74,9 @@ def show_backup(found: Backup, to: str, *, as_json: bool) -> None:
         sys.stdout.write(found.to_json().decode() + "\n")
         return
     name = f"{found.subject.repository} {found.subject.mark_id}"
-    table = Table(title=f"Backup of mark {found.subject.mark_id} of {found.subject.repository}", title_justify="left")
-    table.add_column("outcome")
-    table.add_column("objects", justify="right")
-    table.add_column("bytes", justify="right")
-    for fate in Fate:
-        if count := found.objects.get(fate.value):
-            table.add_row(fate.value, f"{count:,}", size(found.sizes.get(fate.value, 0)))
-    table.add_section()
-    table.add_row("held", f"{found.held:,}", size(found.held_bytes))
+    title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
     out = console()
-    out.print(table)
+    out.print(outcomes(title, Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
     rest = found.marked - found.held
     out.print(
         f"{found.held:,} of {found.marked:,} objects of the mark are in the backup, each compared with its original"
@@ -119,14 +113,17 @@ def restore(
 
 
 @contextmanager
-def opened(partition: Partition, source: str, limits: CopyLimits, *, lease: bool) -> Iterator[RestoreRun]:
-    """A backup of a mark, with the repository's lease where something is to be written, and a Spark session."""
+def opened(
+    partition: Partition, source: str, limits: CopyLimits, *, lease: bool, spark: SparkResource | None = None
+) -> Iterator[RestoreRun]:
+    """A backup of a mark, with the repository's lease where something is to be written, and a Spark session of its own
+    unless one is given."""
     from lakegc_assets.marking.resource import MarksResource
     from lakegc_assets.sweeping.opening import located
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.session import SparkResource
 
-    spark = SparkResource()
+    spark = SparkResource() if spark is None else spark
     marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
     context = dg.build_init_resource_context()
     try:

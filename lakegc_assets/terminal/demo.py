@@ -16,16 +16,23 @@ from rich.table import Table
 from lakegc_assets import demo
 from lakegc_assets.approving import approval
 from lakegc_assets.approving.proposals import Word, propose
+from lakegc_assets.backing_up.records import Backup
+from lakegc_assets.backing_up.restore import Chosen, restore
+from lakegc_assets.backing_up.run import CopyLimits
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.retention import Reason
 from lakegc_assets.sweeping.report import Report, read_report
+from lakegc_assets.terminal.backups import opened
 from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.reviews import Review
+from lakegc_assets.terminal.sums import show_sums
 from lakegc_assets.terminal.words import age, console, size
 from spark_resources.datasets import all_rows
 from spark_resources.errors import WrongUsage
 from spark_resources.marks import Mark, MarkRecord, asset_folder
 from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
-from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox import Problem, Sandbox, StorePlace
+from spark_resources.settings import Settings
 
 MARK_ID = "demo"
 ME = "the demo"
@@ -36,43 +43,57 @@ GONE = 410
 class Outcome:
     """What the demo found, as rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and what became of it.
 
-    `kept` counts what readers get byte for byte as before the sweep, `lost` what they don't; `gone` what answers
-    410 Gone now.
+    `kept` counts what readers get byte for byte as before the sweep, `lost` what they don't; `gone` what answered
+    410 Gone after it, and `back` how much of that is read byte for byte since it was restored.
     """
 
     story: demo.Story
     record: MarkRecord
-    root: Path
-    mark_folder: Path
+    sandbox: Path
+    store: str | None
+    mark_folder: str
     commits: list[dict[str, Any]]
     expired: list[dict[str, Any]]
+    review: Review
+    backup: Backup
+    backup_to: str
     report: Report
     kept: int
     lost: int
     gone: int
+    back: int
 
 
-def run(folder: Path | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
-    """Replay the example in a sandbox under a folder; mark, approve and sweep it; and read all of it again."""
+def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
+    """Replay the example in a sandbox under a folder, or with its objects in a store; mark, review, approve, back up,
+    sweep and restore it; and read all of it again after each.
+
+    Raises `WrongUsage` for a folder that isn't empty and for a place in a store where a demo was before.
+    """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise WrongUsage(f"{folder} is not empty; the demo makes its sandbox in a new folder")
+    place = StorePlace(store, Settings.load(os.environ, Path.home()).store()) if store else None
     status("replaying the documented history in a sandbox")
-    with Sandbox(root) as sandbox:
+    with Sandbox(root, place=place) as sandbox:
         os.environ.update(sandbox.environment)
         os.environ["DAGSTER_HOME"] = str(root / "dagster")
-        story = demo.replay(sandbox, now=now)
-        return collected(sandbox, story, status)
+        os.environ["LAKEGC_BACKUP_TO"] = f"{store.rstrip('/')}/backup" if store else str(root / "backup")
+        try:
+            story = demo.replay(sandbox, now=now)
+        except Problem as problem:
+            raise WrongUsage(f"the demo needs a place in {store or root} that is empty: {problem}") from problem
+        return collected(sandbox, story, store, status)
 
 
-def collected(sandbox: Sandbox, story: demo.Story, status: Callable[[str], None]) -> Outcome:
-    from lakegc_assets.launch import dagster_home, open_instance, run_mark, run_sweep
+def collected(sandbox: Sandbox, story: demo.Story, store: str | None, status: Callable[[str], None]) -> Outcome:
+    from lakegc_assets.launch import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.marking.resource import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.session import QUICK_START, KeptSparkResource
 
     os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
-    partition = Partition(demo.REPOSITORY, MARK_ID)
+    partition, backup_to = Partition(demo.REPOSITORY, MARK_ID), os.environ["LAKEGC_BACKUP_TO"]
     lakefs, spark = LakeFSResource(), KeptSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
@@ -80,27 +101,39 @@ def collected(sandbox: Sandbox, story: demo.Story, status: Callable[[str], None]
         server = Server.configured()
         place = server.target(demo.REPOSITORY).place
         mark = Mark.open(place, MARK_ID)
+        review = Review.of(mark, depth=1, price=None)
         commits = all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
         expired = all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
-        living = {row["commit_id"]: paths_at(server, row["commit_id"]) for row in commits if row["retained"]}
-        before = {(ref, path): read(server, ref, path) for ref, paths in living.items() for path in paths}
+        living = [(row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(server, row)]
+        going = [(row["commit_id"], row["path"]) for row in expired]
+        before = {each: read(server, *each) for each in living + going}
+        run_backup(partition, {"to": backup_to}, instance=instance, resources=resources)
         approve(server)
         run_sweep(partition, {}, instance=instance, resources=resources)
         status("reading everything again")
-        after = {(ref, path): read(server, ref, path) for ref, path in before}
+        swept = {each: read(server, *each) for each in before}
+    status("bringing everything back from the backup")
+    with opened(partition, backup_to, CopyLimits(), lease=True, spark=spark) as restoring:
+        restore(restoring, Chosen())
+        backup = restoring.backup
     report = read_report(place.store(), MARK_ID)
     assert report is not None
     return Outcome(
         story,
         mark.record,
         sandbox.root,
-        sandbox.local_path / demo.REPOSITORY / asset_folder(MARK_ID, "expired_set"),
+        store,
+        f"{place.store().where}/{asset_folder(MARK_ID, 'expired_set')}",
         commits,
         expired,
+        review,
+        backup,
+        backup_to,
         report,
-        kept=sum(after[one] == data is not None for one, data in before.items()),
-        lost=sum(after[one] != data or data is None for one, data in before.items()),
-        gone=sum(read(server, row["commit_id"], row["path"]) is None for row in expired),
+        kept=sum(swept[each] == before[each] is not None for each in living),
+        lost=sum(swept[each] != before[each] or before[each] is None for each in living),
+        gone=sum(swept[each] is None for each in going),
+        back=sum(read(server, *each) == before[each] is not None for each in going),
     )
 
 
@@ -114,8 +147,8 @@ def approve(server: Server) -> None:
     approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=False)
 
 
-def paths_at(server: Server, ref: str) -> list[str]:
-    return [one.path for one in server.lakefs.list_objects(demo.REPOSITORY, ref).objects]
+def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
+    return [one.path for one in server.lakefs.list_objects(demo.REPOSITORY, commit["commit_id"]).objects]
 
 
 def read(server: Server, ref: str, path: str) -> bytes | None:
@@ -158,15 +191,19 @@ def tell(outcome: Outcome) -> None:
         path = story.paths.get(row["address"], "")
         objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
     out.print(objects)
+    show_sums(outcome.review.totals, "reason")
     counts, report = outcome.record.counts, outcome.report
+    at = f" --store {outcome.store}" if outcome.store else ""
     out.print(
         f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
         f"The mark is in\n  {outcome.mark_folder}\n\n"
+        f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in\n  {outcome.backup_to}\n"
         f"Approved by {ME}, proved again, and swept: "
         f"{', '.join(f'{count} {name}' for name, count in sorted(report.objects.items()))} of {report.approved}.\n"
         f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
-        f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n\n"
-        f"Next, look around in this sandbox:\n  lakegc sandbox up --folder {outcome.root}\n"
+        f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n"
+        f"Restored from the backup: {outcome.back} of {len(outcome.expired)} are read again, byte for byte.\n\n"
+        f"Next, look around in this sandbox:\n  lakegc sandbox up --folder {outcome.sandbox}{at}\n"
         f"and in another terminal, with the settings that it prints:\n"
         f"  lakegc review {demo.REPOSITORY} {MARK_ID} --list\n  lakegc status\n  lakegc mark {demo.REPOSITORY}",
         markup=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from datetime import datetime
 from pathlib import Path
 
 from spark_resources.errors import LakegcError
@@ -13,8 +14,8 @@ from spark_resources.sandbox.local_objects import LocalBlockStore
 from spark_resources.sandbox.objects import BlockStore, Objects
 from spark_resources.sandbox.problems import Problem, bad_request, conflict, not_found, read_only
 from spark_resources.sandbox.repository import SandboxRepository, first_commit
-from spark_resources.sandbox.s3_objects import S3BlockStore, S3Place
 from spark_resources.sandbox.state import BranchRecord, RepositoryRecord, State
+from spark_resources.sandbox.store_objects import StoreBlockStore, StorePlace
 from spark_resources.sandbox.xids import AddressMaker, Xids
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
@@ -25,7 +26,7 @@ _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 class Catalog:
     """Everything behind the sandbox's routes: one state file, one block store, one clock.
 
-    Objects are in a folder beside the state, or in the place in S3 that is given.
+    Objects are in a folder beside the state, or in the place in a store that is given.
     """
 
     def __init__(
@@ -33,13 +34,15 @@ class Catalog:
         root: Path,
         *,
         range_entries: int = DEFAULT_RANGE_ENTRIES,
-        s3: S3Place | None = None,
+        place: StorePlace | None = None,
         signing_key: str = "",
     ) -> None:
         self.local_path = root / "objects"
         self.local_path.mkdir(parents=True, exist_ok=True)
-        self.clock: Clock = SandboxClock(self.local_path) if s3 is None else MachineClock()
-        self.block_store: BlockStore = LocalBlockStore(self.local_path, self.clock) if s3 is None else S3BlockStore(s3)
+        self.clock: Clock = SandboxClock(self.local_path) if place is None else MachineClock()
+        self.block_store: BlockStore = (
+            LocalBlockStore(self.local_path, self.clock) if place is None else StoreBlockStore(place)
+        )
         self._signing_key = signing_key
         self.state = State(root / "server.sqlite")
         self.xids = Xids(self.state.next_number("starts"), self.clock.now)
@@ -85,7 +88,13 @@ class Catalog:
             return self._committed[storage_namespace]
 
     def create(
-        self, repository: str, storage_namespace: str = "", *, default_branch: str = "main", read_only: bool = False
+        self,
+        repository: str,
+        storage_namespace: str = "",
+        *,
+        default_branch: str = "main",
+        read_only: bool = False,
+        date: datetime | None = None,
     ) -> SandboxRepository:
         """A repository with its first commit; without a namespace, in one of its name under the block store's default.
 
@@ -101,7 +110,7 @@ class Catalog:
         objects = self._objects(storage_namespace)
         if not read_only:
             _claim(objects)
-        now = self.clock.now()
+        now = date or self.clock.now()
         commit = first_commit(now)
         with self.state.writing():
             if self.state.repository(repository) is not None:

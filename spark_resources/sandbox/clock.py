@@ -1,4 +1,4 @@
-"""The sandbox's clock: the machine's, shifted by what a file beside the objects says; over S3 the machine's alone.
+"""The sandbox's clock: the machine's, shifted by what a file beside the objects says; over a store the machine's alone.
 
 The local store reads the same file, so that server, store and file times agree, in this process and in any other.
 """
@@ -68,6 +68,6 @@ class MachineClock:
     def set(self, moment: datetime | None) -> None:
         if moment is not None:
             raise WrongUsage(
-                "the sandbox's clock can't be set over S3: the store dates objects by its own, and ages would be "
+                "the sandbox's clock can't be set over a store: it dates objects by its own, and ages would be "
                 "wrong. Use a sandbox over a folder."
             )

@@ -59,6 +59,7 @@ class SandboxRepository(StagingArea):
     def merge(
         self, source: str, into: str, *, message: str = "", metadata: Mapping[str, str] | None = None,
         strategy: str = "", allow_empty: bool = False, squash: bool = False, committer: str = COMMITTER,
+        date: datetime | None = None,
     ) -> Commit:  # fmt: skip
         """Merges a ref into a branch. Raises `Problem` 409 for conflicts, 400 for a dirty branch or no changes."""
         self.check_writable()
@@ -76,7 +77,7 @@ class SandboxRepository(StagingArea):
                 strategy=chosen,
             )  # fmt: skip
             return self._committed(into, Commit(
-                id="", parents=(dest.id,) if squash else (dest.id, theirs.id), created=self.clock.now(),
+                id="", parents=(dest.id,) if squash else (dest.id, theirs.id), created=date or self.clock.now(),
                 metarange_id=metarange, generation=max(dest.generation, theirs.generation) + 1, committer=committer,
                 message=message or f"Merge '{source}' into '{into}'",
                 metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: chosen.name},

@@ -18,12 +18,14 @@ from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES
 from spark_resources.sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
 from spark_resources.sandbox.repository import SandboxRepository
-from spark_resources.sandbox.s3_objects import S3Place
+from spark_resources.sandbox.store_objects import SETTINGS, StorePlace
 
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
 SECRET_ACCESS_KEY = "only-good-for-the-sandbox"
-_STORE_CREDENTIALS = frozenset({"s3_access_key_id", "s3_secret_access_key", "s3_session_token"})
+_STORE_CREDENTIALS = frozenset(
+    {"s3_access_key_id", "s3_secret_access_key", "s3_session_token", "azure_account_key", "azure_sas_token"}
+)
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 30.0
 
@@ -34,7 +36,7 @@ class Sandbox:
     `port` 0 takes a free one. `oversights` are the things that a real server overlooks in what it prepares for
     collectors: all of them, unless told otherwise. `uncommitted_page` is the number of addresses on a page of the
     uncommitted list, `range_entries` the number of entries that a range has on average. Objects are in the folder
-    too, unless `s3` says where else. `request_log` is called with one line a request.
+    too, unless `place` says where else. `request_log` is called with one line a request.
 
     As a context manager it is started and stopped; `repository` and `create` work without the server, too, and on
     the same data.
@@ -46,13 +48,13 @@ class Sandbox:
     def __init__(
         self, root: Path, *, port: int = 0, oversights: Collection[Oversight] = ALL_OVERSIGHTS,
         uncommitted_page: int = DEFAULT_UNCOMMITTED_PAGE, range_entries: int = DEFAULT_RANGE_ENTRIES,
-        s3: S3Place | None = None, request_log: Callable[[str], None] | None = None,
+        place: StorePlace | None = None, request_log: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.root = root.resolve()
         self._port = port
-        self._s3 = s3
+        self._place = place
         self._options = Options(ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log)
-        self._catalog = Catalog(self.root, range_entries=range_entries, s3=s3, signing_key=SECRET_ACCESS_KEY)
+        self._catalog = Catalog(self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY)
         self._running: _Running | None = None
 
     # --- the server -------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ class Sandbox:
 
     @property
     def local_path(self) -> Path:
-        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Empty over S3."""
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Empty over a store."""
         return self._catalog.local_path
 
     @property
@@ -98,7 +100,7 @@ class Sandbox:
             "access_key_id": self.access_key_id,
             "secret_access_key": self.secret_access_key,
         }
-        return server | ({"local_path": str(self.local_path)} if self._s3 is None else _store_settings(self._s3))
+        return server | ({"local_path": str(self.local_path)} if self._place is None else _store_settings(self._place))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -119,37 +121,44 @@ class Sandbox:
 
     # --- the clock --------------------------------------------------------------------------------------------------
 
+    @property
+    def clock_can_be_set(self) -> bool:
+        """Whether the sandbox's time is its own: over a folder."""
+        return self._place is None
+
     def now(self) -> datetime:
         return self._catalog.clock.now()
 
     def set_clock(self, moment: datetime | None) -> None:
         """Let it be `moment` for the server, the store and new files, and let time go on from there.
 
-        None gives the machine's time back. Raises `WrongUsage` for a time without a zone, and over S3, where the store
+        None gives the machine's time back. Raises `WrongUsage` for a time without a zone, and over a store, which
         has a clock of its own.
         """
         self._catalog.clock.set(moment)
 
     # --- repositories without HTTP ----------------------------------------------------------------------------------
 
-    def create(self, name: str, *, storage_namespace: str = "", default_branch: str = "main") -> SandboxRepository:
-        """A new repository; unless told otherwise in `local://<name>`, over S3 in `<place>/<name>`.
+    def create(
+        self, name: str, *, storage_namespace: str = "", default_branch: str = "main", date: datetime | None = None
+    ) -> SandboxRepository:
+        """A new repository; unless told otherwise in `local://<name>`, over a store in `<place>/<name>`.
 
         Raises `Problem`, as the server answers.
         """
-        return self._catalog.create(name, storage_namespace, default_branch=default_branch)
+        return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
 
     def repository(self, name: str) -> SandboxRepository:
         """A repository by name. Raises `Problem` 404 where it isn't there."""
         return self._catalog.repository(name)
 
 
-def _store_settings(s3: S3Place) -> dict[str, str]:
-    """The settings of a place in S3 that were given, as texts."""
+def _store_settings(place: StorePlace) -> dict[str, str]:
+    """The settings of a place in a store that were given, as texts."""
     texts: dict[str, str] = {}
-    for name in type(s3.settings).model_fields:
-        value = getattr(s3.settings, name)
-        if not name.startswith("s3_") or value is None:
+    for name in type(place.settings).model_fields:
+        value = getattr(place.settings, name)
+        if not name.startswith(SETTINGS[place.scheme]) or value is None:
             continue
         texts[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     return texts

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tests.command_line import dagster_home, lakegc
-from tests.stores.conftest import provider
 
-__all__ = ["dagster_home", "lakegc", "provider"]
+__all__ = ["dagster_home", "lakegc"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_resources.model import Rules
-from spark_resources.sandbox import S3Place, Sandbox
+from spark_resources.sandbox import Sandbox, StorePlace
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.stores.keys import LONG_SEGMENT, NEWLINE, SAMPLES
 from spark_resources.stores.streams import About, streams_of
@@ -41,7 +41,7 @@ def hostile(number: int) -> str:
 def test_one_of_many_hostile_names_is_lost(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> None:
     """Of all objects in a mark, every byte and its metadata are there again, and lakeFS reads what it read before."""
     moto_server.make_bucket("many")
-    with Sandbox(tmp_path, s3=S3Place("s3://many/sandbox", moto_server.settings())) as sandbox:
+    with Sandbox(tmp_path, place=StorePlace("s3://many/sandbox", moto_server.settings())) as sandbox:
         repository = sandbox.create("many")
         set_rules(repository, Rules(7))
         repository.put_many("main", [(f"p/{n:04d} +%/ü", f"old {n}".encode()) for n in range(COMMITTED)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.s3_objects import S3Place
+from spark_resources.sandbox.store_objects import StorePlace
 from tests import servers
 from tests.bench.sinks import Bucket, Folder, Sink
 from tests.servers import SeaweedFS
@@ -57,9 +57,9 @@ def serving(folder: Path, store: str) -> Iterator[Serving]:
         return
     with seaweedfs_in(folder / "seaweedfs") as (server, process, filer, metrics):
         server.make_bucket(BUCKET)
-        place = S3Place(f"s3://{BUCKET}", server.settings())
+        place = StorePlace(f"s3://{BUCKET}", server.settings())
         port = int(server.endpoint_url.rpartition(":")[2])
-        with Sandbox(folder / "sandbox", s3=place, request_log=lines.append) as sandbox:
+        with Sandbox(folder / "sandbox", place=place, request_log=lines.append) as sandbox:
             yield Serving(
                 sandbox, Bucket(port, f"{BUCKET}/{NAME}"), Bucket(filer, f"buckets/{BUCKET}/{NAME}"), f"{NAME}/",
                 server, (process,), metrics, (lines,),

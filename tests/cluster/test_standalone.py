@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_resources.sandbox import S3Place, Sandbox
+from spark_resources.sandbox import Sandbox, StorePlace
 from tests.cluster.standalone import Cluster, cluster
 from tests.marking import later, target_of
 from tests.servers import SeaweedFS
@@ -37,8 +37,8 @@ def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
 
 @pytest.fixture
 def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator[Sandbox]:
-    place = S3Place(f"s3://cluster/{tmp_path.name}", seaweedfs.settings())
-    with Sandbox(tmp_path / "sandbox", s3=place, range_entries=10) as running:
+    place = StorePlace(f"s3://cluster/{tmp_path.name}", seaweedfs.settings())
+    with Sandbox(tmp_path / "sandbox", place=place, range_entries=10) as running:
         yield running
 
 

@@ -75,14 +75,16 @@ def test_the_documented_example_ends_in_another_set(demo: Demo) -> None:
     addresses = [row[3] for row in demo.table("Expired objects")]
 
     assert paths == ["dev/added-03-14.txt", *["overwritten-every-time.txt"] * 5]
-    assert not any((demo.folder / "objects/worked-example" / address).exists() for address in addresses)
+    assert all((demo.folder / "objects/worked-example" / address).exists() for address in addresses)
     assert "\n6 of 20 objects may go (" in demo.done.stdout
 
 
 def test_the_demo_ends_before_the_end(demo: Demo) -> None:
-    """What was approved is swept; what must live is read again byte for byte, and what expired answers 410."""
+    """What was approved is swept; what must live is read again byte for byte, what expired answers 410, and is back."""
     assert "swept: 6 deleted of 6." in demo.done.stdout
     assert "files of all retained commits are there, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
+    assert "Backed up: 6 of 6 objects" in demo.done.stdout
+    assert "Restored from the backup: 6 of 6 are read again, byte for byte." in demo.done.stdout
 
 
 def test_a_commit_gets_another_verdict(demo: Demo) -> None:

@@ -20,18 +20,11 @@ from lakegc_assets.marking.resource import MarkOptions
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.marks import Mark, mark_folder
 from spark_resources.model import MarkState
-from spark_resources.sandbox import S3Place, Sandbox
-from spark_resources.stores import Store, open_store
+from spark_resources.sandbox import Sandbox, StorePlace
+from spark_resources.stores import Store
 from tests.command_line import Lakegc, Outcome
 from tests.marking import Marker, Sweeper, target_of
-from tests.recordings.folders import AT_HAND
-from tests.recordings.moving import moved
 from tests.recordings.replay import (
-    ACCESS_KEY_ID,
-    SECRET_ACCESS_KEY,
-    Recording,
-    replaying,
-    upload_to_store,
     wait_until_passed,
 )
 from tests.sweep.refusals import AZURE, GOOGLE, S3, Batches, refusing
@@ -91,10 +84,9 @@ def on_s3(request: Request, folder: Path) -> Iterator[Lake]:
     server = request.getfixturevalue("seaweedfs")
     bucket = f"refused-{uuid.uuid4().hex[:12]}"
     server.make_bucket(bucket)
-    place = S3Place(f"s3://{bucket}/under", server.settings())
-    with store_proxy(server.endpoint_url) as proxy, Sandbox(folder, s3=place) as sandbox:
-        settings = {**sandbox.settings, "s3_endpoint_url": proxy.endpoint}
-        yield Lake(settings, "lake", written(sandbox), S3.refusal, by_proxy(proxy, S3, sandbox.settings, "lake"))
+    place = StorePlace(f"s3://{bucket}/under", server.settings())
+    with in_a_store(folder, place, S3, "s3_endpoint_url", server.endpoint_url) as lake:
+        yield lake
 
 
 @contextmanager
@@ -108,22 +100,30 @@ def on_azure(request: Request, folder: Path) -> Iterator[Lake]:
     server = request.getfixturevalue("azurite")
     server.make_container("refused")
     to = f"https://{server.account}.blob.core.windows.net/refused/{uuid.uuid4().hex}"
-    known = {"azure_account_key": server.account_key}
-    with store_proxy(server.endpoint_url.removesuffix(f"/{server.account}")) as proxy:
-        ends = [{"azure_endpoint_url": f"{end}/{server.account}"} for end in (proxy.upstream, proxy.endpoint)]
-        with recorded(folder, to, "azure", server.settings(), [known | end for end in ends], proxy, AZURE) as lake:
-            yield lake
+    end = server.endpoint_url.removesuffix(f"/{server.account}")
+    place = StorePlace(to, server.settings())
+    with in_a_store(folder, place, AZURE, "azure_endpoint_url", end, f"/{server.account}") as lake:
+        yield lake
 
 
 @contextmanager
 def on_google(request: Request, folder: Path) -> Iterator[Lake]:
     server = request.getfixturevalue("fake_gcs")
     server.make_bucket("refused")
-    to = f"gs://refused/{uuid.uuid4().hex}"
-    with store_proxy(server.endpoint_url) as proxy:
-        known = [{"gcs_endpoint_url": end, "gcs_anonymous": "true"} for end in (proxy.upstream, proxy.endpoint)]
-        with recorded(folder, to, "gs", server.settings(), known, proxy, GOOGLE) as lake:
-            yield lake
+    place = StorePlace(f"gs://refused/{uuid.uuid4().hex}", server.settings())
+    with in_a_store(folder, place, GOOGLE, "gcs_endpoint_url", server.endpoint_url) as lake:
+        yield lake
+
+
+@contextmanager
+def in_a_store(
+    folder: Path, place: StorePlace, batches: Batches, setting: str, end: str, account: str = ""
+) -> Iterator[Lake]:
+    """A repository of a sandbox over a store that is reached through a proxy."""
+    with store_proxy(end) as proxy, Sandbox(folder, place=place) as sandbox:
+        settings = {**sandbox.settings, setting: proxy.endpoint + account}
+        refuse = by_proxy(proxy, batches, sandbox.settings, "lake")
+        yield Lake(settings, "lake", written(sandbox), batches.refusal, refuse)
 
 
 def written(sandbox: Sandbox) -> set[str]:
@@ -134,22 +134,6 @@ def written(sandbox: Sandbox) -> set[str]:
     for key in garbage:
         lake.objects.write(key, b"12345")
     return garbage
-
-
-@contextmanager
-def recorded(
-    folder: Path, to: str, blockstore: str, store_settings: Any, known: list[dict[str, str]], proxy: StoreProxy,
-    batches: Batches,
-) -> Iterator[Lake]:  # fmt: skip
-    """A recorded repository in a store; `known` are the settings that lead there, straight and through the proxy."""
-    recording = moved(Recording(AT_HAND / "worked-example"), folder, to=to, blockstore=blockstore)
-    upload_to_store(recording, open_store(recording.namespace, store_settings))
-    with replaying(recording) as endpoint:
-        server = {"endpoint_url": endpoint, "access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
-        server["max_clock_skew"] = "5000w"  # the recorded server's clock stands still
-        straight, through = (server | each for each in known)
-        refuse = by_proxy(proxy, batches, straight, recording.repository)
-        yield Lake(through, recording.repository, recording.expired(), batches.refusal, refuse)
 
 
 def by_proxy(

@@ -23,7 +23,7 @@ from lakegc_assets.progress import listening
 from lakegc_assets.sweeping.opening import SweepOptions
 from lakegc_assets.sweeping.report import Report
 from spark_resources.model import Rules
-from spark_resources.sandbox import S3Place, Sandbox
+from spark_resources.sandbox import Sandbox, StorePlace
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
@@ -141,7 +141,7 @@ class Lake:
 @pytest.fixture
 def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, SandboxRepository]]:
     seaweedfs.make_bucket("races")
-    with Sandbox(tmp_path, s3=S3Place(f"s3://races/{tmp_path.name}", seaweedfs.settings())) as sandbox:
+    with Sandbox(tmp_path, place=StorePlace(f"s3://races/{tmp_path.name}", seaweedfs.settings())) as sandbox:
         yield sandbox, sandbox.create("lake")
 
 

@@ -1,4 +1,4 @@
-"""The sandbox over an S3 server: the same repository, its objects in a bucket, and a mark of it."""
+"""The sandbox over a store: the same repository, its objects in a bucket, and a mark of it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from lakefs_sdk.client import LakeFSClient
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import AddressType, Rules
-from spark_resources.sandbox import ImportSource, Problem, S3Place, Sandbox
+from spark_resources.sandbox import ImportSource, Problem, Sandbox, StorePlace
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.settings import Settings
 from tests.marking import marked
 from tests.servers import SeaweedFS
+from tests.stores.providers import Provider
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def bucket(seaweedfs: SeaweedFS) -> str:
 
 @pytest.fixture
 def sandbox(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path / "sandbox", s3=S3Place(f"s3://{bucket}/under", seaweedfs.settings())) as running:
+    with Sandbox(tmp_path / "sandbox", place=StorePlace(f"s3://{bucket}/under", seaweedfs.settings())) as running:
         yield running
 
 
@@ -87,9 +88,24 @@ def test_linked_object_is_full_or_unlisted(sandbox: Sandbox, seaweedfs: SeaweedF
     assert api.internal_api.prepare_garbage_collection_uncommitted("lake").gc_uncommitted_location
 
 
+@pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
+def test_what_is_imported_is_another_object(provider: Provider, tmp_path: Path) -> None:
+    """Objects beside the namespace are imported by their full addresses and read, in each store; others are refused."""
+    outside = provider.uri("outside")
+    provider.open(outside).write("of a client/x", b"theirs")
+    with Sandbox(tmp_path, place=StorePlace(provider.uri(), provider.settings)) as running:
+        lake = running.create("lake")
+        lake.import_objects("main", [ImportSource(f"{outside}/of a client/", "in/")])
+        entry = lake.stat("main", "in/x")
+        assert entry.address == f"{outside}/of a client/x"
+        assert lake.read("main", "in/x")[1] == b"theirs"
+        with pytest.raises(Problem, match="only"):
+            lake.import_objects("main", [ImportSource("local://elsewhere/", "in/")])
+
+
 def test_clock_is_set_over_s3(sandbox: Sandbox) -> None:
     """The store dates objects by its own clock, so the sandbox's can't be set there; machine time is fine."""
-    with pytest.raises(WrongUsage, match="over S3"):
+    with pytest.raises(WrongUsage, match="over a store"):
         sandbox.set_clock(datetime(2022, 3, 31, tzinfo=UTC))
     sandbox.set_clock(None)
     assert abs((sandbox.now() - datetime.now(UTC)).total_seconds()) < 60
@@ -104,7 +120,7 @@ def test_repository_is_made_where_nothing_can_be_written(sandbox: Sandbox) -> No
     with pytest.raises(Problem):
         sandbox.repository("lake")
     with pytest.raises(WrongUsage, match="s3://bucket/prefix"):
-        S3Place("bucket", Settings().store())
+        StorePlace("bucket", Settings().store())
 
 
 def test_secrets_are_printed(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:

@@ -1,7 +1,8 @@
-"""Objects in buckets of one S3 endpoint, through the same store that marks are made with."""
+"""Objects in the buckets of S3, Google Cloud or Azure, through the same store that marks are made with."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,37 +15,44 @@ from spark_resources.sandbox.problems import bad_request, no_data
 from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
 
-S3 = "s3://"
+KINDS = {"s3": "s3", "gs": "gs", "https": "azure"}  # what lakeFS calls the block store of a scheme
+SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_"}  # what its settings begin with
 
 
 @dataclass(frozen=True, slots=True)
-class S3Place:
-    """An S3 endpoint, and the URI under which repositories are made that name no namespace, `s3://bucket/prefix`."""
+class StorePlace:
+    """A store, and the URI under which repositories are made that name no namespace, as `s3://bucket/prefix`."""
 
     uri: str
     settings: StoreSettings
 
     def __post_init__(self) -> None:
-        if not self.uri.startswith(S3) or not self.uri.removeprefix(S3).strip("/"):
-            raise WrongUsage(f"'{self.uri}' is not a place in S3: expected s3://bucket or s3://bucket/prefix")
+        named = re.match(r"(s3|gs)://[^/]|https://[^/]+/[^/]", self.uri)  # the bucket; the account and container
+        if named is None:
+            raise WrongUsage(
+                f"'{self.uri}' is no place in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
+                "https://account.blob.core.windows.net/container/prefix"
+            )
+
+    @property
+    def scheme(self) -> str:
+        return self.uri.partition("://")[0]
 
 
-class S3BlockStore:
-    """Namespaces in buckets of one S3 endpoint. Times are the store's own."""
+class StoreBlockStore:
+    """Namespaces in the buckets of one store. Times are the store's own."""
 
-    kind = "s3"
-    scheme = S3
-
-    def __init__(self, place: S3Place) -> None:
+    def __init__(self, place: StorePlace) -> None:
+        self.kind, self.scheme = KINDS[place.scheme], f"{place.scheme}://"
         self.default = place.uri.rstrip("/") + "/"
         self._settings = place.settings
 
-    def objects(self, storage_namespace: str) -> S3Objects:
-        return S3Objects(storage_namespace, self._settings)
+    def objects(self, storage_namespace: str) -> StoreObjects:
+        return StoreObjects(storage_namespace, self._settings)
 
 
-class S3Objects:
-    """The objects of a namespace in S3."""
+class StoreObjects:
+    """The objects of a namespace in a store."""
 
     def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
         self.storage_namespace = storage_namespace.rstrip("/")
@@ -81,11 +89,14 @@ class S3Objects:
         return nullcontext(self.write)
 
     def _elsewhere(self, address: str) -> tuple[Store, str]:
-        """The whole bucket of a full address, and the key in it."""
-        bucket, _, key = address.removeprefix(S3).partition("/")
-        if not address.startswith(S3) or not bucket:
-            raise bad_request(f"{address}: the sandbox reads addresses in S3 only")
-        return open_store(Namespace.parse(S3 + bucket), self._settings), key
+        """The whole bucket, or container, of a full address, and the key in it."""
+        scheme = self.storage_namespace.partition("://")[0]
+        deep = 2 if scheme == "https" else 1  # an account is before the container
+        parts = address.removeprefix(f"{scheme}://").split("/", deep)
+        if not address.startswith(f"{scheme}://") or not all(parts[:deep]) or len(parts) < deep:
+            raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
+        bucket = f"{scheme}://{'/'.join(parts[:deep])}"
+        return open_store(Namespace.parse(bucket), self._settings), "".join(parts[deep:])
 
 
 @lru_cache(maxsize=64)

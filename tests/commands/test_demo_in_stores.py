@@ -1,0 +1,40 @@
+"""The demo with its objects in each of the stores that lakegc knows, on a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from tests.command_line import Lakegc
+from tests.stores.providers import Provider
+
+
+def as_settings(provider: Provider) -> dict[str, str]:
+    """How a store is reached, as texts."""
+    given = {name: getattr(provider.settings, name) for name in provider.settings.model_fields_set}
+    named = {name: value for name, value in given.items() if name.startswith(("s3_", "azure_", "gcs_"))}
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else str(value) for name, value in named.items()
+    }
+
+
+@pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
+def test_the_demo_ends_otherwise_in_a_store(provider: Provider, lakegc: Lakegc, tmp_path: Path) -> None:
+    """Marked, backed up, swept and restored, with one option; and a second demo at the same place changes nothing."""
+    place, settings = provider.uri(), as_settings(provider)
+
+    told = lakegc.told(settings, "demo", "--folder", str(tmp_path / "one"), "--store", place)
+    second = lakegc(settings, "demo", "--folder", str(tmp_path / "two"), "--store", place)
+
+    for line in (
+        "6 of 20 objects may go (",
+        "Backed up: 6 of 6 objects, in",
+        "swept: 6 deleted of 6.",
+        "there, byte for byte, and 0 are not; 6 of 6 expired objects answer 410 Gone.",
+        "Restored from the backup: 6 of 6 are read again, byte for byte.",
+        f"--store {place}",
+    ):
+        assert line in told
+    second.stopped(2, "that is empty", place)
