@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dagster as dg
-from rich.table import Table
 
 from lakegc_assets.sweeping.opening import SweepOptions, open_swept
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.run import SweepRun
 from lakegc_assets.terminal.marks import Server
-from lakegc_assets.terminal.words import cell, console, printing, size
+from lakegc_assets.terminal.words import cell, console, outcomes, printing
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.model import Outcome, Partition
 
@@ -50,17 +49,10 @@ def show_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
-    table = Table(title=f"Sweep of mark {report.mark_id} of {report.repository}", title_justify="left")
-    table.add_column("outcome")
-    table.add_column("objects", justify="right")
-    table.add_column("bytes", justify="right")
-    for outcome in Outcome:
-        if count := report.objects.get(outcome.value):
-            table.add_row(outcome.value, f"{count:,}", size(report.sizes.get(outcome.value, 0)))
-    table.add_section()
-    table.add_row("approved", f"{report.approved:,}", size(sum(report.sizes.values())))
+    title = f"Sweep of mark {report.mark_id} of {report.repository}"
+    approved = ("approved", report.approved, sum(report.sizes.values()))
     out = console()
-    out.print(table)
+    out.print(outcomes(title, Outcome, report.objects, report.sizes, approved))
     done = sum(report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
     rate = f", {report.taken / report.seconds:,.0f} objects a second" if report.seconds else ""
     before = f" {done - report.taken:,} objects were dealt with by earlier runs." if done > report.taken else ""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.words import age, harmless, size
 
-__all__ = ["age", "cell", "console", "harmless", "printing", "size"]
+__all__ = ["age", "cell", "console", "harmless", "outcomes", "printing", "size"]
 
 NOT_A_TERMINAL = 130
 
@@ -36,3 +38,19 @@ def printing() -> Iterator[None]:
 def cell(name: str) -> Text:
     """A name from outside as a table's cell: shown harmlessly, and brackets in it are brackets, not colours."""
     return Text(harmless(name))
+
+
+def outcomes(
+    title: str, names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
+) -> Table:
+    """Objects and bytes by outcome, those that there are, and a last row with its name."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("outcome")
+    table.add_column("objects", justify="right")
+    table.add_column("bytes", justify="right")
+    for name in names:
+        if count := objects.get(name.value):
+            table.add_row(name.value, f"{count:,}", size(sizes.get(name.value, 0)))
+    table.add_section()
+    table.add_row(total[0], f"{total[1]:,}", size(total[2]))
+    return table
