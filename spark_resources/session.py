@@ -73,6 +73,9 @@ def fixed_settings() -> dict[str, str]:
         "spark.app.name": "lakegc",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # the heap keeps them all for a page that nobody looks at
+        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
+        "spark.ui.retainedTasks": "1000",
         "spark.python.worker.reuse": "true",
         # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -49,6 +49,9 @@ _Done = TypeVar("_Done")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
+LONG_LIVED = {**QUICK_START, "spark.driver.memory": "2g"}  # thousands of queries in one session
+
+
 class SharedSpark(SparkResource):
     """The product's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
 
@@ -59,7 +62,7 @@ class SharedSpark(SparkResource):
 def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """LAKEGC_* variables of settings by name, with a Spark for small data."""
     named = {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
-    return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(QUICK_START), **named}
+    return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(LONG_LIVED), **named}
 
 
 @contextmanager
