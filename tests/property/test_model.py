@@ -11,28 +11,19 @@ LAKEGC_MODEL_SEED names a run to repeat.
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
-from collections import Counter
-from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import seed
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from starlette.requests import Request
-from starlette.responses import Response
+from hypothesis.stateful import precondition, rule
 
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.progress import listening
-from spark_resources.sandbox import Sandbox
-from tests.fault.between import Between
 from tests.marking import Marker
-from tests.property.repository_model import ANY_TIME, MEANWHILE, OFTEN, OPERATIONS, RepositoryModel
-from tests.recordings.replay import serving
+from tests.property.living import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.property.repository_model import OFTEN, OPERATIONS
 
 STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
 SAME_EVERY_TIME = 2000
@@ -40,75 +31,18 @@ SEED = os.environ.get("LAKEGC_MODEL_SEED")
 STEPS_A_MARK = 20
 MARKS_A_REPOSITORY = 5
 STEPS_A_REPOSITORY = STEPS_A_MARK * MARKS_A_REPOSITORY
-MOMENTS = 60  # about as many answers and sentences as a mark has
-SOON = timedelta(seconds=3)
-COUNTED: Counter[str] = Counter()
-
 HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  # right before a mark
 
-numbers = st.integers(0, 7)
-writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
 
-
-class Watched(Between):
-    """Forwards to the sandbox, and lets somebody act after each answer, before it is heard."""
-
-    def __init__(self, upstream: str) -> None:
-        super().__init__(upstream)
-        self.moment = lambda: None
-
-    def _forward(self, request: Request, body: bytes) -> Response:
-        response = super()._forward(request, body)
-        self.moment()
-        return response
-
-
-class Writers:
-    """What others write while a mark is made, each at its moment: after an answer of the server, or at a sentence."""
-
-    def __init__(self, model: RepositoryModel, planned: list[tuple[int, str, int, int, int]]) -> None:
-        self._model, self._waiting = model, sorted(planned)
-        self._lock, self.moments = threading.Lock(), 0
-        self._once_dead: set[str] = set()
-        self._look()
-
-    def moment(self) -> None:
-        with self._lock:
-            while self._waiting and self._waiting[0][0] <= self.moments:
-                _, *what = self._waiting.pop(0)
-                self._model.do(*what)
-                COUNTED["writes during marks"] += 1
-                self._look()
-            self.moments += 1
-
-    def always_live(self) -> set[str]:
-        """What is live now and was at every moment since it was there: from before the mark, or from its upload on."""
-        self._look()
-        return self._model.live(self._model.sandbox.now()) - self._once_dead
-
-    def _look(self) -> None:
-        self._once_dead |= self._model.stored().keys() - self._model.live(self._model.sandbox.now())
-
-
-class LivingRepository(RuleBasedStateMachine):
+class LivingRepository(WatchedLiving):
     """One repository; every twentieth step is a mark, of a quiet repository or while somebody writes."""
+
+    STEPS_A_TURN = STEPS_A_MARK
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = ExitStack()
-        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-        # one staged address a page, so that there are moments between the pages
-        self.sandbox = self._open.enter_context(Sandbox(folder, uncommitted_page=1))
-        self.between = Watched(self.sandbox.endpoint_url)
-        endpoint = self._open.enter_context(serving(self.between))
-        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint}
-        self.model = RepositoryModel(self.sandbox, "lake")
-        self.steps = self.marks = 0
+        self.marks = 0
         COUNTED["repositories"] += 1
-
-    @property
-    def due(self) -> bool:
-        return self.steps % STEPS_A_MARK == STEPS_A_MARK - 1
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
@@ -166,41 +100,18 @@ class LivingRepository(RuleBasedStateMachine):
         options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=accept_missing)
         return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
 
-    def teardown(self) -> None:
-        self._open.close()
-
-
-def hold(what: str, wrong: set[str]) -> None:
-    if wrong:
-        COUNTED.setdefault("steps to the first find", COUNTED["steps"])
-        COUNTED.setdefault("marks to the first find", COUNTED["marks"])
-    assert not wrong, f"{what}: {sorted(wrong)}"
-
-
-def profile() -> Any:
-    longer = STEPS > SAME_EVERY_TIME or SEED is not None
-    return settings(
-        max_examples=-(-STEPS // STEPS_A_REPOSITORY),
-        stateful_step_count=STEPS_A_REPOSITORY,
-        deadline=None,
-        derandomize=not longer,
-        database=None,
-        phases=(Phase.generate, Phase.shrink) if longer else (Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-
 
 @pytest.mark.timeout(0)  # as long as the number of steps takes
 def test_what_is_live_is_never_expired_and_garbage_always(capsys: pytest.CaptureFixture[str]) -> None:
     """After any operations in any order a mark holds exactly the garbage, and while others write nothing live."""
     machine: Any = LivingRepository if SEED is None else seed(int(SEED))(LivingRepository)
-    COUNTED.clear()
-    try:
-        run_state_machine_as_test(machine, settings=profile())
-    finally:
-        with capsys.disabled():
-            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
+    run(
+        machine,
+        capsys,
+        repositories=-(-STEPS // STEPS_A_REPOSITORY),
+        steps=STEPS_A_REPOSITORY,
+        longer=STEPS > SAME_EVERY_TIME or SEED is not None,
+    )
     assert COUNTED["steps"] >= STEPS
     assert COUNTED["marks"] >= STEPS // STEPS_A_MARK
     assert COUNTED["kept by holds"]

@@ -8,36 +8,28 @@ LAKEGC_MODEL_SWEEPS says how many sweeps there are; a long run is
 from __future__ import annotations
 
 import os
-import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.progress import listening
 from lakegc_assets.sweeping.opening import SweepOptions
 from lakegc_assets.sweeping.report import Report
 from spark_resources.model import Outcome
-from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.problems import Problem
 from tests.marking import Marker, Sweeper
-from tests.property.repository_model import OFTEN, OPERATIONS, RepositoryModel
-from tests.property.test_model import SOON, Watched, Writers, hold, numbers, writes
-from tests.recordings.replay import serving
+from tests.property.living import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.property.repository_model import OFTEN, OPERATIONS
 
 SWEEPS = int(os.environ.get("LAKEGC_MODEL_SWEEPS", "6"))
 SAME_EVERY_TIME = 100
 STEPS_A_SWEEP = 15
 SWEEPS_A_REPOSITORY = 3
-COUNTED: Counter[str] = Counter()
 CLOSING = "proving once more what was deleted"
 DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
 
@@ -61,25 +53,16 @@ def killed_at(sentence: int) -> Iterator[None]:
         yield
 
 
-class SweptRepository(RuleBasedStateMachine):
+class SweptRepository(WatchedLiving):
     """Operations, and now and then a mark, an approval and a sweep: whole, killed, quarantined, undone, purged."""
+
+    STEPS_A_TURN = STEPS_A_SWEEP
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = ExitStack()
-        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-        self.sandbox = self._open.enter_context(Sandbox(folder, uncommitted_page=1))
-        self.between = Watched(self.sandbox.endpoint_url)
-        endpoint = self._open.enter_context(serving(self.between))
-        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint}
-        self.model = RepositoryModel(self.sandbox, "lake")
         self.sweeper = Sweeper()
-        self.steps = self.sweeps = 0
+        self.sweeps = 0
         self.lost: set[str] = set()  # deleted for good: who reaches for one again, as by wider rules, finds it gone
-
-    @property
-    def due(self) -> bool:
-        return self.steps % STEPS_A_SWEEP == STEPS_A_SWEEP - 1
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
@@ -189,28 +172,15 @@ class SweptRepository(RuleBasedStateMachine):
         after = self.readable()
         assert {one: after.get(one) for one in before} == dict(before)
 
-    def teardown(self) -> None:
-        self._open.close()
-
 
 @pytest.mark.timeout(0)  # as long as the number of sweeps takes
 def test_a_sweep_takes_what_somebody_reads(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever happened before, and whether or not it is killed, a sweep takes exactly the garbage."""
-    COUNTED.clear()
-    machine: Any = SweptRepository
-    chosen = settings(
-        max_examples=-(-SWEEPS // SWEEPS_A_REPOSITORY),
-        stateful_step_count=SWEEPS_A_REPOSITORY * STEPS_A_SWEEP,
-        deadline=None,
-        derandomize=SWEEPS <= SAME_EVERY_TIME,
-        database=None,
-        phases=(Phase.generate,) if SWEEPS <= SAME_EVERY_TIME else (Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
+    run(
+        SweptRepository,
+        capsys,
+        repositories=-(-SWEEPS // SWEEPS_A_REPOSITORY),
+        steps=SWEEPS_A_REPOSITORY * STEPS_A_SWEEP,
+        longer=SWEEPS > SAME_EVERY_TIME,
     )
-    try:
-        run_state_machine_as_test(machine, settings=chosen)
-    finally:
-        with capsys.disabled():
-            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
     assert COUNTED["sweeps"] >= SWEEPS

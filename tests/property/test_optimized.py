@@ -8,33 +8,26 @@ LAKEGC_OPTIMIZED_MARKS says how many pairs are compared; a long run is
 from __future__ import annotations
 
 import os
-import tempfile
-from collections import Counter
 from collections.abc import Mapping
-from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import precondition, rule
 
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.sweeping.opening import SweepOptions
 from spark_resources.model import EXPIRED_OBJECTS
-from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.xids import Xids
 from tests.marking import Marked, Marker, Sweeper
+from tests.property.living import COUNTED, SOON, Living, numbers, run
 from tests.property.repository_model import OFTEN, OPERATIONS, RepositoryModel
-from tests.property.test_model import SOON, numbers
 
 PAIRS = int(os.environ.get("LAKEGC_OPTIMIZED_MARKS", "8"))
 SAME_EVERY_TIME = 100
 STEPS_A_PAIR = 18
 PAIRS_A_REPOSITORY = 4
-COUNTED: Counter[str] = Counter()
 COUNTS = ("candidates", "candidate_bytes", "committed", "live_inside", "young", "uncommitted", "unsettled", "expired")
 SWEEPS = ("", "", "delete", "delete", "quarantine", "undo", "purge")
 TIME = ("let_time_pass",) * 6
@@ -57,27 +50,22 @@ def stray(model: RepositoryModel, kind: str, number: int) -> None:
     model._write(str(model.folder / named[kind]), f"{kind} {number}".encode())
 
 
-class RepeatedMarks(RuleBasedStateMachine):
+class RepeatedMarks(Living):
     """Operations, and now and then two marks of the same moment, one since the last and one clean; and a sweep."""
+
+    STEPS_A_TURN = STEPS_A_PAIR
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = ExitStack()
-        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory()))
-        self.sandbox = self._open.enter_context(Sandbox(folder))
         self.settings = {**self.sandbox.settings, "clean_every": "100"}
-        self.model, self.sweeper = RepositoryModel(self.sandbox, "lake"), Sweeper()
-        self.steps = self.pairs = 0
+        self.sweeper = Sweeper()
+        self.pairs = 0
         self.lost: set[str] = set()
         self.last = ""
         for number in range(12):
             self.model.do(("upload", "upload", "commit")[number % 3], 0, number, number)
         self.pass_days(9)
         self.mark("first", since="")
-
-    @property
-    def due(self) -> bool:
-        return self.steps % STEPS_A_PAIR == STEPS_A_PAIR - 1
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS, *TIME]), a=numbers, b=numbers, c=numbers)
@@ -142,9 +130,6 @@ class RepeatedMarks(RuleBasedStateMachine):
         options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, clean=not since)
         return Marker().mark(self.settings, "lake", mark_id, options)
 
-    def teardown(self) -> None:
-        self._open.close()
-
 
 def explained(mark: Marked) -> dict[str, Mapping[str, Any]]:
     """The expired objects with all that is said of them."""
@@ -161,22 +146,12 @@ def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.Captur
 
     apache/iceberg#13568
     """
-    COUNTED.clear()
-    machine: Any = RepeatedMarks
-    chosen = settings(
-        max_examples=-(-PAIRS // PAIRS_A_REPOSITORY),
-        stateful_step_count=PAIRS_A_REPOSITORY * STEPS_A_PAIR,
-        deadline=None,
-        derandomize=PAIRS <= SAME_EVERY_TIME,
-        database=None,
-        phases=(Phase.generate,) if PAIRS <= SAME_EVERY_TIME else (Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
+    run(
+        RepeatedMarks,
+        capsys,
+        repositories=-(-PAIRS // PAIRS_A_REPOSITORY),
+        steps=PAIRS_A_REPOSITORY * STEPS_A_PAIR,
+        longer=PAIRS > SAME_EVERY_TIME,
     )
-    try:
-        run_state_machine_as_test(machine, settings=chosen)
-    finally:
-        with capsys.disabled():
-            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
     assert COUNTED["pairs"] >= PAIRS
     assert COUNTED["looked at"] < COUNTED["stored"]

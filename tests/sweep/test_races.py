@@ -28,7 +28,7 @@ from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
 from tests.marking import Marker, Sweeper, later, target_of
-from tests.property.test_model import Watched
+from tests.property.living import Watched
 from tests.recordings.replay import serving
 from tests.servers import SeaweedFS
 from tests.sweep.store_proxy import store_proxy
