@@ -40,6 +40,15 @@ def task_of(server: SeaweedFS, name: str) -> Task:
     return Task(Place(lake, server.settings(), QUIRKS), Place(to, server.settings(), QUIRKS))
 
 
+def filled(server: SeaweedFS) -> tuple[str, Task]:
+    """The task of a lake that has all objects, and its name."""
+    name = uuid.uuid4().hex
+    task = task_of(server, name)
+    for key in KEYS:
+        task.write(key, key.encode())
+    return name, task
+
+
 def work_in_this_process() -> None:
     """What the process that is killed does."""
     what, name, endpoint, access_key, secret_key = sys.argv[1:]
@@ -97,10 +106,7 @@ def test_a_backup_that_was_killed_ends_otherwise(
     seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
 ) -> None:
     """Every object is in the backup in the end, once, and what the log says of it is so."""
-    name = uuid.uuid4().hex
-    task = task_of(seaweedfs, name)
-    for key in KEYS:
-        task.write(key, key.encode())
+    name, task = filled(seaweedfs)
     kill_at(proxy, seaweedfs, name, "backup", effect, number)
     before = {address for address, row in merged(task).items() if row["outcome"] in HELD}
     rows = task.marked(KEYS)
@@ -119,10 +125,7 @@ def test_a_restore_that_was_killed_ends_otherwise(
     seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
 ) -> None:
     """Every object is back in the end, byte for byte."""
-    name = uuid.uuid4().hex
-    task = task_of(seaweedfs, name)
-    for key in KEYS:
-        task.write(key, key.encode())
+    name, task = filled(seaweedfs)
     task.back_up(task.marked(KEYS), resumed=False)
     task.store.delete_many(KEYS)
     kill_at(proxy, seaweedfs, name, "restore", effect, number)
