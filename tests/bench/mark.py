@@ -76,6 +76,10 @@ def phase_of(sentence: str) -> str:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
+USED = ("processor", "store", "requests", "bytes", "calls")
+"""What is counted beside the time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """All counters at one moment: seconds, and what was used and sent by then."""
@@ -107,7 +111,7 @@ class Phase:
 
     def add(self, begun: Reading, ended: Reading, peak: int) -> None:
         self.seconds += ended.at - begun.at
-        for name in ("processor", "store", "requests", "bytes", "calls"):
+        for name in USED:
             setattr(self, name, getattr(self, name) + getattr(ended, name) - getattr(begun, name))
         self.peak = max(self.peak, peak)
 
@@ -302,7 +306,7 @@ def rows(run: Measured) -> Iterator[list[str]]:
     for phase in [*run.phases.values(), None]:
         if phase is None:
             total = Phase("in all", run.seconds, peak=run.peaks["all"])
-            for name in ("processor", "store", "requests", "bytes", "calls"):
+            for name in USED:
                 setattr(total, name, sum(getattr(each, name) for each in run.phases.values()))
             phase = total  # noqa: PLW2901
         rate = f"{phase.count / phase.seconds:,.0f} {phase.unit}" if phase.count and phase.seconds else ""
