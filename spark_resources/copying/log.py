@@ -7,21 +7,17 @@ A run is one Spark job; a later run's word on an object replaces an earlier one'
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from spark_resources.datasets import Batches, Place, arrow_to_spark, parquet_bytes
-from spark_resources.entries import id_tasks
+from spark_resources.datasets import Place, parquet_bytes
 from spark_resources.errors import DamagedData
-from spark_resources.executors import on_executor
 from spark_resources.model import RECEIPTS
+from spark_resources.task_logs import names, rows_of, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +54,7 @@ LOGGED = pa.schema(
     ]
 )
 NUMBERED = pa.schema([pa.field("run", pa.int32(), nullable=False), *LOGGED])
-_NAME = re.compile(r"/(\d{4,})/([^/]+)\.(\d+)\.(\d+)\.parquet$")
+_NAME = names(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +89,17 @@ class Log:
         """One file. Raises `DamagedData` where it isn't what its name says."""
         store = self.place.store()
         try:
-            table = pq.ParquetFile(io.BytesIO(store.read(key)), pre_buffer=False).read(use_threads=False)
-            name = _NAME.search(key)
-            if name is not None and table.num_rows == int(name.group(3)):
-                return table.select(LOGGED.names).cast(LOGGED)
-            found = f"{table.num_rows} rows"
-        except (pa.ArrowException, ValueError, OSError, KeyError) as error:
-            found = str(error)
-        raise DamagedData(
-            f"{key} in {store.where} can't be read as a log of copies ({found}). Move the file away: its objects are "
-            "then looked at again.",
-            invariant=10,
-        )
+            return table_of(store.read(key), _NAME.search(key), LOGGED)
+        except (ValueError, OSError) as error:
+            raise DamagedData(
+                f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away: its objects "
+                "are then looked at again.",
+                invariant=10,
+            ) from error
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """All lines of all runs (NUMBERED)."""
-        log, keys = self, list(self.keys())
-        if not keys:
-            return spark.createDataFrame([], arrow_to_spark(NUMBERED))
-
-        def read(batches: Batches) -> Batches:
-            for key in (key for batch in batches for key in batch.column(0).to_pylist()):
-                table, name = log.read(key), _NAME.search(key)
-                number = pa.repeat(pa.scalar(int(name.group(1)) if name else 0, pa.int32()), len(table))
-                table = table.add_column(0, NUMBERED.field("run"), number)
-                yield from table.cast(NUMBERED).to_batches(max_chunksize=100_000)
-
-        return id_tasks(spark, "key", keys, batch=16).mapInArrow(on_executor(read), arrow_to_spark(NUMBERED))
+        return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
     def last_words(self, spark: SparkSession) -> DataFrame:
         """One line an object (LOGGED): that it is copied, where any run says so; otherwise the latest run's word."""

@@ -10,27 +10,24 @@ leave a key alone, and never makes it delete one.
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from spark_resources.datasets import Batches, Place, arrow_to_spark, parquet_bytes
+from spark_resources.datasets import Place, parquet_bytes
 from spark_resources.errors import DamagedData
-from spark_resources.executors import on_executor
 from spark_resources.model import RECEIPTS
 from spark_resources.stores.base import Store
+from spark_resources.task_logs import names, rows_of, table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
 NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
-_NAME = re.compile(r"/(\d{4,})/([^/]+)\.(\d+)\.(intent|receipt)\.parquet$")
+_NAME = names("intent|receipt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +65,14 @@ class Receipts:
         schema = INTENTS if key.endswith(".intent.parquet") else RECEIPTS
         data = self.store.read(key)
         try:
-            table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-            name = _NAME.search(key)
-            if name is not None and table.num_rows == int(name.group(3)):
-                return table.select(schema.names).cast(schema)
-            found = f"{table.num_rows} rows"
-        except (pa.ArrowException, ValueError, OSError, KeyError) as error:
-            found = str(error)
-        raise DamagedData(
-            f"{key} in {self.store.where} can't be read as a sweep's {'intent' if schema is INTENTS else 'receipt'} "
-            f"({found}). What became of its keys is not known. Move the file away to have them looked at again.",
-            invariant=10,
-        )
+            return table_of(data, _NAME.search(key), schema)
+        except ValueError as error:
+            raise DamagedData(
+                f"{key} in {self.store.where} can't be read as a sweep's "
+                f"{'intent' if schema is INTENTS else 'receipt'} ({error}). What became of its keys is not known. Move "
+                "the file away to have them looked at again.",
+                invariant=10,
+            ) from error
 
     # --- as DataFrames ----------------------------------------------------------------------------------------------
 
@@ -87,29 +80,10 @@ class Receipts:
         """The last word on each key (NUMBERED)."""
         from pyspark.sql import functions as F
 
-        rows = self._rows(spark, list(self.keys("receipt")), NUMBERED)
+        rows = rows_of(spark, list(self.keys("receipt")), NUMBERED, self.read, "round")
         newest = rows.groupBy("address").agg(F.max_by(F.struct("round", *RECEIPTS.names[1:]), "round").alias("last"))
         return newest.select("address", "last.*")
 
     def intents(self, spark: SparkSession) -> DataFrame:
         """The keys that some round set out to delete (INTENTS), each once."""
-        return self._rows(spark, list(self.keys("intent")), INTENTS).dropDuplicates()
-
-    def _rows(self, spark: SparkSession, keys: Sequence[str], schema: pa.Schema) -> DataFrame:
-        if not keys:
-            return spark.createDataFrame([], arrow_to_spark(schema))
-        receipts = self
-
-        def read(batches: Batches) -> Batches:
-            for batch in batches:
-                for key in batch.column(0).to_pylist():
-                    table = receipts.read(key)
-                    if "round" in schema.names:
-                        name = _NAME.search(key)
-                        number = pa.repeat(pa.scalar(int(name.group(1)) if name else 0, pa.int32()), len(table))
-                        table = table.add_column(0, schema.field("round"), number)
-                    yield from table.select(schema.names).cast(schema).to_batches(max_chunksize=100_000)
-
-        from spark_resources.entries import id_tasks
-
-        return id_tasks(spark, "key", list(keys), batch=16).mapInArrow(on_executor(read), arrow_to_spark(schema))
+        return rows_of(spark, list(self.keys("intent")), INTENTS, self.read).dropDuplicates()
