@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.errors import NotThere, WrongUsage
-from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
+from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
 from spark_resources.stores.base import Store, StoredObject
+from spark_resources.stores.keys import before_unsafe
 from spark_resources.stores.ranges import Part, listed
 
 FOUND = LISTED
@@ -89,7 +90,7 @@ def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.Reco
             idle = 0 if len(hits) else idle + 1
             if len(listed_here):
                 position = _passed(keys, position, listed_here[-1].as_py())
-            if position == len(keys) or (position > began and idle >= IDLE_PAGES):
+            if position == len(keys) or (position > began and idle >= IDLE_PAGES and _is_ahead(page, keys[position])):
                 break
         else:
             return  # the folder ended
@@ -101,8 +102,17 @@ def _passed(keys: Sequence[str], position: int, last: str) -> int:
 
 
 def _just_before(key: str) -> str:
-    """A key that sorts before the given one, and that few lie between: a listing begins behind it."""
-    return key[:-1]
+    """A key that sorts before the given one, and that few lie between: a listing begins behind it.
+
+    Stores repeat it in their answers, and not all of them in a way that XML can carry.
+    """
+    return before_unsafe(key[:-1])
+
+
+def _is_ahead(page: ArrowPage, key: str) -> bool:
+    """Whether a listing that begins just before a key begins behind what this page has."""
+    listed_here = page.objects.column("address")
+    return not len(listed_here) or _just_before(key).encode() > listed_here[-1].as_py().encode()
 
 
 def as_table(objects: Iterable[StoredObject]) -> pa.Table:

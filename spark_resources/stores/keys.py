@@ -115,6 +115,11 @@ def fits_xml(key: str) -> bool:
     return _UNSAFE_IN_XML.search(key) is None
 
 
+def before_unsafe(key: str) -> str:
+    """What a key begins with, up to the first character that XML can't carry."""
+    return _UNSAFE_IN_XML.split(key, maxsplit=1)[0]
+
+
 def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) -> None:
     """Raise `WrongUsage` where a listing can't begin in the middle."""
     if delimiter is not None:
