@@ -25,6 +25,7 @@ SMALL: Mapping[str, str] = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",  # a cluster's own 200 are for more than a hundred objects
 }
 
 
