@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakefs_sdk import ApiException, Configuration, models
-from lakefs_sdk.client import LakeFSClient
+from lakefs_sdk import models
 
 from spark_resources.errors import LakegcError, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
@@ -19,6 +18,7 @@ from spark_resources.sandbox import Problem, Sandbox, SandboxRepository
 from spark_resources.sandbox.xids import SLICE_OBJECTS, AddressMaker, Xids
 from spark_resources.settings import Settings
 from spark_resources.stores import open_store
+from tests.unit.sandbox_client import client, refused
 
 THEN = datetime(2022, 3, 31, 12, tzinfo=UTC)
 NEAR = timedelta(seconds=60)
@@ -29,15 +29,6 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     with Sandbox(tmp_path / "sandbox") as running:
         running.create("lake")
         yield running
-
-
-def client(sandbox: Sandbox) -> Any:
-    login = {"username": sandbox.access_key_id, "password": sandbox.secret_access_key}
-    return LakeFSClient(Configuration(host=f"{sandbox.endpoint_url}/api/v1", **login))
-
-
-def refused(status: int, message: str = "") -> Any:
-    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
 
 
 def seconds_of(xid: str) -> int:

@@ -6,11 +6,9 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from lakefs_sdk import ApiException, Configuration, models
-from lakefs_sdk.client import LakeFSClient
+from lakefs_sdk import models
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import AddressType, Rules
@@ -20,6 +18,7 @@ from spark_resources.settings import Settings
 from tests.marking import marked
 from tests.servers import SeaweedFS
 from tests.stores.providers import Provider
+from tests.unit.sandbox_client import client, refused
 
 
 @pytest.fixture
@@ -33,15 +32,6 @@ def bucket(seaweedfs: SeaweedFS) -> str:
 def sandbox(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> Iterator[Sandbox]:
     with Sandbox(tmp_path / "sandbox", place=StorePlace(f"s3://{bucket}/under", seaweedfs.settings())) as running:
         yield running
-
-
-def client(sandbox: Sandbox) -> Any:
-    login = {"username": sandbox.access_key_id, "password": sandbox.secret_access_key}
-    return LakeFSClient(Configuration(host=f"{sandbox.endpoint_url}/api/v1", **login))
-
-
-def refused(status: int, message: str = "") -> Any:
-    return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
 
 
 def stored(seaweedfs: SeaweedFS, bucket: str) -> set[str]:
