@@ -24,7 +24,9 @@ from spark_resources.sandbox.repository import ImportSource
 from spark_resources.sstable import Entry
 from tests import oracle
 
-CONTENTS = (b"one", b"two", b"three", b"", b"four")  # some of equal size, so that sizes alone decide nothing
+# some of equal size, so that sizes alone decide nothing
+CONTENTS = (b"one", b"two", b"three", b"", b"four", b"a size of its own")
+OF_A_SIZE_OF_ITS_OWN = 5
 PATHS = ("a/_SUCCESS", "a/x", "b/x", "b/y", "z")
 PREFIXES = ("a/", "b/", "")
 BRANCHES = ("main", "dev", "exp", "rel")
@@ -40,7 +42,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Operation = Callable[["RepositoryModel", int, int, int], None]
 OPERATIONS: dict[str, Operation] = {}
 ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rules, and not a clock that jumps
-MEANWHILE = ("move",) * 6 + ("commit",) * 4 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
+MEANWHILE = ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
 OFTEN = (
     "upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules",
     "create_tag", "add_hold", "add_hold", "fork",

@@ -23,7 +23,7 @@ from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.progress import listening
 from tests.marking import Marker
 from tests.property.living import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
-from tests.property.repository_model import OFTEN, OPERATIONS
+from tests.property.repository_model import OF_A_SIZE_OF_ITS_OWN, OFTEN, OPERATIONS
 
 STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
 SAME_EVERY_TIME = 2000
@@ -73,10 +73,12 @@ class LivingRepository(WatchedLiving):
         hold("live and expired", expired - at_most)
 
     @precondition(lambda self: self.due)
-    @rule(planned=st.lists(writes, min_size=4, max_size=24))
-    def mark_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]]) -> None:
+    @rule(planned=st.lists(writes, min_size=4, max_size=24), uploads=st.lists(numbers, max_size=4))
+    def mark_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]], uploads: list[int]) -> None:
         """What is live all the time is never expired, whatever moves in the middle of a mark."""
         self._step("mark while somebody writes")
+        for number in uploads:  # so that there is something to commit meanwhile, of a size that nothing else has
+            self.model.do("upload", number, number, OF_A_SIZE_OF_ITS_OWN)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         writers = Writers(self.model, planned)
         self.between.moment = writers.moment
