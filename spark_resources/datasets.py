@@ -110,11 +110,14 @@ class Output:
     encode: Callable[[pa.Table], tuple[bytes, int]]
 
 
-def parquet(folder: str, schema: pa.Schema) -> Output:
-    """Rows as Parquet, with the columns of `schema` only."""
-    return Output(
-        folder, ".parquet", lambda table: (parquet_bytes(table.select(schema.names).cast(schema)), len(table))
-    )
+def parquet(folder: str, schema: pa.Schema, *, having: str = "") -> Output:
+    """Rows as Parquet, with the columns of `schema` only; with `having`, the rows where that column isn't null."""
+
+    def encode(table: pa.Table) -> tuple[bytes, int]:
+        rows = table.filter(pc.is_valid(table[having])) if having else table
+        return parquet_bytes(rows.select(schema.names).cast(schema)), len(rows)
+
+    return Output(folder, ".parquet", encode)
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -285,16 +288,7 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
 
 def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema) -> DataFrame:
     """The rows of a dataset, read by the executors, each file verified against the list."""
-    files, folder = dataset.files, dataset.folder
-    if not files:
-        return spark.createDataFrame([], arrow_to_spark(schema))
-
-    def read(batches: Batches) -> Batches:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read_file(place, folder, files[number], schema).to_batches(max_chunksize=100_000)
-
-    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(schema))
+    return read_as(spark, place, dataset, schema, lambda table: table, schema)
 
 
 def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
@@ -302,17 +296,30 @@ def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: p
 
     Python drops in a moment what the JVM would have to take over, send around and drop at the end.
     """
-    files, folder = dataset.files, dataset.folder
     wanted = pa.schema([schema.field(column)])
+    return read_as(
+        spark, place, dataset, schema, lambda table: pa.table([pc.unique(table[column])], schema=wanted), wanted
+    )
+
+
+def read_as(
+    spark: SparkSession,
+    place: Place,
+    dataset: Dataset,
+    schema: pa.Schema,
+    change: Callable[[pa.Table], pa.Table],
+    changed: pa.Schema,
+) -> DataFrame:
+    """What is made of each verified file of a dataset (rows of `schema`) by the executors: rows of `changed`."""
+    files, folder = dataset.files, dataset.folder
     if not files:
-        return spark.createDataFrame([], arrow_to_spark(wanted))
+        return spark.createDataFrame([], arrow_to_spark(changed))
 
     def read(batches: Batches) -> Batches:
         for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            values = pc.unique(read_file(place, folder, files[number], schema)[column])
-            yield from pa.table([values], schema=wanted).to_batches(max_chunksize=100_000)
+            yield from change(read_file(place, folder, files[number], schema)).to_batches(max_chunksize=100_000)
 
-    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(wanted))
+    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(changed))
 
 
 def file_tasks(spark: SparkSession, dataset: Dataset) -> DataFrame:

@@ -6,7 +6,7 @@ Ids are content hashes and tables immutable, so a list of range ids *is* a set o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources import sstable
-from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_spark, write_produced
+from spark_resources.datasets import (
+    Batches,
+    Counts,
+    Dataset,
+    Place,
+    arrow_to_spark,
+    parquet,
+    read_as,
+    write_outputs,
+)
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import on_executor
 from spark_resources.model import (
@@ -25,6 +34,7 @@ from spark_resources.model import (
     METARANGE_RANGES,
     RANGE_ADDRESSES,
     RANGE_REFS,
+    RANGE_SIZES,
     AddressType,
     Namespace,
 )
@@ -212,16 +222,16 @@ def table_ids(place: Place) -> Iterator[str]:
 
 def address_batches(
     place: Place, refs: Iterable[Ref], counts: Counts, decoder: sstable.Decoder
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The inside addresses of each of these ranges (rows of RANGE_REFS); counts ranges, bytes, entries, outside."""
+) -> Iterator[tuple[str, pa.Array, pa.Array]]:
+    """The inside addresses of each of these ranges (rows of RANGE_REFS), and the sizes of all of its entries; counts
+    ranges, bytes, entries, outside."""
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
-        prove_range(data, known[range_id], decoder)
-        batch = sstable.read_entries(data, name=range_id, columns=("address", "address_type"), decoder=decoder)
+        batch = proven_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
         for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
             counts[name] = counts.get(name, 0) + count
-        yield range_id, pa.RecordBatch.from_arrays([keys], schema=ADDRESSES)
+        yield range_id, keys, batch.column(2)
 
 
 def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
@@ -229,13 +239,13 @@ def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
     return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
 
 
-def prove_range(data: bytes, ref: Ref, decoder: sstable.Decoder) -> None:
-    """Raise `DamagedData` where a range is not the one that was committed under its id, or not as its metarange says.
-
-    The hash over its content costs about what decoding does.
+def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
+    """The entries of a range (these columns of ENTRY_SCHEMA). Raises `DamagedData` where it is not the one that was
+    committed under its id, or not as its metarange says.
     """
-    sstable.verify_table(data, name=str(ref["range_id"]), decoder=decoder)
+    batch = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
     check_range(data, ref)
+    return batch
 
 
 def check_range(data: bytes, ref: Ref) -> None:
@@ -260,17 +270,33 @@ def check_all_read(counts: Counts, *, ranges: int, entries: int) -> None:
         )
 
 
-def write_addresses(ranges: DataFrame, place: Place, folder: str, *, total_entries: int) -> tuple[Dataset, Counts]:
-    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES)."""
+def write_addresses(
+    ranges: DataFrame, place: Place, folder: str, *, total_entries: int, sizes_folder: str, sized: Collection[str]
+) -> tuple[Dataset, Dataset, Counts]:
+    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES); of the
+    ranges with one of the ids `sized` also the sizes of all entries (RANGE_SIZES), each in one file."""
+    numbers_sized = frozenset(map(range_number, sized))
+    schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
 
     def produce(batches: Batches, counts: Counts) -> Batches:
         refs = (row for batch in batches for row in batch.to_pylist())
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
-        for range_id, addresses in address_batches(place, refs, counts, decoder):
-            numbers = pa.repeat(pa.scalar(range_number(range_id), pa.int64()), addresses.num_rows)
-            yield pa.RecordBatch.from_arrays([numbers, addresses.column(0)], schema=RANGE_ADDRESSES)
+        for range_id, addresses, sizes in address_batches(place, refs, counts, decoder):
+            number = range_number(range_id)
+            rows = [(addresses, pa.nulls(len(addresses), pa.int64()))]
+            if number in numbers_sized:
+                distinct = pc.unique(sizes)
+                rows.append((pa.nulls(len(distinct), pa.string()), distinct))
+            columns = (pa.concat_arrays(arrays) for arrays in zip(*rows, strict=True))
+            numbers = pa.repeat(pa.scalar(number, pa.int64()), sum(len(one) for one, _ in rows))
+            yield pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
 
-    return write_produced(ranges.select(*RANGE_REFS.names), produce, place, folder, RANGE_ADDRESSES)
+    outputs = [
+        parquet(folder, RANGE_ADDRESSES, having="address"),
+        parquet(sizes_folder, RANGE_SIZES, having="size"),
+    ]
+    (addresses, sizes), counts = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
+    return addresses, sizes, counts
 
 
 def range_number(range_id: str) -> int:
@@ -284,9 +310,9 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
-        for range_id, batch in address_batches(place, refs, {}, decoder_for(refs)):
-            ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
-            yield pa.RecordBatch.from_arrays([ids, batch.column(0)], schema=schema)
+        for range_id, addresses, _ in address_batches(place, refs, {}, decoder_for(refs)):
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), len(addresses))
+            yield pa.RecordBatch.from_arrays([ids, addresses], schema=schema)
 
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
 
@@ -302,9 +328,7 @@ def paths_of(ranges: DataFrame, place: Place, *, wanted: pa.Array | None = None)
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
         for range_id, data in tables_ahead(place, refs, needed_by="a metarange"):
-            prove_range(data, refs[range_id], decoder)
-            columns = ("path", "address", "address_type")
-            batch = sstable.read_entries(data, name=range_id, columns=columns, decoder=decoder)
+            batch = proven_entries(data, refs[range_id], ("path", "address", "address_type"), decoder)
             keys, rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
             ids = pa.repeat(pa.scalar(range_id, pa.string()), len(keys))
             yield pa.RecordBatch.from_arrays([ids, shown_paths(batch.column("path").take(rows)), keys], schema=schema)
@@ -340,16 +364,30 @@ def shown_paths(paths: pa.Array) -> pa.Array:
         return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
 
 
-def entries_of_size(ranges: DataFrame, place: Place, sizes: frozenset[int] | None) -> DataFrame:
-    """Entries of ranges whose size is one of `sizes` (all where None): HEAD_ENTRIES."""
-    wanted = None if sizes is None else pa.array(sorted(sizes), pa.int64())
+def ranges_by_size(
+    spark: SparkSession, place: Place, datasets: Sequence[Dataset], wanted: pa.Array
+) -> tuple[set[int], set[int]]:
+    """The numbers of all ranges whose sizes are known (datasets of RANGE_SIZES), and of those with a wanted one."""
+    schema = pa.schema([RANGE_SIZES.field("range"), pa.field("wanted", pa.bool_(), nullable=False)])
+
+    def by_range(table: pa.Table) -> pa.Table:
+        there = table.append_column("wanted", pc.is_in(table["size"], value_set=wanted))
+        grouped = there.group_by("range").aggregate([("wanted", "max")])
+        return pa.table([grouped["range"], grouped["wanted_max"]], schema=schema)
+
+    frames = [read_as(spark, place, dataset, RANGE_SIZES, by_range, schema) for dataset in datasets if dataset.files]
+    rows = [row for frame in frames for row in frame.collect()]
+    return {row["range"] for row in rows}, {row["range"] for row in rows if row["wanted"]}
+
+
+def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:
+    """Entries of ranges whose size is a wanted one (all where None): HEAD_ENTRIES."""
 
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
         for range_id, data in tables_ahead(place, refs, needed_by="a branch head"):
-            prove_range(data, refs[range_id], decoder)
-            batch = sstable.read_entries(data, name=range_id, columns=("path", "size"), decoder=decoder)
+            batch = proven_entries(data, refs[range_id], ("path", "size"), decoder)
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
             ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)

@@ -334,6 +334,7 @@ STORED_OBJECTS = pa.schema(
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
 # Addresses with the range that holds them, by a number made of its id (see `entries.range_number`).
 RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
+RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # each once
 COMMIT_VERDICTS = pa.schema(
     [
         pa.field("commit_id", pa.string(), nullable=False),
@@ -366,6 +367,7 @@ RANGE_REFS = pa.schema(
     ]
 )
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
+METARANGE_IDS = pa.schema([METARANGE_RANGES.field("metarange_id")])
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
 # Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.

@@ -11,7 +11,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lakegc_assets.marking import holding
-from lakegc_assets.marking.committed_addresses import distinct_ranges
+from lakegc_assets.marking.metaranges import distinct_ranges
 from lakegc_assets.marking.retained_commits import dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,8 +11,9 @@ import pyarrow.compute as pc
 from lakegc_assets.incremental import union
 from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.changed_slices import LET_GO_PART
+from lakegc_assets.marking.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
+from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within, refuse_mixed
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -26,7 +28,6 @@ from spark_resources.entries import (
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import (
-    COMMIT_VERDICTS,
     RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
+SIZES_PARTS = {ADDRESSES_PART: "sizes", MAYBE_GONE_PART: "sizes_maybe_gone"}
 METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
 
 
@@ -55,7 +57,7 @@ def read_ranges(run: MarkRun) -> None:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
         base = known_before(run)
-        ranges = committed_ranges(run, notes, base)
+        ranges, of_heads = committed_ranges(run, notes, base)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
@@ -72,7 +74,7 @@ def read_ranges(run: MarkRun) -> None:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
             refs = refs.filter(needed)
-        read_addresses(run, notes, refs, ADDRESSES_PART)
+        read_addresses(run, notes, refs, ADDRESSES_PART, sized=of_heads)
         other_repositories.read_committed(run, notes)
 
 
@@ -110,14 +112,18 @@ def write_left_between(run: MarkRun, notes: StepNotes, base: Base | None, refs: 
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
 
 
-def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str) -> None:
-    """Write the addresses inside the namespace that these ranges hold, every entry of which must be read."""
+def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sized: Collection[str] = ()) -> None:
+    """Write the addresses inside the namespace that these ranges hold, every entry of which must be read; of the ranges
+    with one of the ids `sized` the sizes, too: what branches serve is looked for by these (`same_bytes`)."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
-    folder = run.mark.folder(ASSET, part)
+    folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
     tasks = row_tasks(run.spark(), refs, batch=1, near=("min_key", "max_key", "range_id"))
-    dataset, counts = write_addresses(tasks, run.place, folder, total_entries=entries)
+    dataset, sizes, counts = write_addresses(
+        tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
+    )
     notes.wrote(dataset, part)
+    notes.wrote(sizes, SIZES_PARTS[part])
     check_all_read(counts, ranges=len(refs), entries=entries)
     notes.facts["inside"] += dataset.rows
     notes.facts["outside"] += counts.get("outside", 0)
@@ -135,25 +141,30 @@ def read_part(run: MarkRun, part: str) -> DataFrame:
     return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
 
 
-def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> DataFrame:
-    """The distinct ranges of the commits that count, as RANGE_REFS; writes which metarange has which of them."""
-    counted = metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
+def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> tuple[DataFrame, frozenset[str]]:
+    """The distinct ranges of the commits that count, as RANGE_REFS, and the ids of those that branches have at their
+    heads, as far as this is told; writes which metarange has which of them."""
+    counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
     known = base.known_metaranges if base is not None else frozenset()
     new = [one for one in counted if one not in known]
     notes.facts["metaranges_read"] = len(new)
     found = ranges_of(run.spark(), run.place, new)
     if run.proven is not None or not can_be_gone_on_from(run):
-        return distinct_ranges(found)
+        return distinct_ranges(found), frozenset()
     run.keep(found)
     folder = run.mark.folder(ASSET, METARANGES_PART)
     pairs = found.select(*RANGES_OF_METARANGES.names)
     notes.wrote(write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES), METARANGES_PART)
+    heads = head_metaranges(run)
+    of_heads = ranges_within(run.spark(), found, heads - known)
     if base is None:
-        return distinct_ranges(found)
+        return distinct_ranges(found), of_heads
+    of_heads |= base.ranges_of(heads & known)
     ids = base.ranges_of(set(counted) & known)
     refs = pa.Table.from_pylist([base.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
-    return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(row_tasks(run.spark(), refs, batch=10_000)))
+    more = row_tasks(run.spark(), refs, batch=10_000)
+    return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(more)), of_heads
 
 
 def needed_ranges(run: MarkRun) -> pa.Array:
@@ -161,17 +172,6 @@ def needed_ranges(run: MarkRun) -> pa.Array:
     ranges = ranges_of(run.spark(), run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
     with errors_from_executors():
         return pa.array([row["range_id"] for row in ranges.collect()], pa.string())
-
-
-def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
-    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    by_rules = (row for row in verdicts if expired_too or (row["retained"] and not row["hold"]))
-    return sorted({row["metarange_id"] for row in by_rules} - {""})
-
-
-def distinct_ranges(ranges: DataFrame) -> DataFrame:
-    """Each range once; a range that two metaranges describe differently stays twice, and is then refused when read."""
-    return ranges.select(*RANGE_REFS.names).dropDuplicates()
 
 
 def every_range(run: MarkRun) -> DataFrame:

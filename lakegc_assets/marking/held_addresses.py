@@ -17,13 +17,12 @@ from lakegc_assets.marking import holding, missing, namespace_slices
 from lakegc_assets.marking.changed_slices import LOOKED_AT_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
-from spark_resources import sstable
 from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced, write_rows
 from spark_resources.entries import (
     check_all_read,
     decoder_for,
     inside_addresses,
-    prove_range,
+    proven_entries,
     ranges_of,
     row_tasks,
     tables_ahead,
@@ -106,8 +105,7 @@ def reading(place: Place, paths: PathHolds) -> Producer:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
         for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
-            prove_range(data, refs[range_id], decoder)
-            batch = sstable.read_entries(data, name=range_id, columns=COLUMNS, decoder=decoder)
+            batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
             for name, count in (("ranges", 1), ("entries", batch.num_rows)):
                 counts[name] = counts.get(name, 0) + count
             if refs[range_id]["hold"]:

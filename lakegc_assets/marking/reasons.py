@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakegc_assets import mark
+from lakegc_assets.marking.metaranges import refs_of
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
 from spark_resources.datasets import arrow_to_spark, write_rows
-from spark_resources.entries import paths_of, ranges_of, row_tasks
+from spark_resources.entries import paths_of, row_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import (
     ADDRESSES,
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
-    METARANGE_RANGES,
     RANGE_IDS,
     RANGE_REFS,
     Scope,
@@ -99,17 +99,6 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], base: Base | None)
     held = [row.asDict(recursive=True) for row in by_range.collect()]
     rows = [{**row, **row["last"]} for row in held if row["range_id"] not in live | told]
     return pa.Table.from_pylist(rows, schema=EXPIRED_RANGES)
-
-
-def refs_of(run: MarkRun, metaranges: list[str], base: Base | None) -> DataFrame:
-    """The ranges of metaranges (METARANGE_RANGES), from the store as far as no earlier mark read them."""
-    if base is None:
-        return ranges_of(run.spark(), run.place, metaranges)
-    known = base.known_metaranges
-    refs = pa.Table.from_pylist(list(base.refs.values()), schema=RANGE_REFS)
-    before = base.metaranges().join(row_tasks(run.spark(), refs, batch=10_000), "range_id")
-    new = ranges_of(run.spark(), run.place, [one for one in metaranges if one not in known])
-    return new.unionByName(before.select(*METARANGE_RANGES.names))
 
 
 def addresses_if_few(needed: DataFrame, count: int) -> pa.Array | None:

@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
+from lakegc_assets.marking.metaranges import refs_of
+from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
+from lakegc_assets.marking.since import SIZES, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
-from spark_resources.entries import entries_of_size, ranges_of, row_tasks
-from spark_resources.errors import LakegcError, Refused
+from spark_resources.entries import entries_of_size, range_number, ranges_by_size, row_tasks
+from spark_resources.errors import DamagedData, LakegcError, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.model import HEADS, RANGE_REFS, SERVED, Namespace
 from spark_resources.model import Place as Where
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
 FEW = 4  # fewer questions than this are asked one by one
-MANY_SIZES = 10_000
+MANY_SIZES = 1_000_000  # 8 MB, sent to every task
 ANSWERS_PART, UNASKED_PART = "served", "unasked"
 
 
@@ -62,16 +65,33 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset
 
 def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
     """The paths to ask about (columns branch, path, size); None where no branch has objects or nothing would go."""
-    sizes = [row["size"] for row in unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).collect()]
-    heads = [row for row in run.rows("retained_commits", HEADS, "heads") if row["metarange_id"]]
-    if not sizes or not heads:
+    heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
+    sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
+    if not len(sizes) or not heads:
         return None
-    ranges = run.keep(ranges_of(run.spark(), run.place, sorted({row["metarange_id"] for row in heads})))
+    wanted = sizes if len(sizes) <= MANY_SIZES else None
+    base = Base.of(run) if run.mark.record.optimized else None
+    ranges = run.keep(refs_of(run, {row["metarange_id"] for row in heads}, base))
     branches = row_tasks(run.spark(), pa.Table.from_pylist(heads, schema=HEADS), batch=10_000)
     branch_ranges = branches.join(ranges, "metarange_id").select("branch", "range_id").dropDuplicates()
-    distinct = ranges.select(*RANGE_REFS.names).dropDuplicates()
-    wanted = frozenset(sizes) if len(sizes) <= MANY_SIZES else None
-    return mark.questions(entries_of_size(distinct, run.place, wanted), branch_ranges, unreferenced)
+    refs = ranges.select(*RANGE_REFS.names).dropDuplicates().toArrow()
+    if refs["entries"].null_count:
+        raise DamagedData("a mark wrote down ranges of branches and not what they are. Make a new mark.", invariant=3)
+    refs = refs.cast(RANGE_REFS)
+    read = row_tasks(run.spark(), refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base)), batch=1)
+    return mark.questions(entries_of_size(read, run.place, wanted), branch_ranges, unreferenced)
+
+
+def may_have(run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None) -> pa.Array:
+    """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may."""
+    datasets = base.sizes() if base is not None else []
+    if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
+        datasets.append(run.mark.dataset(*SIZES))
+    if wanted is None or not any(dataset.files for dataset in datasets):
+        return pa.repeat(True, len(ranges))
+    known, having = ranges_by_size(run.spark(), run.place, datasets, wanted)
+    numbers = map(range_number, ranges)
+    return pa.array([number in having or number not in known for number in numbers], pa.bool_())
 
 
 def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:

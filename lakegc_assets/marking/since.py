@@ -21,10 +21,12 @@ from spark_resources.datasets import Dataset, all_rows, arrow_to_spark, read_dat
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
 from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.executors import errors_from_executors
 from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
+    METARANGE_IDS,
     RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
@@ -44,11 +46,12 @@ if TYPE_CHECKING:
 ADDRESSES = ("committed_addresses", "addresses")
 RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
+SIZES = ("committed_addresses", "sizes")
 LEFT_BETWEEN = ("committed_addresses", "left_between")
 LOOKED_AT = ("namespace_slices", "looked_at")
 UNSETTLED_OBJECTS = ("expired_set", "unsettled")
 EXPLAINED = ("expired_set", "explained")
-OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)
+OF_EACH = (ADDRESSES, RANGES, METARANGES, SIZES, EXPLAINED)
 OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
 
 BROUGHT_BACK = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
@@ -121,17 +124,12 @@ class Base:
     def known_metaranges(self) -> frozenset[str]:
         return frozenset(row["metarange_id"] for row in self.metaranges().select("metarange_id").distinct().collect())
 
-    def ranges_of(self, metaranges: Iterable[str]) -> set[str]:
+    def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
         """The ids of the ranges that any of these metaranges has; all of them have to be known."""
-        wanted = sorted(set(metaranges))
-        if unknown := set(wanted) - self.known_metaranges:
+        wanted = set(metaranges)
+        if unknown := wanted - self.known_metaranges:
             raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
-        schema = pa.schema([RANGES_OF_METARANGES.field("metarange_id")])
-        asked = row_tasks(
-            self.spark, pa.table({"metarange_id": pa.array(wanted, pa.string())}, schema=schema), batch=10_000
-        )
-        found = self.metaranges().join(asked, "metarange_id", "left_semi").select("range_id").distinct()
-        return {row["range_id"] for row in found.collect()}
+        return ranges_within(self.spark, self.metaranges(), wanted)
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
@@ -150,6 +148,10 @@ class Base:
 
         wanted = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
         return self._union(ADDRESSES, RANGE_ADDRESSES).join(wanted, "range").select("address", "before", "live")
+
+    def sizes(self) -> list[Dataset]:
+        """The sizes in each range that was read as a branch's (RANGE_SIZES)."""
+        return [mark.dataset(*SIZES) for mark in self.marks]
 
     def unsettled(self) -> DataFrame:
         """What was stored and no retained commit held when the newest mark was made (UNSETTLED)."""
@@ -190,6 +192,16 @@ class Base:
 
     def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
+
+
+def ranges_within(spark: SparkSession, pairs: DataFrame, metaranges: Collection[str]) -> frozenset[str]:
+    """The ids of the ranges that any of these metaranges has, as far as it is among the pairs."""
+    if not metaranges:
+        return frozenset()
+    asked = row_tasks(spark, pa.table({"metarange_id": sorted(metaranges)}, schema=METARANGE_IDS), batch=10_000)
+    found = pairs.join(asked, "metarange_id", "left_semi").select("range_id").distinct()
+    with errors_from_executors():
+        return frozenset(row["range_id"] for row in found.collect())
 
 
 def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:

@@ -28,6 +28,10 @@ class Decoder(Protocol):
         """The asked-for columns of every entry of a range, in order. Other fields are skipped, not decoded."""
         ...
 
+    def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
+        """Both of a range, for less than one after the other where a decoder can do it in one pass."""
+        ...
+
     def content(self, table: Table) -> Iterable[bytes]:
         """The records of any table as its id reads them, in pieces of any length."""
         ...

@@ -36,7 +36,7 @@ BAR = 0x7C
 SLACK = 16  # bytes behind a buffer that is written to, so that short copies may run over
 
 # places in Scratch.state
-ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, PROMISED_ROWS, PROMISED_KEY_BYTES, STATE = range(7)
+ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, PROMISED_ROWS, PROMISED_KEY_BYTES, CONTENT, STATE = range(8)
 # places in what `entry` finds: of text where it begins and its length, of numbers the value
 ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
 
@@ -425,7 +425,8 @@ def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
 
 class Columns(NamedTuple):
     """Room for columns; for one that wasn't asked for it has no length. Text is bytes one after the other with where
-    each begins and, at last, where they end; `time_there` is 1 where there is a time."""
+    each begins and, at last, where they end; `time_there` is 1 where there is a time; `content` is as `content` has it.
+    """
 
     paths: Bytes
     path_at: Offsets
@@ -437,6 +438,7 @@ class Columns(NamedTuple):
     checksum_at: Offsets
     times: Ints
     time_there: Bytes
+    content: Bytes
 
 
 @compiled
@@ -445,46 +447,6 @@ def add_text(target: Bytes, begins: Offsets, row: int, source: Bytes, where: tup
     to = _int(begins[_at(row)])
     append(target, to, source, at, length)
     begins[_at(row + 1)] = to + length
-
-
-@compiled
-def add_columns(scratch: Scratch, end: int, fields: Ints, out: Columns) -> bool:
-    """Adds the entries of one block to the columns; whether it is whole."""
-    at, known = _int(0), _int(0)
-    while at < end:
-        row = scratch.state[ROWS]
-        at, size, known = step(scratch, at, end, known)
-        if at < 0 or not entry(scratch.block, at, at + size, fields):
-            return False
-        at += size
-        out.kinds[_at(row)] = fields[KIND]
-        out.sizes[_at(row)] = fields[SIZE]
-        if len(out.path_at) > 0:
-            add_text(out.paths, out.path_at, row, scratch.key, (_int(0), scratch.state[KEY_LENGTH]))
-        if len(out.address_at) > 0:
-            where = fields[ADDRESS], fields[ADDRESS_LENGTH]
-            add_text(out.addresses, out.address_at, row, scratch.block, where)
-        if len(out.checksum_at) > 0:
-            where = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
-            add_text(out.checksums, out.checksum_at, row, scratch.block, where)
-        if len(out.times) > 0:
-            out.time_there[_at(row)] = fields[HAS_TIME]
-            out.times[_at(row)], fine = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
-            if not fine:
-                return False
-    return True
-
-
-@compiled
-def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
-    """Fills the columns of a range from its data blocks, whose checksums were found right; whether it is whole."""
-    fields = np.empty(FIELDS, dtype=np.int64)
-    for each in range(len(blocks)):
-        offset, length = blocks[each, 0], blocks[each, 1]
-        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
-        if end < 0 or not add_columns(scratch, end, fields, out):
-            return False
-    return True
 
 
 @compiled
@@ -507,6 +469,51 @@ def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int
     append(target, to, source, at, length)
     target[_at(to + length)] = BAR
     return to + length + 1
+
+
+@compiled
+def add_columns(scratch: Scratch, end: int, fields: Ints, out: Columns) -> bool:
+    """Adds the entries of one block to the columns; whether it is whole."""
+    at, known = _int(0), _int(0)
+    to, content_too = scratch.state[CONTENT], len(out.content) > 0
+    while at < end:
+        row = scratch.state[ROWS]
+        at, size, known = step(scratch, at, end, known)
+        if at < 0 or not entry(scratch.block, at, at + size, fields):
+            return False
+        if content_too:
+            to = put_part(out.content, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])
+            to = put_part(out.content, to, scratch.block, at, size)
+        at += size
+        out.kinds[_at(row)] = fields[KIND]
+        out.sizes[_at(row)] = fields[SIZE]
+        if len(out.path_at) > 0:
+            add_text(out.paths, out.path_at, row, scratch.key, (_int(0), scratch.state[KEY_LENGTH]))
+        if len(out.address_at) > 0:
+            where = fields[ADDRESS], fields[ADDRESS_LENGTH]
+            add_text(out.addresses, out.address_at, row, scratch.block, where)
+        if len(out.checksum_at) > 0:
+            where = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
+            add_text(out.checksums, out.checksum_at, row, scratch.block, where)
+        if len(out.times) > 0:
+            out.time_there[_at(row)] = fields[HAS_TIME]
+            out.times[_at(row)], fine = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
+            if not fine:
+                return False
+    scratch.state[CONTENT] = to
+    return True
+
+
+@compiled
+def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
+    """Fills the columns of a range from its data blocks, whose checksums were found right; whether it is whole."""
+    fields = np.empty(FIELDS, dtype=np.int64)
+    for each in range(len(blocks)):
+        offset, length = blocks[each, 0], blocks[each, 1]
+        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
+        if end < 0 or not add_columns(scratch, end, fields, out):
+            return False
+    return True
 
 
 @compiled

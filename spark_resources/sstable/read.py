@@ -38,12 +38,22 @@ def read_entries(
     Every block's checksum, the order of keys and the number of entries are checked, and the shape of every entry; what
     a column holds is decoded and checked only when the column is asked for. Raises `DamagedData`.
     """
-    unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
-    if unknown or not columns:
-        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}; asked for {list(columns)}")
+    _check_columns(columns)
     with about(name):
         table = _typed(data, RANGES, "")
         return (decoder or default_decoder(len(data))).entries(table, columns)
+
+
+def read_proven_entries(
+    data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
+) -> pa.RecordBatch:
+    """As `read_entries`, and proves that the range is the one that was committed as `name`, in the same pass."""
+    _check_columns(columns)
+    with about(name):
+        table = _typed(data, RANGES, "")
+        entries, content = (decoder or default_decoder(len(data))).entries_and_content(table, columns)
+        _check_id(content_id(content, table.properties.user), name)
+        return entries
 
 
 def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
@@ -94,8 +104,18 @@ def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> N
     """Proves that the table is the one that was committed as `name`, or raises `DamagedData`."""
     found = table_id(data, name=name, decoder=decoder)
     with about(name):
-        if found != name:
-            raise Broken(f"its content is that of {found}")
+        _check_id(found, name)
+
+
+def _check_id(found: str, name: str) -> None:
+    if found != name:
+        raise Broken(f"its content is that of {found}")
+
+
+def _check_columns(columns: Sequence[str]) -> None:
+    unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
+    if unknown or not columns:
+        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}; asked for {list(columns)}")
 
 
 def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:

@@ -37,5 +37,8 @@ class ReadableDecoder:
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
         return pa.record_batch([pa.array(row, f.type) for row, f in zip(rows, schema, strict=True)], schema=schema)
 
+    def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterator[bytes]]:
+        return self.entries(table, columns), self.content(table)
+
     def content(self, table: Table) -> Iterator[bytes]:
         return map(record_content, records(table))

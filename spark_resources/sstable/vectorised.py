@@ -32,7 +32,15 @@ class VectorisedDecoder:
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
         try:
-            return self.attempt_entries(table, columns)
+            return self.attempt_entries(table, columns)[0]
+        except Unreadable:
+            self._readable.entries(table, columns)
+            raise _disagreement() from None
+
+    def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
+        try:
+            batch, content = self.attempt_entries(table, columns, content=True)
+            return batch, [content]
         except Unreadable:
             self._readable.entries(table, columns)
             raise _disagreement() from None
@@ -45,7 +53,9 @@ class VectorisedDecoder:
                 pass
             raise _disagreement() from None
 
-    def attempt_entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
+    def attempt_entries(
+        self, table: Table, columns: Sequence[str], *, content: bool = False
+    ) -> tuple[pa.RecordBatch, bytes]:
         blocks = _Blocks(table)
         rows, text = table.properties.count, blocks.total + kernels.SLACK
         asked = {column: column in columns for column in ENTRY_SCHEMA.names}
@@ -58,17 +68,18 @@ class VectorisedDecoder:
             checksum_at=room[1],
             times=np.empty(rows * asked["last_modified"], dtype=np.int64),
             time_there=np.empty(rows * asked["last_modified"], dtype=np.uint8),
+            content=np.empty(blocks.content_room * content, dtype=np.uint8),
         )
         if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
             raise Unreadable
         blocks.check_ends()
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
-        return pa.record_batch([_array(column, found) for column in columns], schema=schema)
+        batch = pa.record_batch([_array(column, found) for column in columns], schema=schema)
+        return batch, found.content[: blocks.scratch.state[kernels.CONTENT]].data  # type: ignore[return-value]
 
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
-        room = table.key_bytes + blocks.total + _LONGEST_LENGTHS * table.properties.count + kernels.SLACK
-        text = np.empty(room, dtype=np.uint8)
+        text = np.empty(blocks.content_room, dtype=np.uint8)
         length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
             raise Unreadable
@@ -97,6 +108,11 @@ class _Blocks:
         self._state[kernels.PROMISED_KEY_BYTES] = table.key_bytes
         block, key, first = (np.empty(largest + kernels.SLACK, dtype=np.uint8) for _ in range(3))
         self.scratch = kernels.Scratch(block, key, first, self._state)
+
+    @property
+    def content_room(self) -> int:
+        """Bytes that are enough for the table's records as its id reads them."""
+        return self._table.key_bytes + self.total + _LONGEST_LENGTHS * self._table.properties.count + kernels.SLACK
 
     def check_ends(self) -> None:
         state = self._state

@@ -52,9 +52,11 @@ _METRIC = re.compile(
 )
 START, SPARK, LISTING, JOIN, WRITING = "Python and Dagster", "Java, Spark, first worker", "listing", "join", "writing"
 RANGES, METARANGES, REASONS = "ranges", "metaranges", "reasons: expired ranges"
+ASKING = "asking branches"
 _PHASES = (
     (r"starting", START),
     (r"listing |reading [\d,]+ files", SPARK),
+    (r"looking for what|looking at what|looking up [\d,]+ obj", LISTING),
     (r"listed |[\d,]+ of [\d,]+ objects of the inv", "what is staged, twice"),
     (r"reading what is staged|asking for the full", "what is staged, twice"),
     (r"reading the commit graph|waiting for|[\d,]+ of [\d,]+ commits", "commits"),
@@ -62,7 +64,7 @@ _PHASES = (
     (r"reading [\d,]+ ranges", RANGES),
     (r"comparing", JOIN),
     (r"looking up why", REASONS),
-    (r"asking what branches", "asking branches"),
+    (r"asking what branches", ASKING),
     (r"reading once more", "staged and commits again"),
     (r"writing the expired", WRITING),
     (r".* may go$", "ending"),
@@ -231,13 +233,18 @@ def forget_marks(served: Serving) -> None:
             delete_own(store, [key for key in left if not key.endswith("/")])
 
 
-def check(found: Made, history: History) -> int:
-    """How many objects expire. Raises `SystemExit` where they aren't those that are known to."""
+def expired_in(found: Made) -> list[bytes]:
+    """The addresses that expire, in order."""
     dataset = found.mark.dataset("expired_set")
     batches = (
         file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
     )
-    addresses = sorted(one.encode() for tables in batches for table in tables for one in table["address"].to_pylist())
+    return sorted(one.encode() for tables in batches for table in tables for one in table["address"].to_pylist())
+
+
+def check(found: Made, history: History) -> int:
+    """How many objects expire. Raises `SystemExit` where they aren't those that are known to."""
+    addresses = expired_in(found)
     if addresses != known(history):
         wrong = set(addresses) ^ set(known(history))
         raise SystemExit(f"the expired set is wrong in {len(wrong):,} addresses, such as {sorted(wrong)[:3]}")
@@ -289,7 +296,7 @@ def count_rates(run: Measured, found: Made) -> None:
         (METARANGES, found.fact("committed_addresses", "metaranges"), "metaranges"),
         (RANGES, found.fact("committed_addresses", "entries"), "entries"),
         (JOIN, found.fact("expired_set", "candidates") + found.fact("expired_set", "live_inside"), "rows"),
-        ("asking branches", found.fact("expired_set", "questions"), "paths"),
+        (ASKING, found.fact("expired_set", "questions"), "paths"),
         (WRITING, found.fact("expired_set", "expired"), "objects"),
     )
     for name, count, unit in counts:

@@ -52,10 +52,10 @@ class Lake:
         file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
-    def write(self, key: str) -> None:
+    def write(self, key: str, data: bytes = b"stray") -> None:
         """An object that nobody refers to, of now by the sandbox's clock."""
         now = self.sandbox.now().timestamp()
-        self.file(key).write_bytes(b"stray")
+        self.file(key).write_bytes(data)
         os.utime(self.file(key), (now, now))
 
     def steps(self, mark_id: str, *assets: str) -> None:
@@ -138,6 +138,27 @@ def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
     assert not passed
     assert measured["names"] == stray
     assert nothing_missed(optimized.record)[0]
+
+
+def test_every_mark_reads_what_branches_have_again(lake: Lake) -> None:
+    """A mark since another one reads a range that branches have, and had, only where something that may go has the size
+    of one of its entries: then it has to know the paths."""
+    lake.mark("m1")
+    for table in lake.file("_lakefs/").glob("*"):
+        if table.is_file():
+            table.rename(table.with_name(f"{table.name}.away"))
+    for name in ("stray", "of no size in a branch"):
+        lake.write(f"data/{name}", name.encode())
+    lake.days(1)
+
+    optimized = lake.mark("m2")
+
+    assert optimized.record.optimized
+    assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
+    lake.write("data/kept", b"KEPT")
+    lake.days(1)
+    with pytest.raises(DamagedData, match="which a branch head needs, is missing"):
+        lake.mark("m3")
 
 
 def test_another_scope_is_gone_on_from(lake: Lake) -> None:

@@ -27,6 +27,7 @@ from spark_resources.sstable import (
     read_commits,
     read_entries,
     read_properties,
+    read_proven_entries,
     read_ranges,
     read_records,
     read_tags,
@@ -137,6 +138,27 @@ def test_a_broken_table_has_no_id_but_where_only_an_entry_is_broken(case: Damage
     assert _id_or_error(case.data, DECODERS[0]) == _id_or_error(case.data, decoder)
     with pytest.raises(DamagedData):
         verify_table(case.data, name=NAME, decoder=decoder)
+
+
+@every_decoder
+@damaged
+def test_a_broken_range_is_proven(case: Damaged, decoder: Decoder) -> None:
+    """What is broken is refused by a reading with proof, too, whatever columns are asked for."""
+    with pytest.raises(DamagedData):
+        read_proven_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
+
+
+@every_decoder
+def test_a_range_under_another_id_has_entries(decoder: Decoder) -> None:
+    """A reading with proof gives what one without gives, and only under the id that the content has."""
+    data = _small()
+    name = table_id(data, name=NAME, decoder=decoder)
+
+    for columns in (ENTRY_SCHEMA.names, ("address", "address_type")):
+        proven = read_proven_entries(data, name=name, columns=columns, decoder=decoder)
+        assert proven.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
+    with pytest.raises(DamagedData, match=f"its content is that of {name}"):
+        read_proven_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
@@ -375,6 +397,7 @@ def test_without_numba_the_readable_decoder_steps_in_and_says_so(prelude: str, e
 def test_compiled_loops_never_leave_their_arrays() -> None:
     """Run as plain Python, where each index is checked, no table makes a compiled loop read or write outside."""
     code = """
+from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
 from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
@@ -386,7 +409,8 @@ for case in [*WHOLE, *DAMAGED]:
         table = open_table(case.data)
     except Broken:
         continue
-    for attempt in (lambda: decoder.attempt_entries(table, ENTRY_SCHEMA.names), lambda: decoder.attempt_content(table)):
+    entries = partial(decoder.attempt_entries, table, ENTRY_SCHEMA.names, content=True)
+    for attempt in (entries, partial(decoder.attempt_content, table)):
         try:
             attempt()
         except Unreadable:

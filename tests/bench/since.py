@@ -1,0 +1,169 @@
+"""What a mark since an earlier one asks of the store, beside a clean mark of the same moment.
+
+    uv run python -m tests.bench.since --size L --folder /tmp/bench
+
+Copies the built repository once, marks and sweeps it, and changes a share of its live objects: `--commits` commits on
+`main`, each of which puts its part of them into one range, in the place of others. Then comes an optimized mark, and a
+clean one, which must find the same set. Requests and bytes are the store's own counts, phase by phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from spark_resources.model import Commit
+from spark_resources.sandbox.state import BranchRecord
+from spark_resources.sstable import commit_id, read_ranges, write_metarange
+from tests.bench import names
+from tests.bench.generate import REPOSITORY, built, folder_of, size_of
+from tests.bench.history import History
+from tests.bench.mark import (
+    ASKING,
+    LISTING,
+    METARANGES,
+    RANGES,
+    REASONS,
+    Made,
+    Measured,
+    count_rates,
+    expired_in,
+    forget_marks,
+    made,
+    options_of,
+    run,
+    show,
+)
+from tests.bench.names import Bytes, Numbers
+from tests.bench.sizes import SIZES
+from tests.bench.stores import Serving
+from tests.bench.tables import path_of, written_range
+
+COUNTED = {"listing": (LISTING,), "ranges": (METARANGES, RANGES, REASONS, ASKING)}
+
+
+@dataclass(frozen=True)
+class Grown(History):
+    """A history with so many objects more, put into new slices at a moment of its own (seconds)."""
+
+    more: int = 0
+    at: int = 0
+
+    def addresses(self, objects: Numbers) -> Bytes:
+        end = self.firsts["end"]
+        if (objects < end).all():
+            return super().addresses(objects)
+        rows = np.empty((len(objects), names.ADDRESS), dtype=np.uint8)
+        old = objects < end
+        rows[old] = super().addresses(objects[old])
+        new = objects[~old]
+        a_slice = max(end // self.size.slices, 1)
+        opened = np.arange(-(-self.more // a_slice), dtype=np.int64) + self.at
+        rows[~old] = names.addresses(new, np.full(len(new), self.at), names.slice_names(opened)[(new - end) // a_slice])
+        return rows
+
+    def sizes(self, objects: Numbers) -> Numbers:
+        return np.where(objects < self.firsts["end"], super().sizes(objects), names.sizes(objects))
+
+
+def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
+    """Commit the new objects to `main`, an equal part with each commit, each to the next range."""
+    state, size = served.sandbox._catalog.state, grown.size
+    parts = np.array_split(np.arange(grown.more, dtype=np.int64) + grown.firsts["end"], commits)
+    branch = state.branch(REPOSITORY, "main")
+    parent = state.commit(REPOSITORY, branch.commit_id) if branch else None
+    if parent is None:
+        raise SystemExit("the repository has no branch main")
+    table = before.place.store().read(f"_lakefs/{parent.metarange_id}")
+    refs = list(read_ranges(table, name=parent.metarange_id))
+    for number, objects in enumerate(parts):
+        keys = [key.decode() for key in names.texts(grown.addresses(objects))]
+        served.objects.fill(zip(keys, grown.sizes(objects).tolist(), [grown.at] * len(keys), strict=True))
+        place = number % size.ranges
+        *_, version = grown.versions(0, place)
+        held = version.objects.copy()
+        held[np.linspace(0, size.entries - 1, len(objects)).astype(np.int64)] = objects
+        ref, table = written_range(grown, [path_of(0, place, slot) for slot in range(size.entries)], held)
+        served.tables.put(f"_lakefs/{table.id}", table.data)
+        refs = [*refs[:place], ref, *refs[place + 1 :]]
+        metarange = write_metarange(refs)
+        served.tables.put(f"_lakefs/{metarange.id}", metarange.data)
+        made_at = datetime.fromtimestamp(grown.at + number, UTC)
+        commit = Commit(
+            id="", parents=(parent.id,), created=made_at, metarange_id=metarange.id, version=1,
+            generation=parent.generation + 1, committer="bench", message=f"change {number}",
+        )  # fmt: skip
+        parent = Commit(**{name: getattr(commit, name) for name in Commit.__slots__} | {"id": commit_id(commit)})
+        with state.writing():
+            state.put_commit(REPOSITORY, parent)
+            state.put_branch(REPOSITORY, BranchRecord("main", parent.id))
+
+
+def lakegc(served: Serving, home: Path, arguments: Sequence[str]) -> None:
+    command = [str(Path(sys.executable).with_name("lakegc")), *arguments]
+    environment = {**os.environ, **served.environment, "DAGSTER_HOME": str(home)}
+    subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL)
+
+
+def marked(served: Serving, folder: Path, options: Sequence[str], title: str) -> tuple[Measured, Made]:
+    """A measured mark, shown."""
+    mark_id = f"since-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    measured = run(served, mark_id, options, folder / "dagster")
+    found = made(served, mark_id)
+    count_rates(measured, found)
+    show(measured, f"{title}: {found.fact('expired_set', 'expired'):,} expire")
+    return measured, found
+
+
+def used(measured: Measured, kind: str, name: str) -> float:
+    return sum(float(getattr(measured.phases[one], name)) for one in COUNTED[kind] if one in measured.phases)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="M")
+    parser.add_argument("--share", type=float, default=0.01)
+    parser.add_argument("--commits", type=int, default=1)
+    parser.add_argument("--folder", type=Path, required=True)
+    chosen = parser.parse_args()
+    size = size_of(chosen.size, 1)
+    source, folder = (folder_of(chosen.folder, size, kind) for kind in ("s3", "s3-changed"))
+    with built(source, size, "s3", print):
+        pass
+    if not folder.exists():
+        shutil.copytree(source, folder.with_suffix(".part"))
+        folder.with_suffix(".part").rename(folder)
+    with built(folder, size, "s3", print) as (served, history):
+        options, home = options_of("s3", history, folder), folder / "dagster"
+        forget_marks(served)
+        _, before = marked(served, folder, [*options, "--clean"], f"{size.name}, the first mark")
+        if not (folder / "swept").exists():
+            approve = ["approve", REPOSITORY, before.mark.record.mark_id, "--yes", "--digest"]
+            lakegc(served, home, [*approve, str(before.mark.record.digest)])
+            lakegc(served, home, ["sweep", REPOSITORY, before.mark.record.mark_id])
+            (folder / "swept").touch()
+        grown = Grown(history.size, history.now, round(size.base * chosen.share), int(time.time()))
+        change(served, before, grown, chosen.commits)
+        optimized, found = marked(served, folder, options, f"{size.name}, {grown.more:,} objects changed")
+        clean, wanted = marked(served, folder, [*options, "--clean"], f"{size.name}, everything looked at")
+        if not found.mark.record.optimized or expired_in(found) != expired_in(wanted):
+            raise SystemExit("the optimized mark isn't one, or found another set than the clean one")
+        for kind in COUNTED:
+            for name in ("requests", "bytes"):
+                ours, all_of_it = used(optimized, kind, name), used(clean, kind, name)
+                print(f"{kind}, {name}: {ours:,.0f} of {all_of_it:,.0f}, {ours / all_of_it:.1%}")
+        print(f"seconds: {optimized.seconds:.1f} of {clean.seconds:.1f}, {optimized.seconds / clean.seconds:.1%}")
+
+
+if __name__ == "__main__":
+    main()
