@@ -206,13 +206,15 @@ def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, all_known:
 
 
 COMMIT_AND_PATH = ("commit_id", "branch", "days", "until", "path")
+LAST = ("until", "commit_id", "branch", "days")
+"""By which the commit that kept an object longest is told: the largest of these, nulls first."""
 
 
 def with_commits(objects: DataFrame, expired_addresses: DataFrame) -> DataFrame:
     """STORED_OBJECTS with the expired commit that kept each longest, as far as one did (UNSETTLED)."""
     from pyspark.sql import functions as F
 
-    by_age = F.struct(*[F.col(name) for name in ("until", "commit_id", "branch", "days", "path")])
+    by_age = F.struct(*[F.col(name) for name in (*LAST, "path")])
     last = expired_addresses.groupBy("address").agg(F.max(by_age).alias("last"))
     parts = [F.col(f"last.{name}").alias(name) for name in COMMIT_AND_PATH]
     return objects.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", *parts)

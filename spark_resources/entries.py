@@ -317,39 +317,72 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
 
 
-def paths_of(ranges: DataFrame, place: Place, *, wanted: pa.Array | None = None) -> DataFrame:
-    """The inside addresses of ranges with where they were: columns range_id, path, address.
+def paths_of(
+    ranges: DataFrame, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
+) -> DataFrame:
+    """The inside addresses of ranges (rows of RANGE_REFS and more) with where they were: rows of `schema`, which are an
+    address, its path, and columns of the range's own row.
 
-    With `wanted`, only these addresses: as many as each task can hold.
+    Of an address that several of a task's ranges hold, only the best of them tells: the one that is largest by the
+    columns `best`, nulls first. With `wanted`, only these addresses: as many as each task can hold.
     """
-    schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("range_id", "path", "address")])
+    along = [name for name in schema.names if name not in ("address", "path")]
+    ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
 
     def read(batches: Batches) -> Batches:
-        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
-        decoder = decoder_for(refs.values())
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        keys = [tuple((row[name] is not None, row[name]) for name in best) for row in rows]
+        ranks = {key: rank for rank, key in enumerate(sorted(set(keys), reverse=True))}
+        order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
+        refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
+        decoder = decoder_for(rows)
         for range_id, data in tables_ahead(place, refs, needed_by="a metarange"):
-            batch = proven_entries(data, refs[range_id], ("path", "address", "address_type"), decoder)
-            keys, rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
-            ids = pa.repeat(pa.scalar(range_id, pa.string()), len(keys))
-            yield pa.RecordBatch.from_arrays([ids, shown_paths(batch.column("path").take(rows)), keys], schema=schema)
+            ref, rank = refs[range_id]
+            batch = proven_entries(data, ref, ("path", "address", "address_type"), decoder)
+            addresses, of_rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
+            arrays = {"address": addresses, "path": shown_paths(batch.column("path").take(of_rows))}
+            told = {name: ref[name] for name in along} | {"rank": rank}
+            arrays |= {
+                name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))
+                for name, value in told.items()
+            }
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
 
-    def read_wanted(batches: Batches) -> Batches:
-        return read(batches) if wanted is None else only_wanted(read(batches), wanted)
+    def read_best(batches: Batches) -> Batches:
+        for batch in best_told(read(batches), wanted):
+            yield batch.select(schema.names)
 
-    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read_wanted), arrow_to_spark(schema))
+    columns = [*RANGE_REFS.names, *along]
+    return ranges.select(*columns).mapInArrow(on_executor(read_best), arrow_to_spark(schema))
 
 
-def only_wanted(batches: Iterable[pa.RecordBatch], wanted: pa.Array) -> Iterator[pa.RecordBatch]:
-    """The rows with a wanted `address`; many rows at a time, for each look-up goes through all that is wanted."""
+def best_told(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    """The rows with a wanted `address` (any where None), of each address those of the lowest `rank`, by which the rows
+    come in order. Many rows at a time, for each look-up goes through all that is wanted; where anything is, an address
+    may come again in later ones.
+    """
     held: list[pa.RecordBatch] = []
+    waiting = wanted
 
     def found() -> Iterator[pa.RecordBatch]:
+        nonlocal waiting
         table = pa.Table.from_batches(held)
-        yield from table.filter(pc.is_in(table["address"], value_set=wanted)).to_batches()
+        if waiting is not None:
+            table = table.filter(pc.is_in(table["address"], value_set=waiting))
+        if not len(table):
+            return
+        coded = table["address"].combine_chunks().dictionary_encode()
+        ranks, codes = table["rank"].to_numpy(), coded.indices.to_numpy()
+        _, first = np.unique(codes, return_index=True)
+        yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
+        # a range may be told in two parts, so what has the last rank is still waited for
+        if waiting is not None:
+            settled = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
+            waiting = waiting.filter(pc.invert(pc.is_in(waiting, value_set=settled)))
 
     for batch in batches:
         held.append(batch)
-        if sum(map(len, held)) >= max(len(wanted), ROWS_AT_ONCE):
+        if sum(map(len, held)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
             yield from found()
             held = []
     if held:

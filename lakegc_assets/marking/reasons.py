@@ -111,9 +111,9 @@ def addresses_if_few(needed: DataFrame, count: int) -> pa.Array | None:
 
 def addresses_in(run: MarkRun, ranges: pa.Table, *, wanted: pa.Array | None) -> DataFrame:
     """The addresses of EXPIRED_RANGES with their paths and commits (EXPIRED_ADDRESSES); with `wanted`, only those."""
-    known = row_tasks(run.spark(), ranges, batch=1)
-    found = paths_of(known, run.place, wanted=wanted).join(known.select("range_id", *VERDICT), "range_id")
-    return found.select(*EXPIRED_ADDRESSES.names)
+    # versions of one range, which have most entries in common, come into one task: the best one tells of them
+    tasks = row_tasks(run.spark(), ranges, batch=1, near=("min_key", "max_key", "range_id"))
+    return paths_of(tasks, run.place, EXPIRED_ADDRESSES, best=mark.LAST, wanted=wanted)
 
 
 def told_before(run: MarkRun, base: Base, verdicts: list[dict[str, Any]]) -> DataFrame:

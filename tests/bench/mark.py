@@ -47,7 +47,7 @@ AT_ONCE = 8  # requests of each process that lists for the limit
 MIB, GIB = 1 << 20, 1 << 30
 _TOLD = re.compile(r"\[ *[\d.]+ s\] (.*)")
 _METRIC = re.compile(
-    rf'^SeaweedFS_s3_(request_total|bucket_traffic_(?:sent|received)_bytes_total){{bucket="{BUCKET}"[^}}]*}} (\S+)',
+    rf'^SeaweedFS_s3_(request_total|bucket_traffic_(?:sent|received)_bytes_total){{bucket="{BUCKET}"([^}}]*)}} (\S+)',
     re.M,
 )
 START, SPARK, LISTING, JOIN, WRITING = "Python and Dagster", "Java, Spark, first worker", "listing", "join", "writing"
@@ -78,8 +78,8 @@ def phase_of(sentence: str) -> str:
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-USED = ("processor", "store", "requests", "bytes", "calls")
-"""What is counted beside the time."""
+USED = ("processor", "store", "requests", "lists", "bytes", "calls")
+"""What is counted beside the time: `lists` of the requests list keys; `bytes` are those of objects, not of lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class Reading:
     processor: float = 0.0
     store: float = 0.0
     requests: float = 0.0
+    lists: float = 0.0
     bytes: float = 0.0
     calls: int = 0
 
@@ -103,6 +104,7 @@ class Phase:
     processor: float = 0.0
     store: float = 0.0
     requests: float = 0.0
+    lists: float = 0.0
     bytes: float = 0.0
     calls: int = 0
     peak: int = 0
@@ -137,14 +139,15 @@ class Counters:
         self._served, self._watch = served, watch
 
     def read(self, at: float | None = None) -> Reading:
-        now, requests, sent = at or time.monotonic(), 0.0, 0.0
+        now, requests, lists, sent = at or time.monotonic(), 0.0, 0.0, 0.0
         if self._served.metrics_port:
             with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as answer:
-                for name, value in _METRIC.findall(answer.read().decode()):
+                for name, labels, value in _METRIC.findall(answer.read().decode()):
                     requests += float(value) if name == "request_total" else 0
+                    lists += float(value) if 'type="LIST"' in labels else 0
                     sent += float(value) if name != "request_total" else 0
         store = sum(processor_seconds(process) for process in self._served.processes)
-        return Reading(now, self._watch.processor(), store, requests, sent, len(self._served.requests[0]))
+        return Reading(now, self._watch.processor(), store, requests, lists, sent, len(self._served.requests[0]))
 
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
@@ -189,7 +192,13 @@ def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Me
     ended = counters.read()
     close(
         Reading(
-            time.monotonic(), max(watch.used, last.processor), ended.store, ended.requests, ended.bytes, ended.calls
+            time.monotonic(),
+            max(watch.used, last.processor),
+            ended.store,
+            ended.requests,
+            ended.lists,
+            ended.bytes,
+            ended.calls,
         ),
         now,
     )
@@ -306,7 +315,20 @@ def count_rates(run: Measured, found: Made) -> None:
 
 # --- showing ----------------------------------------------------------------------------------------------------------
 
-HEAD = ("phase", "seconds", "processor", "store's", "requests", "MB", "calls", "peak MiB", "a second", "limit", "ratio")
+HEAD = (
+    "phase",
+    "seconds",
+    "processor",
+    "store's",
+    "requests",
+    "lists",
+    "MB",
+    "calls",
+    "peak MiB",
+    "a second",
+    "limit",
+    "ratio",
+)
 
 
 def rows(run: Measured) -> Iterator[list[str]]:
@@ -321,7 +343,7 @@ def rows(run: Measured) -> Iterator[list[str]]:
         limit = f"{phase.limit:.1f} ({phase.of_limit})" if phase.limit is not None else ""
         ratio = f"{took / phase.limit:.2f}" if phase.limit else ""
         used = (f"{number:.1f}" for number in (phase.seconds, phase.processor, phase.store))
-        sent = (f"{phase.requests:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
+        sent = (f"{phase.requests:,.0f}", f"{phase.lists:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
         yield [phase.name, *used, *sent, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
 
 

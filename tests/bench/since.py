@@ -141,7 +141,7 @@ def main() -> None:
     with built(source, size, "s3", print):
         pass
     if not folder.exists():
-        shutil.copytree(source, folder.with_suffix(".part"))
+        shutil.copytree(source, folder.with_suffix(".part"), ignore=shutil.ignore_patterns("*.sock"))
         folder.with_suffix(".part").rename(folder)
     with built(folder, size, "s3", print) as (served, history):
         options, home = options_of("s3", history, folder), folder / "dagster"
@@ -158,10 +158,9 @@ def main() -> None:
         clean, wanted = marked(served, folder, [*options, "--clean"], f"{size.name}, everything looked at")
         if not found.mark.record.optimized or expired_in(found) != expired_in(wanted):
             raise SystemExit("the optimized mark isn't one, or found another set than the clean one")
-        for kind in COUNTED:
-            for name in ("requests", "bytes"):
-                ours, all_of_it = used(optimized, kind, name), used(clean, kind, name)
-                print(f"{kind}, {name}: {ours:,.0f} of {all_of_it:,.0f}, {ours / all_of_it:.1%}")
+        for kind, name in (("listing", "lists"), ("ranges", "requests"), ("ranges", "bytes")):
+            ours, all_of_it = used(optimized, kind, name), used(clean, kind, name)
+            print(f"{kind}, {name}: {ours:,.0f} of {all_of_it:,.0f}, {ours / all_of_it:.1%}")
         print(f"seconds: {optimized.seconds:.1f} of {clean.seconds:.1f}, {optimized.seconds / clean.seconds:.1%}")
 
 

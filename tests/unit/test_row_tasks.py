@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_resources.entries import only_wanted, row_tasks
+from spark_resources.entries import ROWS_AT_ONCE, best_told, row_tasks
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
@@ -24,15 +24,56 @@ def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None
     assert len({row["task"] for row in found}) > 1
 
 
+def told(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
+    return list(zip(*(batch.column(name).to_pylist() for name in ("address", "rank", "path")), strict=True))
+
+
+def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
+    count = last - first
+    columns = {
+        "address": [f"data/{number}" for number in range(first, last)],
+        "rank": pa.array([rank] * count, pa.int64()),
+        "path": [path] * count,
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
 def test_rows_that_come_first_in_any_batch_are_lost() -> None:
     """Of all batches, exactly the rows with a wanted address are left, however few or many there are at a time."""
-    batches = [
-        pa.RecordBatch.from_pydict({"address": [f"data/{number}" for number in range(start, start + 1000)]})
-        for start in range(0, 120_000, 1000)
-    ]
+    batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    found = [one for batch in only_wanted(batches, wanted) for one in batch.column(0).to_pylist()]
+    found = [one for batch in best_told(batches, wanted) for one in batch.column(0).to_pylist()]
 
     assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
-    assert list(only_wanted([], wanted)) == []
+    assert list(best_told([], wanted)) == []
+
+
+def test_an_address_is_told_by_any_of_the_ranges_that_hold_it() -> None:
+    """Of an address that several ranges hold, the rows of the best one are left, all of them; of what comes much later,
+    too."""
+    batches = [
+        rows(0, 10, 0, "newest"),
+        rows(5, 15, 1, "older"),
+        rows(14, 15, 1, "older, at another path"),
+        rows(100, 100 + ROWS_AT_ONCE, 1, "older"),
+        rows(14, 15, 1, "older, much later"),
+        rows(0, 20, 2, "oldest"),
+    ]
+    wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
+
+    found = [one for batch in best_told(batches, wanted) for one in told(batch)]
+    anything = [one for batch in best_told(batches, None) for one in told(batch) if one[0] in wanted.to_pylist()]
+
+    assert sorted(one for one in found if one[2] != "oldest") == [
+        ("data/0", 0, "newest"),
+        ("data/12", 1, "older"),
+        ("data/14", 1, "older"),
+        ("data/14", 1, "older, at another path"),
+        ("data/14", 1, "older, much later"),
+        ("data/7", 0, "newest"),
+    ]
+    assert [one[0] for one in found].count("data/0") == [one[0] for one in found].count("data/7") == 1
+    for rows_found in (found, anything):
+        best = {address: rank for address, rank, _ in sorted(rows_found, reverse=True)}
+        assert best == {"data/0": 0, "data/7": 0, "data/12": 1, "data/14": 1, "data/19": 2}
