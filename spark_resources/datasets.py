@@ -288,7 +288,12 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
 
 def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema) -> DataFrame:
     """The rows of a dataset, read by the executors, each file verified against the list."""
-    return read_as(spark, place, dataset, schema, lambda table: table, schema)
+    return read_datasets(spark, place, [dataset], schema)
+
+
+def read_datasets(spark: SparkSession, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> DataFrame:
+    """The rows of several datasets as those of one."""
+    return _read_as(spark, place, datasets, schema, lambda table: table, schema)
 
 
 def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
@@ -297,35 +302,31 @@ def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: p
     Python drops in a moment what the JVM would have to take over, send around and drop at the end.
     """
     wanted = pa.schema([schema.field(column)])
-    return read_as(
-        spark, place, dataset, schema, lambda table: pa.table([pc.unique(table[column])], schema=wanted), wanted
+    return _read_as(
+        spark, place, [dataset], schema, lambda table: pa.table([pc.unique(table[column])], schema=wanted), wanted
     )
 
 
-def read_as(
+def _read_as(
     spark: SparkSession,
     place: Place,
-    dataset: Dataset,
+    datasets: Sequence[Dataset],
     schema: pa.Schema,
     change: Callable[[pa.Table], pa.Table],
     changed: pa.Schema,
 ) -> DataFrame:
-    """What is made of each verified file of a dataset (rows of `schema`) by the executors: rows of `changed`."""
-    files, folder = dataset.files, dataset.folder
+    """What is made of each verified file of datasets (rows of `schema`) by the executors: rows of `changed`."""
+    files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
     if not files:
         return spark.createDataFrame([], arrow_to_spark(changed))
 
     def read(batches: Batches) -> Batches:
         for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            yield from change(read_file(place, folder, files[number], schema)).to_batches(max_chunksize=100_000)
+            folder, file = files[number]
+            yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
-    return file_tasks(spark, dataset).mapInArrow(on_executor(read), arrow_to_spark(changed))
-
-
-def file_tasks(spark: SparkSession, dataset: Dataset) -> DataFrame:
-    """The numbers of a dataset's files, spread over tasks."""
-    count = len(dataset.files)
-    return spark.range(0, count, 1, min(count, 4 * spark.sparkContext.defaultParallelism))
+    tasks = spark.range(0, len(files), 1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(changed))
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:
@@ -339,6 +340,12 @@ def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> 
 def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
     """Every row of a dataset that one process can hold, such as verdicts on commits, without Spark."""
     return [row for file in dataset.files for row in read_file(place, dataset.folder, file, schema).to_pylist()]
+
+
+def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+    """Every row of a dataset, some at a time, for what one process does faster than it could ask others to."""
+    for file in dataset.files:
+        yield from file_batches(place, dataset.folder, file, schema, rows=rows)
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:

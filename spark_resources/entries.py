@@ -21,9 +21,9 @@ from spark_resources.datasets import (
     Counts,
     Dataset,
     Place,
+    all_batches,
     arrow_to_spark,
     parquet,
-    read_as,
     write_outputs,
 )
 from spark_resources.errors import DamagedData, NotThere
@@ -397,20 +397,18 @@ def shown_paths(paths: pa.Array) -> pa.Array:
         return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
 
 
-def ranges_by_size(
-    spark: SparkSession, place: Place, datasets: Sequence[Dataset], wanted: pa.Array
-) -> tuple[set[int], set[int]]:
-    """The numbers of all ranges whose sizes are known (datasets of RANGE_SIZES), and of those with a wanted one."""
-    schema = pa.schema([RANGE_SIZES.field("range"), pa.field("wanted", pa.bool_(), nullable=False)])
+def ranges_by_size(place: Place, datasets: Sequence[Dataset], wanted: pa.Array) -> tuple[set[int], set[int]]:
+    """The numbers of all ranges whose sizes are known (datasets of RANGE_SIZES), and of those with a wanted one.
 
-    def by_range(table: pa.Table) -> pa.Table:
-        there = table.append_column("wanted", pc.is_in(table["size"], value_set=wanted))
-        grouped = there.group_by("range").aggregate([("wanted", "max")])
-        return pa.table([grouped["range"], grouped["wanted_max"]], schema=schema)
-
-    frames = [read_as(spark, place, dataset, RANGE_SIZES, by_range, schema) for dataset in datasets if dataset.files]
-    rows = [row for frame in frames for row in frame.collect()]
-    return {row["range"] for row in rows}, {row["range"] for row in rows if row["wanted"]}
+    Some millions of numbers take less than a second here, and would take Spark longer to give out.
+    """
+    known, having = set[int](), set[int]()
+    for dataset in datasets:
+        for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
+            known.update(pc.unique(table["range"]).to_pylist())
+            there = table.filter(pc.is_in(table["size"], value_set=wanted))
+            having.update(pc.unique(there["range"]).to_pylist())
+    return known, having
 
 
 def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:

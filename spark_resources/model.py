@@ -367,9 +367,9 @@ RANGE_REFS = pa.schema(
     ]
 )
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
-METARANGE_IDS = pa.schema([METARANGE_RANGES.field("metarange_id")])
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
+BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
 # Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.
 HOLDS_BETWEEN = ", "
 HELD_RANGES = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakegc_assets.incremental import union
 from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun
-from lakegc_assets.marking.since import METARANGES, RANGES, Base
+from lakegc_assets.marking.since import METARANGES, RANGES, Base, pairs_of
 from spark_resources.datasets import all_rows
 from spark_resources.entries import ranges_of, row_tasks
+from spark_resources.errors import DamagedData
 from spark_resources.model import (
     COMMIT_VERDICTS,
     HEADS,
-    METARANGE_IDS,
     METARANGE_RANGES,
     RANGE_REFS,
-    RANGES_OF_METARANGES,
     Scope,
 )
 
@@ -49,26 +47,27 @@ def distinct_ranges(ranges: DataFrame) -> DataFrame:
 
 
 def refs_of(run: MarkRun, metaranges: Collection[str], base: Base | None) -> DataFrame:
-    """The ranges of metaranges (METARANGE_RANGES), read as far as neither this mark nor an earlier one did.
+    """The ranges of metaranges (METARANGE_RANGES), read as far as neither this mark nor an earlier one did."""
+    known, unknown = known_refs_of(run, metaranges, base)
+    found = ranges_of(run.spark(), run.place, unknown)
+    return found.unionByName(row_tasks(run.spark(), known, batch=10_000)) if len(known) else found
 
-    For the steps after `committed_addresses`.
+
+def known_refs_of(run: MarkRun, metaranges: Collection[str], base: Base | None) -> tuple[pa.Table, list[str]]:
+    """The ranges of the metaranges that this mark or an earlier one read (METARANGE_RANGES), and the other metaranges.
+
+    For the steps after `committed_addresses`. Raises `DamagedData` where a mark wrote down a range and not what it is.
     """
-    spark, known = run.spark(), frozenset[str]()
-    pairs, refs = [], []
-    if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
-        known |= set(counted_metaranges(run))
-        pairs.append(run.read_dataset(run.mark.dataset(*METARANGES), RANGES_OF_METARANGES))
-        refs.append(all_rows(run.place, run.mark.dataset(*RANGES), RANGE_REFS))
+    datasets, refs = [], dict[str, dict[str, Any]]()
     if base is not None:
-        known |= base.known_metaranges
-        pairs.append(base.metaranges())
-        refs.append(list(base.refs.values()))
-    new = ranges_of(spark, run.place, sorted(set(metaranges) - known))
-    if not pairs:
-        return new
-    ids = pa.table({"metarange_id": sorted(known & set(metaranges))}, schema=METARANGE_IDS)
-    distinct = {row["range_id"]: row for rows in refs for row in rows}
-    rows = pa.Table.from_pylist(list(distinct.values()), schema=RANGE_REFS)
-    before = union(pairs).join(row_tasks(spark, ids, batch=10_000), "metarange_id", "left_semi").dropDuplicates()
-    before = before.join(row_tasks(spark, rows, batch=10_000), "range_id", "left")  # a range can't get lost here
-    return new.unionByName(before.select(*METARANGE_RANGES.names))
+        datasets += base.metaranges
+        refs |= base.refs
+    if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
+        datasets.append(run.mark.dataset(*METARANGES))
+        refs |= {row["range_id"]: row for row in all_rows(run.place, run.mark.dataset(*RANGES), RANGE_REFS)}
+    pairs = {tuple(row.values()) for row in pairs_of(run.place, datasets, metaranges).to_pylist()}
+    if lost := {range_id for _, range_id in pairs} - refs.keys():
+        raise DamagedData(f"no mark says what the ranges {sorted(lost)[:3]} are. Make a new one with --clean.")
+    rows = [{"metarange_id": metarange_id, **refs[range_id]} for metarange_id, range_id in sorted(pairs)]
+    unknown = sorted(set(metaranges) - {metarange_id for metarange_id, _ in pairs})
+    return pa.Table.from_pylist(rows, schema=METARANGE_RANGES), unknown

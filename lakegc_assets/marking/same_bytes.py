@@ -7,7 +7,8 @@ committed entry has the size of something that would go; without a clear answer,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from operator import itemgetter
@@ -17,15 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.marking.metaranges import refs_of
+from lakegc_assets.marking.metaranges import known_refs_of
 from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import SIZES, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
-from spark_resources.entries import entries_of_size, range_number, ranges_by_size, row_tasks
-from spark_resources.errors import DamagedData, LakegcError, Refused
+from spark_resources.entries import entries_of_size, range_number, ranges_by_size, ranges_of, row_tasks
+from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
-from spark_resources.model import HEADS, RANGE_REFS, SERVED, Namespace
+from spark_resources.model import (
+    BRANCH_RANGES,
+    HEADS,
+    METARANGE_RANGES,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    SERVED,
+    Namespace,
+)
 from spark_resources.model import Place as Where
 
 if TYPE_CHECKING:
@@ -71,25 +80,42 @@ def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
         return None
     wanted = sizes if len(sizes) <= MANY_SIZES else None
     base = Base.of(run) if run.mark.record.optimized else None
-    ranges = run.keep(refs_of(run, {row["metarange_id"] for row in heads}, base))
-    branches = row_tasks(run.spark(), pa.Table.from_pylist(heads, schema=HEADS), batch=10_000)
-    branch_ranges = branches.join(ranges, "metarange_id").select("branch", "range_id").dropDuplicates()
-    refs = ranges.select(*RANGE_REFS.names).dropDuplicates().toArrow()
-    if refs["entries"].null_count:
-        raise DamagedData("a mark wrote down ranges of branches and not what they are. Make a new mark.", invariant=3)
-    refs = refs.cast(RANGE_REFS)
+    ranges = ranges_of_heads(run, {row["metarange_id"] for row in heads}, base)
+    if not len(ranges):
+        return None
+    names = defaultdict(set)
+    for row in heads:
+        names[row["metarange_id"]].add(row["branch"])
+    pairs = {
+        (branch, range_id)
+        for metarange_id, range_id in zip(
+            *(ranges[name].to_pylist() for name in RANGES_OF_METARANGES.names), strict=True
+        )
+        for branch in names[metarange_id]
+    }
+    columns = [pa.array(column, pa.string()) for column in zip(*sorted(pairs), strict=True)]
+    branch_ranges = row_tasks(run.spark(), pa.table(columns, schema=BRANCH_RANGES), batch=10_000)
+    refs = ranges.select(RANGE_REFS.names).group_by(RANGE_REFS.names).aggregate([]).cast(RANGE_REFS)
     read = row_tasks(run.spark(), refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base)), batch=1)
     return mark.questions(entries_of_size(read, run.place, wanted), branch_ranges, unreferenced)
 
 
+def ranges_of_heads(run: MarkRun, metaranges: Collection[str], base: Base | None) -> pa.Table:
+    """The ranges that branches have at their heads (METARANGE_RANGES)."""
+    known, unknown = known_refs_of(run, metaranges, base)
+    if not unknown:
+        return known
+    return pa.concat_tables([known, ranges_of(run.spark(), run.place, unknown).toArrow().cast(METARANGE_RANGES)])
+
+
 def may_have(run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None) -> pa.Array:
     """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may."""
-    datasets = base.sizes() if base is not None else []
+    datasets = base.sizes if base is not None else []
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
     if wanted is None or not any(dataset.files for dataset in datasets):
         return pa.repeat(True, len(ranges))
-    known, having = ranges_by_size(run.spark(), run.place, datasets, wanted)
+    known, having = ranges_by_size(run.place, datasets, wanted)
     numbers = map(range_number, ranges)
     return pa.array([number in having or number not in known for number in numbers], pa.bool_())
 

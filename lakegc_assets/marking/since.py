@@ -14,19 +14,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.incremental import union
 from lakegc_assets.marking.run import MarkRun
-from spark_resources.datasets import Dataset, all_rows, arrow_to_spark, read_dataset
+from spark_resources.datasets import Dataset, all_batches, all_rows, arrow_to_spark, read_dataset, read_datasets
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.executors import errors_from_executors
 from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
-    METARANGE_IDS,
     RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
@@ -116,20 +115,25 @@ class Base:
         """The ranges of expired commits that were read to explain what was unsettled."""
         return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
 
-    def metaranges(self) -> DataFrame:
+    @property
+    def metaranges(self) -> list[Dataset]:
         """The ranges of every metarange that was read (RANGES_OF_METARANGES)."""
-        return self._union(METARANGES, RANGES_OF_METARANGES)
+        return [mark.dataset(*METARANGES) for mark in self.marks]
 
     @cached_property
     def known_metaranges(self) -> frozenset[str]:
-        return frozenset(row["metarange_id"] for row in self.metaranges().select("metarange_id").distinct().collect())
+        found: set[str] = set()
+        for dataset in self.metaranges:
+            for table in all_batches(self.run.place, dataset, RANGES_OF_METARANGES):
+                found.update(pc.unique(table["metarange_id"]).to_pylist())
+        return frozenset(found)
 
     def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
         """The ids of the ranges that any of these metaranges has; all of them have to be known."""
         wanted = set(metaranges)
         if unknown := wanted - self.known_metaranges:
             raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
-        return ranges_within(self.spark, self.metaranges(), wanted)
+        return frozenset(pairs_of(self.run.place, self.metaranges, wanted)["range_id"].to_pylist())
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
@@ -147,8 +151,11 @@ class Base:
         from pyspark.sql import functions as F
 
         wanted = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
-        return self._union(ADDRESSES, RANGE_ADDRESSES).join(wanted, "range").select("address", "before", "live")
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
+        found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES)
+        return found.join(wanted, "range").select("address", "before", "live")
 
+    @property
     def sizes(self) -> list[Dataset]:
         """The sizes in each range that was read as a branch's (RANGE_SIZES)."""
         return [mark.dataset(*SIZES) for mark in self.marks]
@@ -187,21 +194,18 @@ class Base:
         """COMMIT_VERDICTS of the newest mark."""
         return rows_of(self.marks[0], ("retained_commits", ""), COMMIT_VERDICTS)
 
-    def _union(self, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
-        return union([self._read(mark, which, schema) for mark in self.marks])
-
     def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
 
 
-def ranges_within(spark: SparkSession, pairs: DataFrame, metaranges: Collection[str]) -> frozenset[str]:
-    """The ids of the ranges that any of these metaranges has, as far as it is among the pairs."""
-    if not metaranges:
-        return frozenset()
-    asked = row_tasks(spark, pa.table({"metarange_id": sorted(metaranges)}, schema=METARANGE_IDS), batch=10_000)
-    found = pairs.join(asked, "metarange_id", "left_semi").select("range_id").distinct()
-    with errors_from_executors():
-        return frozenset(row["range_id"] for row in found.collect())
+def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> pa.Table:
+    """The rows of these metaranges in datasets of RANGES_OF_METARANGES; one may stand there twice."""
+    wanted = pa.array(sorted(metaranges), pa.string())
+    found = [RANGES_OF_METARANGES.empty_table()]
+    for dataset in datasets if len(wanted) else ():
+        for table in all_batches(place, dataset, RANGES_OF_METARANGES):
+            found.append(table.filter(pc.is_in(table["metarange_id"], value_set=wanted)))
+    return pa.concat_tables(found)
 
 
 def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
