@@ -397,17 +397,16 @@ def shown_paths(paths: pa.Array) -> pa.Array:
         return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
 
 
-def ranges_by_size(place: Place, datasets: Sequence[Dataset], wanted: pa.Array) -> tuple[set[int], set[int]]:
-    """The numbers of all ranges whose sizes are known (datasets of RANGE_SIZES), and of those with a wanted one.
+def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
+    """The numbers of all ranges whose sizes are known (rows of RANGE_SIZES), and of those with a wanted one.
 
     Some millions of numbers take less than a second here, and would take Spark longer to give out.
     """
     known, having = set[int](), set[int]()
-    for dataset in datasets:
-        for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
-            known.update(pc.unique(table["range"]).to_pylist())
-            there = table.filter(pc.is_in(table["size"], value_set=wanted))
-            having.update(pc.unique(there["range"]).to_pylist())
+    for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
+        known.update(pc.unique(table["range"]).to_pylist())
+        there = table.filter(pc.is_in(table["size"], value_set=wanted))
+        having.update(pc.unique(there["range"]).to_pylist())
     return known, having
 
 

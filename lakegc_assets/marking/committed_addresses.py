@@ -13,7 +13,7 @@ from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from lakegc_assets.marking.since import Base, can_be_gone_on_from, pairs_of, refuse_mixed
+from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within, refuse_mixed
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -158,7 +158,7 @@ def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> tuple
     written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)
     notes.wrote(written, METARANGES_PART)
     heads = head_metaranges(run)
-    of_heads = frozenset(pairs_of(run.place, [written], heads)["range_id"].to_pylist())
+    of_heads = ranges_within(run.place, [written], heads)
     if base is None:
         return distinct_ranges(found), of_heads
     of_heads |= base.ranges_of(heads & known)

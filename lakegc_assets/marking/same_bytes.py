@@ -7,9 +7,10 @@ committed entry has the size of something that would go; without a clear answer,
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.marking.metaranges import known_refs_of
+from lakegc_assets.marking.metaranges import WrittenDown, distinct_ranges
 from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
-from lakegc_assets.marking.since import SIZES, Base
+from lakegc_assets.marking.since import SIZES, UNREADABLE, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
 from spark_resources.entries import entries_of_size, range_number, ranges_by_size, ranges_of, row_tasks
 from spark_resources.errors import LakegcError, Refused
@@ -29,9 +30,7 @@ from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.model import (
     BRANCH_RANGES,
     HEADS,
-    METARANGE_RANGES,
     RANGE_REFS,
-    RANGES_OF_METARANGES,
     SERVED,
     Namespace,
 )
@@ -80,44 +79,48 @@ def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
         return None
     wanted = sizes if len(sizes) <= MANY_SIZES else None
     base = Base.of(run) if run.mark.record.optimized else None
-    ranges = ranges_of_heads(run, {row["metarange_id"] for row in heads}, base)
-    if not len(ranges):
+    spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
+    metaranges = {row["metarange_id"] for row in heads}
+    known = metaranges & written.metaranges
+    refs, found = written.ranges_of(known), None
+    if unknown := sorted(metaranges - known):
+        found = run.keep(ranges_of(spark, run.place, unknown))
+        refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
+        refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
+    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base, written))
+    if not len(refs):
         return None
-    names = defaultdict(set)
-    for row in heads:
-        names[row["metarange_id"]].add(row["branch"])
-    pairs = {
-        (branch, range_id)
-        for metarange_id, range_id in zip(
-            *(ranges[name].to_pylist() for name in RANGES_OF_METARANGES.names), strict=True
-        )
-        for branch in names[metarange_id]
-    }
-    columns = [pa.array(column, pa.string()) for column in zip(*sorted(pairs), strict=True)]
-    branch_ranges = row_tasks(run.spark(), pa.table(columns, schema=BRANCH_RANGES), batch=10_000)
-    refs = ranges.select(RANGE_REFS.names).group_by(RANGE_REFS.names).aggregate([]).cast(RANGE_REFS)
-    read = row_tasks(run.spark(), refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base)), batch=1)
-    return mark.questions(entries_of_size(read, run.place, wanted), branch_ranges, unreferenced)
+    pairs = written.pairs_with(known, refs["range_id"].to_pylist())
+    joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
+    branch_ranges = row_tasks(spark, joined.select(BRANCH_RANGES.names).cast(BRANCH_RANGES), batch=10_000)
+    if found is not None:
+        new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
+        branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
+    heads_entries = entries_of_size(row_tasks(spark, refs, batch=1), run.place, wanted)
+    return mark.questions(heads_entries, branch_ranges.dropDuplicates(), unreferenced)
 
 
-def ranges_of_heads(run: MarkRun, metaranges: Collection[str], base: Base | None) -> pa.Table:
-    """The ranges that branches have at their heads (METARANGE_RANGES)."""
-    known, unknown = known_refs_of(run, metaranges, base)
-    if not unknown:
-        return known
-    return pa.concat_tables([known, ranges_of(run.spark(), run.place, unknown).toArrow().cast(METARANGE_RANGES)])
+def may_have(
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None, written: WrittenDown
+) -> pa.Array:
+    """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may.
 
-
-def may_have(run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None) -> pa.Array:
-    """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may."""
-    datasets = base.sizes if base is not None else []
+    Reading a range is always right, so whatever is wrong with an earlier mark's sizes is none of this one's concern.
+    """
+    if wanted is None:
+        return pa.repeat(True, len(ranges))
+    datasets = [] if base is None else base.sizes
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
-    if wanted is None or not any(dataset.files for dataset in datasets):
-        return pa.repeat(True, len(ranges))
-    known, having = ranges_by_size(run.place, datasets, wanted)
-    numbers = map(range_number, ranges)
-    return pa.array([number in having or number not in known for number in numbers], pa.bool_())
+    known, having = set[int](), set[int]()
+    for dataset in datasets:
+        with suppress(*UNREADABLE):
+            told = ranges_by_size(run.place, dataset, wanted)
+            known |= told[0]
+            having |= told[1]
+    of_several = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
+    known -= of_several  # nobody knows which of them has these sizes
+    return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
 def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:

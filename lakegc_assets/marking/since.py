@@ -50,7 +50,7 @@ LEFT_BETWEEN = ("committed_addresses", "left_between")
 LOOKED_AT = ("namespace_slices", "looked_at")
 UNSETTLED_OBJECTS = ("expired_set", "unsettled")
 EXPLAINED = ("expired_set", "explained")
-OF_EACH = (ADDRESSES, RANGES, METARANGES, SIZES, EXPLAINED)
+OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # and not SIZES, which need not be known
 OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
 
 BROUGHT_BACK = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
@@ -122,18 +122,14 @@ class Base:
 
     @cached_property
     def known_metaranges(self) -> frozenset[str]:
-        found: set[str] = set()
-        for dataset in self.metaranges:
-            for table in all_batches(self.run.place, dataset, RANGES_OF_METARANGES):
-                found.update(pc.unique(table["metarange_id"]).to_pylist())
-        return frozenset(found)
+        return metaranges_in(self.run.place, self.metaranges)
 
     def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
         """The ids of the ranges that any of these metaranges has; all of them have to be known."""
         wanted = set(metaranges)
         if unknown := wanted - self.known_metaranges:
             raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
-        return frozenset(pairs_of(self.run.place, self.metaranges, wanted)["range_id"].to_pylist())
+        return ranges_within(self.run.place, self.metaranges, wanted)
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
@@ -157,8 +153,8 @@ class Base:
 
     @property
     def sizes(self) -> list[Dataset]:
-        """The sizes in each range that was read as a branch's (RANGE_SIZES)."""
-        return [mark.dataset(*SIZES) for mark in self.marks]
+        """The sizes in each range that was read as a branch's (RANGE_SIZES), as far as they were written down."""
+        return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
     def unsettled(self) -> DataFrame:
         """What was stored and no retained commit held when the newest mark was made (UNSETTLED)."""
@@ -198,14 +194,29 @@ class Base:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
 
 
-def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> pa.Table:
-    """The rows of these metaranges in datasets of RANGES_OF_METARANGES; one may stand there twice."""
+def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
+    """The ids of all metaranges in datasets of RANGES_OF_METARANGES."""
+    found: set[str] = set()
+    for dataset in datasets:
+        for table in all_batches(place, dataset, RANGES_OF_METARANGES):
+            found.update(pc.unique(table["metarange_id"]).to_pylist())
+    return frozenset(found)
+
+
+def ranges_within(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> frozenset[str]:
+    """The ids of the ranges that any of these metaranges has."""
+    found: set[str] = set()
+    for table in pairs_of(place, datasets, metaranges):
+        found.update(pc.unique(table["range_id"]).to_pylist())
+    return frozenset(found)
+
+
+def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> Iterator[pa.Table]:
+    """The rows of these metaranges in datasets of RANGES_OF_METARANGES, some at a time; one may come twice."""
     wanted = pa.array(sorted(metaranges), pa.string())
-    found = [RANGES_OF_METARANGES.empty_table()]
     for dataset in datasets if len(wanted) else ():
         for table in all_batches(place, dataset, RANGES_OF_METARANGES):
-            found.append(table.filter(pc.is_in(table["metarange_id"], value_set=wanted)))
-    return pa.concat_tables(found)
+            yield table.filter(pc.is_in(table["metarange_id"], value_set=wanted))
 
 
 def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:

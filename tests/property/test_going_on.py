@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -159,6 +160,30 @@ def test_every_mark_reads_what_branches_have_again(lake: Lake) -> None:
     lake.days(1)
     with pytest.raises(DamagedData, match="which a branch head needs, is missing"):
         lake.mark("m3")
+
+
+def test_sizes_that_an_earlier_mark_wrote_down_are_believed_whatever_became_of_them(lake: Lake) -> None:
+    """Where an earlier mark's sizes are damaged, or were never written, the ranges of branches are read, and a staged
+    object with the bytes of the committed one stays."""
+    for number, lost in enumerate(("damaged", "gone", "never written")):
+        lake.mark(f"base{number}", CLEAN)
+        lake.days(5)
+        again = lake.put("kept", b"kept")  # on no list, since the bytes are the same
+        lake.days(1)
+        sizes = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/committed_addresses/sizes/")
+        for file in sizes.glob("part*"):
+            file.unlink() if lost == "gone" else file.write_bytes(bytes(file.stat().st_size))
+        if lost == "never written":
+            record = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/mark.json")
+            text = json.loads(record.read_text())
+            del text["steps"]["committed_addresses"]["datasets"]["sizes"]
+            record.write_text(json.dumps(text))
+
+        found = lake.mark(f"m{number}")
+
+        assert found.record.optimized == (lost != "never written")  # that is another mark than the one that was made
+        assert again not in found.expired
+        assert lake.old in found.expired
 
 
 def test_another_scope_is_gone_on_from(lake: Lake) -> None:
