@@ -155,15 +155,22 @@ class Commits:
             ref, table = written_range(self._history, paths, objects)
             self._sink.put(f"_lakefs/{table.id}", table.data)
             refs = [*refs, ref]
-        metarange = write_metarange(refs)
-        self._sink.put(f"_lakefs/{metarange.id}", metarange.data)
-        commit = Commit(
-            id="", parents=(parent,), created=datetime.fromtimestamp(date, UTC), metarange_id=metarange.id,
-            version=1, generation=generation, committer="bench", message=f"commit {number}",
-        )  # fmt: skip
-        made = Commit(**{name: getattr(commit, name) for name in Commit.__slots__} | {"id": commit_id(commit)})
+        made = committed(self._sink, refs, parent, datetime.fromtimestamp(date, UTC), generation, f"commit {number}")
         self.commits.append(made)
         return made.id
+
+
+def committed(
+    sink: Sink, refs: Sequence[RangeRef], parent: str, created: datetime, generation: int, message: str
+) -> Commit:
+    """A commit of these ranges, its metarange written."""
+    metarange = write_metarange(refs)
+    sink.put(f"_lakefs/{metarange.id}", metarange.data)
+    commit = Commit(
+        id="", parents=(parent,), created=created, metarange_id=metarange.id,
+        version=1, generation=generation, committer="bench", message=message,
+    )  # fmt: skip
+    return Commit(**{name: getattr(commit, name) for name in Commit.__slots__} | {"id": commit_id(commit)})
 
 
 def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int, list[list[Held]]]) -> None:

@@ -190,18 +190,7 @@ def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Me
     code = process.wait()
     watch.stop()
     ended = counters.read()
-    close(
-        Reading(
-            time.monotonic(),
-            max(watch.used, last.processor),
-            ended.store,
-            ended.requests,
-            ended.lists,
-            ended.bytes,
-            ended.calls,
-        ),
-        now,
-    )
+    close(replace(ended, at=time.monotonic(), processor=max(watch.used, last.processor)), now)
     if code:
         raise SystemExit("".join(said))
     return Measured(phases, last.at - first.at, sum(p.processor for p in phases.values()), dict(watch.peaks), load)

@@ -22,11 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from spark_resources.model import Commit
 from spark_resources.sandbox.state import BranchRecord
-from spark_resources.sstable import commit_id, read_ranges, write_metarange
+from spark_resources.sstable import read_ranges
 from tests.bench import names
-from tests.bench.generate import REPOSITORY, built, folder_of, size_of
+from tests.bench.generate import REPOSITORY, built, committed, folder_of, size_of
 from tests.bench.history import History
 from tests.bench.mark import (
     ASKING,
@@ -96,14 +95,8 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
         ref, table = written_range(grown, [path_of(0, place, slot) for slot in range(size.entries)], held)
         served.tables.put(f"_lakefs/{table.id}", table.data)
         refs = [*refs[:place], ref, *refs[place + 1 :]]
-        metarange = write_metarange(refs)
-        served.tables.put(f"_lakefs/{metarange.id}", metarange.data)
         made_at = datetime.fromtimestamp(grown.at + number, UTC)
-        commit = Commit(
-            id="", parents=(parent.id,), created=made_at, metarange_id=metarange.id, version=1,
-            generation=parent.generation + 1, committer="bench", message=f"change {number}",
-        )  # fmt: skip
-        parent = Commit(**{name: getattr(commit, name) for name in Commit.__slots__} | {"id": commit_id(commit)})
+        parent = committed(served.tables, refs, parent.id, made_at, parent.generation + 1, f"change {number}")
         with state.writing():
             state.put_commit(REPOSITORY, parent)
             state.put_branch(REPOSITORY, BranchRecord("main", parent.id))
