@@ -27,6 +27,7 @@ from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
 from spark_resources.stores.s3_listing import Listing, listing_of, read_listings_here
+from spark_resources.stores.s3_reads import QuickReads
 from spark_resources.stores.settings import StoreSettings
 
 AWS = Quirks(md5_etags=True)
@@ -54,6 +55,7 @@ class S3Store:
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._quirks = quirks
         self._settings, self._max_attempts = settings, settings.max_attempts
+        self._quick = QuickReads.of(self._client, settings, self._bucket)
         endpoint = urlsplit(self._client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, quirks.unholdable)
@@ -150,7 +152,8 @@ class S3Store:
         raise NotThere(f"{key!r} does not exist in {self.where}")
 
     def read(self, key: str) -> bytes:
-        return self.read_with_tag(key)[0]
+        quickly = self._quick.read(self._full(key)) if self._quick is not None else None
+        return self.read_with_tag(key)[0] if quickly is None else quickly
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self._full(key)

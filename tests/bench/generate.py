@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_resources.model import Commit
@@ -33,14 +34,16 @@ from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.state import BranchRecord, Staged
 from spark_resources.sstable import RangeRef, commit_id, write_metarange
+from spark_resources.stores.arrow_pages import arrow_pages
+from spark_resources.stores.base import Store
 from tests.bench import names
 from tests.bench.history import History
+from tests.bench.names import Numbers
 from tests.bench.sinks import Sink
 from tests.bench.sizes import SIZES, Size
-from tests.bench.stores import STORES, Serving, serving
+from tests.bench.stores import REPOSITORY, STORES, Serving, serving
 from tests.bench.tables import path_of, values, written_range
 
-REPOSITORY = "bench"
 _AT_ONCE = 100_000  # objects
 INVENTORY_ROWS = 500_000  # a file
 
@@ -198,9 +201,11 @@ def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
-def write_objects(history: History, sink: Sink, *, done: Path) -> None:
-    """Every object there is, those in one slice together."""
+def write_objects(history: History, sink: Sink, *, done: Path, only: Numbers | None = None) -> None:
+    """Every object there is, or only these, those in one slice together."""
     order, first = np.argsort(history.made, kind="stable"), int(done.read_text()) if done.exists() else 0
+    if only is not None:
+        order = order[np.isin(order, only)]
     for at in range(first, len(order), _AT_ONCE):
         some = order[at : at + _AT_ONCE]
         keys = [key.decode() for key in names.texts(history.addresses(some))]
@@ -208,10 +213,20 @@ def write_objects(history: History, sink: Sink, *, done: Path) -> None:
         done.write_text(str(at + _AT_ONCE))
 
 
-def write_inventory(history: History, folder: Path, prefix: str) -> None:
-    """The same as Parquet files of key, size, time and checksum, without any object."""
+def write_inventory(history: History, folder: Path, prefix: str, there: Store, expired: Numbers) -> None:
+    """Parquet files of key, size, time and checksum: those that expire as they are in the store, the others as planned
+    and without any object."""
     folder.mkdir(exist_ok=True)
+    pages = (page.objects for page in arrow_pages(there, "data/"))
+    for number in count():
+        if not (some := list(islice(pages, INVENTORY_ROWS // 1000))):
+            break
+        found = pa.Table.from_batches(some)
+        found = found.set_column(0, "key", pc.binary_join_element_wise(prefix, found["address"], ""))
+        names_there = ["key", "size", "last_modified", "e_tag"]
+        pq.write_table(found.rename_columns(names_there), folder / f"there-{number:05}.parquet")
     order = np.argsort(history.made, kind="stable")
+    order = order[np.isin(order, expired, invert=True)]
     for number, at in enumerate(range(0, len(order), INVENTORY_ROWS)):
         some = order[at : at + INVENTORY_ROWS]
         keys = pa.array([f"{prefix}{key.decode()}" for key in names.texts(history.addresses(some))], pa.string())
@@ -223,7 +238,12 @@ def write_inventory(history: History, folder: Path, prefix: str) -> None:
 
 def known(history: History) -> list[bytes]:
     """The addresses that expire, in order."""
-    return sorted(names.texts(history.addresses(np.flatnonzero(history.expired()))))
+    return sorted(names.texts(history.addresses(expiring(history))))
+
+
+def expiring(history: History) -> Numbers:
+    """The numbers of the objects that expire."""
+    return np.flatnonzero(history.expired())
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
@@ -266,8 +286,10 @@ def _write_all(served: Serving, history: History, folder: Path) -> None:
 
 
 def write_stored(served: Serving, history: History, folder: Path, store: str) -> None:
-    if store == "inventory":
-        write_inventory(history, folder / "inventory", served.prefix)
+    if store == "inventory":  # of the objects only those are there that will be deleted
+        expired = expiring(history)
+        write_objects(history, served.objects, done=folder / "objects.at", only=expired)
+        write_inventory(history, folder / "inventory", served.prefix, served.place().store(), expired)
     else:
         write_objects(history, served.objects, done=folder / "objects.at")
 

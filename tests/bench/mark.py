@@ -17,10 +17,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -28,19 +28,16 @@ from urllib.request import urlopen
 from rich.console import Console
 from rich.table import Table
 
-from lakegc_assets.marking.run import place_of
 from spark_resources.datasets import Place, all_rows, file_batches
-from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.marks import Mark
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
-from spark_resources.settings import Settings
 from spark_resources.stores.base import delete_own
 from tests.bench import limits
-from tests.bench.generate import REPOSITORY, built, folder_of, known, size_of
+from tests.bench.generate import built, folder_of, known, size_of
 from tests.bench.history import History
 from tests.bench.processes import JAVA, REST, WORKER, Watch, processor_seconds
 from tests.bench.sizes import SIZES
-from tests.bench.stores import BUCKET, STORES, Serving
+from tests.bench.stores import BUCKET, REPOSITORY, STORES, Serving
 
 MARKS, PROBED = "_lakefs/retention/gc/", "/.probe/"
 AT_ONCE = 8  # requests of each process that lists for the limit
@@ -52,7 +49,7 @@ _METRIC = re.compile(
 )
 START, SPARK, LISTING, JOIN, WRITING = "Python and Dagster", "Java, Spark, first worker", "listing", "join", "writing"
 RANGES, METARANGES, REASONS = "ranges", "metaranges", "reasons: expired ranges"
-ASKING = "asking branches"
+ASKING, DELETING = "asking branches", "deleting"
 _PHASES = (
     (r"starting", START),
     (r"listing |reading [\d,]+ files", SPARK),
@@ -68,6 +65,8 @@ _PHASES = (
     (r"reading once more", "staged and commits again"),
     (r"writing the expired", WRITING),
     (r".* may go$", "ending"),
+    (r"proved again", "proved"),
+    (r"deleting |[\d,]+ of [\d,]+ objects settled", DELETING),
 )
 
 
@@ -152,11 +151,20 @@ class Counters:
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
     """Run a mark. Raises `SystemExit` with what it said where it fails."""
-    command = [str(Path(sys.executable).with_name("lakegc")), "mark", REPOSITORY, "--mark-id", mark_id, *options]
+    return lakegc(served, ["mark", REPOSITORY, "--mark-id", mark_id, *options], home)
+
+
+def lakegc(
+    served: Serving, arguments: Sequence[str], home: Path, environment: Mapping[str, str] | None = None
+) -> Measured:
+    """Run a command of lakegc's, and tell its phases. Raises `SystemExit` with what it said where it fails."""
+    command = [str(Path(sys.executable).with_name("lakegc")), *arguments]
     load = os.getloadavg()[0]
     home.mkdir(exist_ok=True)
-    environment = {**os.environ, **served.environment, "DAGSTER_HOME": str(home)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, **served.environment, "DAGSTER_HOME": str(home), **(environment or {})}
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     watch = Watch(process.pid)
     counters = Counters(served, watch)
     first = last = Reading(time.monotonic())
@@ -211,19 +219,13 @@ class Made:
 
 
 def made(served: Serving, mark_id: str) -> Made:
-    place = _place(served)
+    place = served.place()
     return Made(place, Mark.open(place, mark_id))
-
-
-def _place(served: Serving) -> Place:
-    settings = Settings.load(served.environment, Path("/nonexistent"))
-    lakefs = LakeFS(LakeFSSettings.of(settings))
-    return place_of(lakefs.repository(REPOSITORY), "local" if served.store is None else "s3", settings.store())
 
 
 def forget_marks(served: Serving) -> None:
     """Remove what earlier runs left, so that each mark is the first one; but not what they found out of the store."""
-    store = _place(served).store()
+    store = served.place().store()
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
         for page in store.pages(prefix):
@@ -353,13 +355,14 @@ def show(run: Measured, title: str) -> str:
     return "\n".join([f"{title}\n", *lines, "", *notes, "", ""])
 
 
-def options_of(store: str, history: History, folder: Path) -> list[str]:
-    if store == "s3":  # its objects were written just now
-        return ["--min-age", "0", "--allow-young"]
+def options_of(store: str, folder: Path) -> list[str]:
     if store == "local":
         return []
-    taken = datetime.fromtimestamp(history.now, UTC) - timedelta(hours=1)
-    return ["--inventory", str(folder / "inventory"), "--inventory-taken", f"{taken:%Y-%m-%dT%H:%M:%SZ}"]
+    young = ["--min-age", "0", "--allow-young"]  # what is in the bucket was written just now
+    if store == "s3":
+        return young
+    taken = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)
+    return [*young, "--inventory", str(folder / "inventory"), "--inventory-taken", f"{taken:%Y-%m-%dT%H:%M:%SZ}"]
 
 
 def main() -> None:
@@ -375,7 +378,7 @@ def main() -> None:
     size = size_of(chosen.size, chosen.factor)
     folder = folder_of(chosen.folder, size, chosen.store)
     with built(folder, size, chosen.store, print) as (served, history):
-        options = options_of(chosen.store, history, folder)
+        options = options_of(chosen.store, folder)
         for _ in range(chosen.runs):
             forget_marks(served)
             mark_id = f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"

@@ -10,10 +10,7 @@ clean one, which must find the same set. Requests and bytes are the store's own 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ import numpy as np
 from spark_resources.sandbox.state import BranchRecord
 from spark_resources.sstable import read_ranges
 from tests.bench import names
-from tests.bench.generate import REPOSITORY, built, committed, folder_of, size_of
+from tests.bench.generate import built, committed, folder_of, size_of
 from tests.bench.history import History
 from tests.bench.mark import (
     ASKING,
@@ -38,6 +35,7 @@ from tests.bench.mark import (
     count_rates,
     expired_in,
     forget_marks,
+    lakegc,
     made,
     options_of,
     run,
@@ -45,7 +43,7 @@ from tests.bench.mark import (
 )
 from tests.bench.names import Bytes, Numbers
 from tests.bench.sizes import SIZES
-from tests.bench.stores import Serving
+from tests.bench.stores import REPOSITORY, Serving
 from tests.bench.tables import path_of, written_range
 
 COUNTED = {"listing": (LISTING,), "ranges": (METARANGES, RANGES, REASONS, ASKING)}
@@ -102,12 +100,6 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
             state.put_branch(REPOSITORY, BranchRecord("main", parent.id))
 
 
-def lakegc(served: Serving, home: Path, arguments: Sequence[str]) -> None:
-    command = [str(Path(sys.executable).with_name("lakegc")), *arguments]
-    environment = {**os.environ, **served.environment, "DAGSTER_HOME": str(home)}
-    subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL)
-
-
 def marked(served: Serving, folder: Path, options: Sequence[str], title: str) -> tuple[Measured, Made]:
     """A measured mark, shown."""
     mark_id = f"since-{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -137,13 +129,13 @@ def main() -> None:
         shutil.copytree(source, folder.with_suffix(".part"), ignore=shutil.ignore_patterns("*.sock"))
         folder.with_suffix(".part").rename(folder)
     with built(folder, size, "s3", print) as (served, history):
-        options, home = options_of("s3", history, folder), folder / "dagster"
+        options, home = options_of("s3", folder), folder / "dagster"
         forget_marks(served)
         _, before = marked(served, folder, [*options, "--clean"], f"{size.name}, the first mark")
         if not (folder / "swept").exists():
             approve = ["approve", REPOSITORY, before.mark.record.mark_id, "--yes", "--digest"]
-            lakegc(served, home, [*approve, str(before.mark.record.digest)])
-            lakegc(served, home, ["sweep", REPOSITORY, before.mark.record.mark_id])
+            lakegc(served, [*approve, str(before.mark.record.digest)], home)
+            lakegc(served, ["sweep", REPOSITORY, before.mark.record.mark_id], home)
             (folder / "swept").touch()
         grown = Grown(history.size, history.now, round(size.base * chosen.share), int(time.time()))
         change(served, before, grown, chosen.commits)

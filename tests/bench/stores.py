@@ -1,7 +1,7 @@
 """What a synthetic repository is served by: the sandbox's server over a folder, or over SeaweedFS that keeps its data.
 
-`local` has its objects in files, `s3` in a bucket, `inventory` in Parquet files alone; tables and marks of the last two
-are in the bucket.
+`local` has its objects in files, `s3` in a bucket; `inventory` has them in Parquet files, and only those that expire in
+a bucket. Tables and marks of the last two are in the bucket.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lakegc_assets.marking.run import place_of
+from spark_resources.datasets import Place
+from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.store_objects import StorePlace
+from spark_resources.settings import Settings
 from tests import servers
 from tests.bench.sinks import Bucket, Folder, Sink
 from tests.servers import SeaweedFS
 
 STORES = ("local", "s3", "inventory")
-BUCKET, NAME = "bench-bucket", "bench"
+BUCKET, REPOSITORY = "bench-bucket", "bench"
 _KEY, _SECRET = "BENCH", "only-good-for-benchmarks"
 _ACTIONS = ["Admin", "Read", "Write", "List", "Tagging"]
 
@@ -46,24 +50,28 @@ class Serving:
             found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
         return found
 
+    def place(self) -> Place:
+        """The repository's namespace, as `lakegc` reaches it."""
+        settings = Settings.load(self.environment, Path("/nonexistent"))
+        lakefs = LakeFS(LakeFSSettings.of(settings))
+        return place_of(lakefs.repository(REPOSITORY), "local" if self.store is None else "s3", settings.store())
+
 
 @contextmanager
 def serving(folder: Path, store: str) -> Iterator[Serving]:
     lines: list[str] = []
     if store == "local":
         with Sandbox(folder / "sandbox", request_log=lines.append) as sandbox:
-            files = Folder(sandbox.local_path / NAME)
+            files = Folder(sandbox.local_path / REPOSITORY)
             yield Serving(sandbox, files, files, requests=(lines,))
         return
     with seaweedfs_in(folder / "seaweedfs") as (server, process, filer, metrics):
         server.make_bucket(BUCKET)
         place = StorePlace(f"s3://{BUCKET}", server.settings())
-        port = int(server.endpoint_url.rpartition(":")[2])
+        port, namespace = int(server.endpoint_url.rpartition(":")[2]), f"{BUCKET}/{REPOSITORY}"
         with Sandbox(folder / "sandbox", place=place, request_log=lines.append) as sandbox:
-            yield Serving(
-                sandbox, Bucket(port, f"{BUCKET}/{NAME}"), Bucket(filer, f"buckets/{BUCKET}/{NAME}"), f"{NAME}/",
-                server, (process,), metrics, (lines,),
-            )  # fmt: skip
+            tables, objects = Bucket(port, namespace), Bucket(filer, f"buckets/{namespace}")
+            yield Serving(sandbox, tables, objects, f"{REPOSITORY}/", server, (process,), metrics, (lines,))
 
 
 @contextmanager

@@ -62,10 +62,14 @@ Plan = Callable[[str, str, bytes], Fault | Said | None]
 
 @dataclass
 class StoreProxy:
-    """Forwards to `upstream`, with the faults that `plan` says; `seen` counts requests by method and kind."""
+    """Forwards to `upstream`, with the faults that `plan` says; `seen` counts requests by method and kind.
+
+    Each answer comes `latency_s` later than it would, whatever else becomes of it.
+    """
 
     upstream: str
     slow_s: float = 3.0
+    latency_s: float = 0.0
     plan: Plan = lambda *_: None
     done: Callable[[str], None] = lambda _: None  # called with the kind of a request that the store has answered
     endpoint: str = ""
@@ -90,6 +94,7 @@ class StoreProxy:
     def _answer(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.scope["raw_path"].decode() + query
+        time.sleep(self.latency_s)
         with self._lock:
             self.seen[kind_of(request.method, path)] += 1
             if kind_of(request.method, path) == "delete":

@@ -1,0 +1,57 @@
+"""What a sweep of a synthetic repository takes, phase by phase, before a store that is far away.
+
+    uv run python -m tests.bench.sweep --size XL --factor 0.05 --latency 0.03 --folder /tmp/bench
+
+Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does; each answer
+of the store comes `--latency` seconds later than it would. In the end none of the approved keys may be left.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from spark_resources.marks import marks
+from tests.bench.generate import built, folder_of, size_of
+from tests.bench.mark import DELETING, lakegc, made, show
+from tests.bench.sizes import SIZES
+from tests.bench.stores import REPOSITORY
+from tests.sweep.store_proxy import store_proxy
+
+KEYS_A_PAGE = 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="XL")
+    parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("--latency", type=float, default=0.03)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--report", type=Path)
+    chosen = parser.parse_args()
+    size = size_of(chosen.size, chosen.factor)
+    folder = folder_of(chosen.folder, size, "inventory")
+    home = folder / "dagster"
+    with built(folder, size, "inventory", print) as (served, _):
+        assert served.store is not None
+        newest = max(marks(served.place()), key=lambda record: record.start)
+        found = made(served, newest.mark_id)
+        expired = found.fact("expired_set", "expired")
+        approve = ["approve", REPOSITORY, newest.mark_id, "--yes", "--digest", str(newest.digest)]
+        lakegc(served, approve, home)
+        with store_proxy(served.store.endpoint_url) as proxy:
+            proxy.latency_s = chosen.latency
+            far = {"LAKEGC_S3_ENDPOINT_URL": proxy.endpoint}
+            measured = lakegc(served, ["sweep", REPOSITORY, newest.mark_id], home, far)
+        deleting = measured.phases[DELETING]
+        deleting.count, deleting.unit = expired, "objects"
+        left = sum(len(page.objects) for page in served.place().store().pages("data/"))
+        title = f"sweep of {size.name}: {expired:,} objects, answers {chosen.latency * 1000:g} ms late, {left:,} left"
+        text = show(measured, title)
+        if chosen.report:
+            with chosen.report.open("a") as report:
+                report.write(text)
+
+
+if __name__ == "__main__":
+    main()
