@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets import incremental, mark
+from lakegc_assets import census, incremental, mark
 from lakegc_assets.incremental import union
 from lakegc_assets.marking import (
     came_back,
@@ -33,7 +35,18 @@ from spark_resources.datasets import Batches, Counts, Dataset, parquet, write_da
 from spark_resources.executors import errors_from_executors
 from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import MarkRecord, digest_of, previous_mark
-from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, RANGE_REFS, SERVED, UNSETTLED, MarkState, Scope
+from spark_resources.meeting import Met, Side, meet
+from spark_resources.model import (
+    ADDRESSES,
+    EXPIRED_OBJECTS,
+    RANGE_ADDRESSES,
+    RANGE_REFS,
+    SERVED,
+    STORED_OBJECTS,
+    UNSETTLED,
+    MarkState,
+    Scope,
+)
 from spark_resources.reference import reference_outputs
 
 if TYPE_CHECKING:
@@ -41,7 +54,7 @@ if TYPE_CHECKING:
 
 ASSET = "expired_set"
 UNSETTLED_PART = "unsettled"
-ROWS_A_TASK = 250_000
+ROWS_A_TASK, ROWS_A_BATCH = 250_000, 50_000
 FEW_ENOUGH_TO_SEND = 1_000_000  # addresses: to every task, rather than to shuffle all that is known
 
 
@@ -72,9 +85,8 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
     refuse_mixed(run)
     base = Base.of(run) if record.optimized else None
-    census = census_of(run, base)
     run.say("comparing what is stored with what is live")
-    found = Found.of(run, census, record.cutoff, grain, base)
+    found = Found.of(run, record.cutoff, grain) if base is None else Found.since(run, record.cutoff, grain, base)
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
     run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
@@ -95,13 +107,11 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     holding.in_force(run)  # as they were at the beginning, or there is no mark
 
 
-def census_of(run: MarkRun, base: Base | None) -> DataFrame:
-    """Who refers to what is stored, in a clean run or in one that goes on from an earlier mark."""
-    slices = namespace_slices.stored(run)
-    if base is None:
-        return mark.census(slices, committed=committed(run, slices), uncommitted=staged(run))
+def census_since(run: MarkRun, base: Base) -> DataFrame:
+    """Who refers to what is stored, in a run that goes on from an earlier mark."""
     from pyspark.sql import functions as F
 
+    slices = namespace_slices.stored(run)
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
     again = base.addresses(live=live & base.refs.keys() - base.counted).select("address")
     new = union([committed(run, slices), again])
@@ -113,6 +123,45 @@ def census_of(run: MarkRun, base: Base | None) -> DataFrame:
     known = known.join(F.broadcast(addresses) if few else addresses, "address", "left_semi")
     folders = run.read("namespace_slices", FOLDERS, FOLDERS_PART)
     return incremental.census(told, known=known, looked_at=looked_at, folders=folders)
+
+
+def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, dict[str, int]]:
+    """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and its counts."""
+    told = pa.schema([*(field.with_nullable(True) for field in census.CENSUS), pa.field("counts", pa.string())])
+
+    def settle(met: Met) -> Batches:
+        found, counts = census.census(met, youngest)
+        nothing = {field.name: pa.nulls(1, field.type) for field in census.CENSUS}
+        yield from pa.table({**nothing, "counts": [json.dumps(counts)]}, schema=told).to_batches()
+        rows = found.append_column("counts", pa.nulls(len(found), pa.string()))
+        yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
+
+    found = run.keep(meet(run.spark(), run.place, sides(run), settle, told))
+    facts: dict[str, int] = {}
+    for row in found.where("counts IS NOT NULL").select("counts").collect():
+        for name, count in json.loads(row["counts"]).items():
+            facts[name] = facts.get(name, 0) + count
+    return found.where("counts IS NULL").drop("counts"), facts
+
+
+def sides(run: MarkRun) -> list[Side]:
+    """What a census compares, by its names."""
+    names = {
+        committed_addresses.ADDRESSES_PART: census.COMMITTED,
+        committed_addresses.MAYBE_GONE_PART: census.MAYBE_GONE,
+    }
+    asset = committed_addresses.ASSET
+    written = run.mark.record.step(asset).datasets
+    found = {side: [run.mark.dataset(asset, part)] if part in written else [] for part, side in names.items()}
+    lists = [
+        run.mark.dataset(uncommitted_addresses.ASSET, part)
+        for part in uncommitted_addresses.parts(local_adapter=run.local_adapter)
+    ]
+    return [
+        Side(census.STORED, tuple(namespace_slices.datasets(run)), STORED_OBJECTS),
+        *(Side(name, tuple(some), RANGE_ADDRESSES, distinct=True) for name, some in found.items()),
+        Side(census.UNCOMMITTED, tuple(lists), ADDRESSES, distinct=True),
+    ]
 
 
 def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
@@ -172,19 +221,25 @@ class Found:
     facts: dict[str, int]
 
     @classmethod
-    def of(cls, run: MarkRun, census: DataFrame, cutoff: datetime, grain: timedelta, base: Base | None = None) -> Found:
+    def of(cls, run: MarkRun, cutoff: datetime, grain: timedelta) -> Found:
+        """By a clean run."""
+        return cls.told(*everything_met(run, cutoff - grain), cutoff, grain)
+
+    @classmethod
+    def since(cls, run: MarkRun, cutoff: datetime, grain: timedelta, base: Base) -> Found:
+        """By a run that goes on from an earlier mark."""
         from pyspark.sql import Observation
 
-        wanted = mark.counted(cutoff, grain)
-        if base is not None:
-            wanted |= incremental.counted_again()
+        wanted = mark.counted(cutoff, grain) | incremental.counted_again()
         observation = Observation("census")
         counts = [column.alias(name) for name, column in wanted.items()]
-        kept = run.keep(census.observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing()))
-        kept.count()
+        found = census_since(run, base).observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing())
+        run.keep(found).count()
         facts = {name: int(value or 0) for name, value in observation.get.items()}
-        if base is not None:
-            facts = with_settled(facts, base.newest)
+        return cls.told(found, with_settled(facts, base.newest), cutoff, grain)
+
+    @classmethod
+    def told(cls, kept: DataFrame, facts: dict[str, int], cutoff: datetime, grain: timedelta) -> Found:
         return cls(
             mark.described(kept.where(mark.is_unsettled())),
             kept.transform(mark.unreferenced(cutoff, grain)),

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.incremental import union
 from lakegc_assets.marking import inventories
 from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import UNREADABLE, Base
-from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced
+from spark_resources.datasets import Batches, Counts, Dataset, Place, Producer, read_datasets, write_produced
 from spark_resources.entries import row_tasks
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS, is_candidate
@@ -104,10 +103,15 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     run.say(f"listed {dataset.rows:,} objects in {len(whole) - 1:,} slices")
 
 
-def stored(run: MarkRun) -> DataFrame:
+def datasets(run: MarkRun) -> list[Dataset]:
     """All that a mark found in the store (STORED_OBJECTS)."""
     parts = [part for part in ("", LOOKED_UP_PART) if part in run.mark.record.step(ASSET).datasets]
-    return union([run.read(ASSET, STORED_OBJECTS, part) for part in parts])
+    return [run.mark.dataset(ASSET, part) for part in parts]
+
+
+def stored(run: MarkRun) -> DataFrame:
+    """The same as a DataFrame."""
+    return read_datasets(run.spark(), run.place, datasets(run), STORED_OBJECTS)
 
 
 def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
