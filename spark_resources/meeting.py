@@ -8,6 +8,7 @@ bucket holds so many rows that a task can, however large the tables are, and wha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, read_file
+from spark_resources.errors import LakegcError
 from spark_resources.executors import on_executor
 
 if TYPE_CHECKING:
@@ -25,8 +27,15 @@ if TYPE_CHECKING:
 
 ROWS_A_BUCKET = 500_000
 ROWS_WORTH_A_TASK = 25_000
-_LUMPS = pa.schema([pa.field(name, kind, nullable=False) for name, kind in
-                    (("bucket", pa.int32()), ("side", pa.int32()), ("rows", pa.binary()))])  # fmt: skip
+_LUMPS = pa.schema(
+    [
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("side", pa.int32(), nullable=False),
+        pa.field("hashed", pa.int64(), nullable=False),
+        pa.field("rows", pa.binary(), nullable=False),
+    ]
+)
+_SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/é\n")
 
 Met: TypeAlias = Mapping[str, pa.Table]
 """The rows of each side, by its name."""
@@ -57,6 +66,8 @@ def meet(
     """What `settle` makes of all sides, bucket by bucket: rows of `schema`. Each file is verified.
 
     `settle` gets every row of the addresses that it gets any row of; it is called once a task, maybe with no rows.
+    What is collected raises `DamagedData` for a file that isn't the one that was written, `LakegcError` where machines
+    hash in different ways.
     """
     files = [
         (number, dataset, file)
@@ -77,7 +88,9 @@ def meet(
     def gather(batches: Batches) -> Batches:
         pieces: dict[str, list[pa.Table]] = {side.name: [] for side in sides}
         for batch in batches:
-            for number, lump in zip(batch.column(1).to_pylist(), batch.column(2), strict=True):
+            _, numbers, hashed, packed = batch.columns
+            check_hashed_alike(hashed)
+            for number, lump in zip(numbers.to_pylist(), packed, strict=True):
                 pieces[sides[number].name].append(pa.ipc.open_stream(lump.as_buffer()).read_all())
         empty = {side.name: side.wanted.empty_table() for side in sides}
         yield from settle({name: pa.concat_tables([empty[name], *some]) for name, some in pieces.items()})
@@ -104,6 +117,7 @@ def lumps(table: pa.Table, side: int, buckets: int) -> Iterator[pa.RecordBatch]:
         arrays = (
             pa.array([bucket for bucket, _ in there], pa.int32()),
             pa.array([side] * len(there), pa.int32()),
+            pa.array([how_hashed()] * len(there), pa.int64()),
             pa.array([_packed(piece) for _, piece in there], pa.binary()),
         )
         yield pa.RecordBatch.from_arrays(list(arrays), schema=_LUMPS)
@@ -118,6 +132,24 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
         return np.zeros(len(addresses), kind)
     hashes: npt.NDArray[np.uint64] = pd.util.hash_array(addresses.to_numpy(), categorize=False)
     return (hashes % np.uint64(buckets)).astype(kind)
+
+
+@functools.cache
+def how_hashed() -> int:
+    """A number for the way in which this process hashes."""
+    import pandas as pd
+
+    return int(pd.util.hash_array(np.array(_SAMPLE, dtype=object), categorize=False).sum() >> np.uint64(1))
+
+
+def check_hashed_alike(hashed: pa.Array) -> None:
+    """Raise `LakegcError` where another process hashed otherwise: then rows of one address would miss each other, and
+    what is live would look like garbage."""
+    if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
+        raise LakegcError(
+            "two machines of the cluster hash addresses in different ways, so lakegc can't compare what they read. "
+            "Give all of them the very same packages, and run it again; nothing was marked."
+        )
 
 
 def _packed(table: pa.Table) -> bytes:

@@ -136,7 +136,8 @@ def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, dict[st
         rows = found.append_column("counts", pa.nulls(len(found), pa.string()))
         yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
 
-    found = run.keep(meet(run.spark(), run.place, sides(run), settle, told))
+    met = meet(run.spark(), run.place, sides(run), settle, told)
+    found = run.keep(met.repartition("address"))  # once, and not for each of the joins to come
     facts: dict[str, int] = {}
     for row in found.where("counts IS NOT NULL").select("counts").collect():
         for name, count in json.loads(row["counts"]).items():

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from lakegc_assets import census, mark
 from spark_resources import meeting
 from spark_resources.datasets import Batches, Dataset, Place, finish_dataset, parquet_bytes, write_file
-from spark_resources.errors import DamagedData
+from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.executors import errors_from_executors
-from spark_resources.meeting import Met, Side, meet
+from spark_resources.meeting import Met, Side, check_hashed_alike, how_hashed, lumps, meet
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.stores.settings import StoreSettings
 
@@ -155,3 +155,12 @@ def test_files_that_were_changed_do_not_meet(spark: SparkSession, place: Place) 
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"), errors_from_executors():
         meet(spark, place, sides, met_by_address, MET).collect()
+
+
+def test_rows_that_were_hashed_otherwise_do_not_meet() -> None:
+    """Where one machine hashes in another way than the next, the mark ends: addresses would miss each other."""
+    (sent,) = lumps(addresses(random.Random(3), 50), 0, 2)
+    check_hashed_alike(sent.column("hashed"))
+
+    with pytest.raises(LakegcError, match="the very same packages"):
+        check_hashed_alike(pa.array([how_hashed(), how_hashed() + 1]))
