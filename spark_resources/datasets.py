@@ -291,9 +291,16 @@ def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa
     return read_datasets(spark, place, [dataset], schema)
 
 
-def read_datasets(spark: SparkSession, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> DataFrame:
-    """The rows of several datasets as those of one."""
-    return _read_as(spark, place, datasets, schema, lambda table: table, schema)
+def read_datasets(
+    spark: SparkSession,
+    place: Place,
+    datasets: Sequence[Dataset],
+    schema: pa.Schema,
+    *,
+    wanted: Callable[[pa.Table], pa.Table] = lambda table: table,
+) -> DataFrame:
+    """The rows of several datasets as those of one; of each file only what `wanted` leaves of it."""
+    return _read_as(spark, place, datasets, schema, wanted, schema)
 
 
 def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 ASSET = "expired_set"
 UNSETTLED_PART = "unsettled"
 ROWS_A_TASK, ROWS_A_BATCH = 250_000, 50_000
-FEW_ENOUGH_TO_SEND = 1_000_000  # addresses: to every task, rather than to shuffle all that is known
+FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
 
 
 def compute(run: MarkRun) -> None:
@@ -109,18 +109,18 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
 
 def census_since(run: MarkRun, base: Base) -> DataFrame:
     """Who refers to what is stored, in a run that goes on from an earlier mark."""
-    from pyspark.sql import functions as F
-
     slices = namespace_slices.stored(run)
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
     again = base.addresses(live=live & base.refs.keys() - base.counted).select("address")
     new = union([committed(run, slices), again])
     looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
     told = run.keep(mark.census(slices, committed=new, uncommitted=staged(run), also=looked_at))
-    few = told.count() <= FEW_ENOUGH_TO_SEND
-    addresses = told.select("address")
-    known = base.addresses(before=base.counted, live=live & base.refs.keys())
-    known = known.join(F.broadcast(addresses) if few else addresses, "address", "left_semi")
+    addresses, only = told.select("address"), None
+    if told.count() <= FEW_ENOUGH_TO_SEND:
+        only = addresses.toArrow()["address"].combine_chunks()
+    known = base.addresses(before=base.counted, live=live & base.refs.keys(), only=only)
+    if only is None:
+        known = known.transform(mark.only(addresses))
     folders = run.read("namespace_slices", FOLDERS, FOLDERS_PART)
     return incremental.census(told, known=known, looked_at=looked_at, folders=folders)
 

@@ -133,8 +133,11 @@ class Base:
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
-    def addresses(self, *, before: Collection[str] = (), live: Collection[str] = ()) -> DataFrame:
-        """The addresses of these ranges that earlier marks read: columns address, before and live (boolean)."""
+    def addresses(
+        self, *, before: Collection[str] = (), live: Collection[str] = (), only: pa.Array | None = None
+    ) -> DataFrame:
+        """The addresses of these ranges that earlier marks read: columns address, before and live (boolean). With
+        `only`, these addresses alone: as many as each task can hold."""
         numbers = sorted({range_number(one) for one in (*before, *live)})
         was, is_live = ({range_number(one) for one in ids} for ids in (before, live))
         rows = pa.table(
@@ -146,10 +149,14 @@ class Base:
         )
         from pyspark.sql import functions as F
 
-        wanted = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
-        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
-        found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES)
-        return found.join(wanted, "range").select("address", "before", "live")
+        def wanted(table: pa.Table) -> pa.Table:
+            found = table.filter(pc.is_in(table["range"], value_set=rows["range"].combine_chunks()))
+            return found if only is None else found.filter(pc.is_in(found["address"], value_set=only))
+
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if numbers else []
+        found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
+        ranges = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
+        return found.join(ranges, "range").select("address", "before", "live")
 
     @property
     def sizes(self) -> list[Dataset]:

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
 from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fixed_settings, machine_settings
@@ -226,3 +229,24 @@ def test_workers_import_spark_from_its_zip_files(tmp_path: Path) -> None:
 
     assert without_zips([*zips, *others]) == others
     assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
+
+
+def test_what_tasks_import_is_not_gone_through_after_each_task(spark: SparkSession) -> None:
+    """Once a task has imported the compiled decoder, the collector of its worker leaves that alone."""
+
+    def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc
+        import sys
+
+        known = "numba" in sys.modules
+        objects = len(gc.get_objects())
+        import numba  # noqa: F401
+
+        yield from ([] if not list(batches) else [pa.record_batch({"known": [known], "objects": [objects]})])
+
+    tasks = spark.range(0, 8, 1, 8)
+    tasks.mapInArrow(importing, "known boolean, objects long").collect()
+    again = tasks.mapInArrow(importing, "known boolean, objects long").collect()
+
+    assert any(row["known"] for row in again)
+    assert all(row["objects"] < 15_000 for row in again if row["known"])
