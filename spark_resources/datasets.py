@@ -22,7 +22,7 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Quirks, Store, delete_own
+from spark_resources.stores.base import Quirks, Store, delete_own, read_proven
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
     """The bytes of a file of a dataset. Raises `DamagedData` where they aren't those that were written."""
     store = place.store()
     try:
-        data = store.read(folder + file.name)
+        data = read_proven(store, folder + file.name)
     except NotThere as error:
         raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
     if hashlib.sha256(data).hexdigest() != file.sha256:

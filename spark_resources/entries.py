@@ -38,6 +38,7 @@ from spark_resources.model import (
     AddressType,
     Namespace,
 )
+from spark_resources.stores.base import read_proven
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +69,7 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
     """The bytes of a table. Raises `DamagedData` (invariant 3) where it is missing: absence is never an empty set."""
     store = place.store()
     try:
-        return store.read(table_key(table_id))
+        return read_proven(store, table_key(table_id))
     except NotThere as error:
         raise DamagedData(
             f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "

@@ -9,7 +9,8 @@ bucket holds so many rows that a task can, however large the tables are, and wha
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,27 +19,34 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, read_file
-from spark_resources.errors import LakegcError
-from spark_resources.executors import on_executor
+from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_spark, read_file
+from spark_resources.errors import DamagedData, LakegcError
+from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.kept import Kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_BUCKET = 500_000
+BYTES_AT_ONCE = 64 << 20
 ROWS_WORTH_A_TASK = 25_000
+ROWS_A_BATCH = 50_000
 _LUMPS = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("side", pa.int32(), nullable=False),
         pa.field("hashed", pa.int64(), nullable=False),
+        pa.field("read", pa.int64(), nullable=False),  # of a file, with its first lump: rows that it holds
+        pa.field("sent", pa.int64(), nullable=False),  # and rows that are sent of them
         pa.field("rows", pa.binary(), nullable=False),
     ]
 )
 _SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/é\n")
+_COUNTS = "counts"
 
 Met: TypeAlias = Mapping[str, pa.Table]
 """The rows of each side, by its name."""
+Settle: TypeAlias = Callable[[Met], tuple[pa.Table, Counts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,49 +63,72 @@ class Side:
     def wanted(self) -> pa.Schema:
         return pa.schema([self.schema.field("address")]) if self.distinct else self.schema
 
-    def read(self, place: Place, folder: str, file_number: int, dataset: Dataset) -> pa.Table:
-        found = read_file(place, folder, dataset.files[file_number], self.schema)
+    @property
+    def rows(self) -> int:
+        return sum(dataset.rows for dataset in self.datasets)
+
+    def share(self, found: pa.Table) -> pa.Table:
         return pa.table([pc.unique(found["address"])], schema=self.wanted) if self.distinct else found
 
 
 def meet(
-    spark: SparkSession, place: Place, sides: Sequence[Side], settle: Callable[[Met], Batches], schema: pa.Schema
-) -> DataFrame:
-    """What `settle` makes of all sides, bucket by bucket: rows of `schema`. Each file is verified.
+    spark: SparkSession, place: Place, sides: Sequence[Side], settle: Settle, schema: pa.Schema, keep: Kept
+) -> tuple[DataFrame, Counts]:
+    """What `settle` makes of all sides, bucket by bucket: rows of `schema`, by address, which are kept; and its counts.
 
     `settle` gets every row of the addresses that it gets any row of; it is called once a task, maybe with no rows.
-    What is collected raises `DamagedData` for a file that isn't the one that was written, `LakegcError` where machines
-    hash in different ways.
+    Raises `DamagedData` for a file that isn't the one that was written, and where not all rows met (invariant 3);
+    `LakegcError` where machines hash in different ways.
     """
-    files = [
-        (number, dataset, file)
-        for number, side in enumerate(sides)
-        for dataset in side.datasets
-        for file in range(len(dataset.files))
-    ]
+    of_sides = [(number, dataset) for number, side in enumerate(sides) for dataset in side.datasets]
+    files = [(number, dataset.folder, file) for number, dataset in of_sides for file in dataset.files]
     cores = spark.sparkContext.defaultParallelism
-    rows = sum(dataset.rows for side in sides for dataset in side.datasets)
-    buckets = buckets_for(rows, cores)
+    buckets = buckets_for(sum(side.rows for side in sides), cores)
+    told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_COUNTS, pa.string())])
 
     def share(batches: Batches) -> Batches:
         for task in (number for batch in batches for number in batch.column(0).to_pylist()):
-            number, dataset, file = files[task]
-            found = sides[number].read(place, dataset.folder, file, dataset)
-            yield from lumps(found, number, buckets)
+            number, folder, file = files[task]
+            held = read_file(place, folder, file, sides[number].schema)
+            yield from lumps(sides[number].share(held), number, buckets, read=len(held))
 
     def gather(batches: Batches) -> Batches:
-        pieces: dict[str, list[pa.Table]] = {side.name: [] for side in sides}
-        for batch in batches:
-            _, numbers, hashed, packed = batch.columns
-            check_hashed_alike(hashed)
-            for number, lump in zip(numbers.to_pylist(), packed, strict=True):
-                pieces[sides[number].name].append(pa.ipc.open_stream(lump.as_buffer()).read_all())
-        empty = {side.name: side.wanted.empty_table() for side in sides}
-        yield from settle({name: pa.concat_tables([empty[name], *some]) for name, some in pieces.items()})
+        met, seen = gathered(batches, sides)
+        found, counts = settle(met)
+        nothing = {field.name: pa.nulls(1, field.type) for field in schema}
+        yield from pa.table({**nothing, _COUNTS: [json.dumps([seen, counts])]}, schema=told).to_batches()
+        rows = found.append_column(_COUNTS, pa.nulls(len(found), pa.string()))
+        yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
 
     tasks = spark.range(0, len(files), 1, max(1, min(len(files), 4 * cores)))
     shared = tasks.mapInArrow(on_executor(share), arrow_to_spark(_LUMPS))
-    return _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(schema))
+    settled = _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(told))
+    found = keep(settled.repartition("address"))  # once, and not for each of the joins to come
+    with errors_from_executors():
+        rows = [json.loads(row[_COUNTS]) for row in found.where(f"{_COUNTS} IS NOT NULL").select(_COUNTS).collect()]
+    check_all_met(sides, buckets, [seen for seen, _ in rows])
+    return found.where(f"{_COUNTS} IS NULL").drop(_COUNTS), added_up(counts for _, counts in rows)
+
+
+def added_up(counted: Iterable[Counts]) -> Counts:
+    total: Counts = {}
+    for name, count in (pair for counts in counted for pair in counts.items()):
+        total[name] = total.get(name, 0) + count
+    return total
+
+
+def check_all_met(sides: Sequence[Side], buckets: int, seen: Sequence[Counts]) -> None:
+    """Raise `DamagedData` (invariant 3) where a bucket, or any row of a side, is lost between the tasks."""
+    total = added_up(seen)
+    for side in sides:
+        read, sent, met = (total.get(f"{name} {side.name}", 0) for name in ("read", "sent", "met"))
+        if len(seen) != buckets or read != side.rows or met != sent:
+            raise DamagedData(
+                f"not all that is known of addresses was compared: of {side.rows:,} rows ({side.name}) {read:,} were "
+                f"read, {sent:,} sent and {met:,} taken, in {len(seen)} tasks of {buckets}. Nothing was marked; run it "
+                "again.",
+                invariant=3,
+            )
 
 
 def buckets_for(rows: int, cores: int) -> int:
@@ -105,22 +136,43 @@ def buckets_for(rows: int, cores: int) -> int:
     return max(-(-rows // ROWS_A_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 
-def lumps(table: pa.Table, side: int, buckets: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a table by bucket, each bucket's in one piece (bucket, side, rows)."""
-    for at in range(0, len(table), ROWS_A_BUCKET):
-        some = table.slice(at, ROWS_A_BUCKET).combine_chunks()
+def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, which holds `read` of them, by bucket: each bucket's in one piece, some at a time."""
+    at_once = max(1, min(ROWS_A_BUCKET, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
+    announced = (read, len(table))
+    for at in range(0, len(table), at_once):
+        some = table.slice(at, at_once).combine_chunks()
         of_rows = bucket_of(some["address"], buckets)
         ordered = some.take(pa.array(np.argsort(of_rows, kind="stable")))
-        ends = np.cumsum(np.bincount(of_rows, minlength=buckets))
+        ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
-        there = [(bucket, ordered.slice(start, end - start)) for bucket, start, end in found if end > start]
-        arrays = (
-            pa.array([bucket for bucket, _ in there], pa.int32()),
-            pa.array([side] * len(there), pa.int32()),
-            pa.array([how_hashed()] * len(there), pa.int64()),
-            pa.array([_packed(piece) for _, piece in there], pa.binary()),
-        )
-        yield pa.RecordBatch.from_arrays(list(arrays), schema=_LUMPS)
+        there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
+        rest = [0] * (len(there) - 1)
+        columns = {
+            "bucket": [bucket for bucket, _ in there],
+            "side": [side] * len(there),
+            "hashed": [how_hashed()] * len(there),
+            "read": [announced[0], *rest],
+            "sent": [announced[1], *rest],
+            "rows": [packed for _, packed in there],
+        }
+        yield pa.RecordBatch.from_pydict(columns, schema=_LUMPS)
+        announced = (0, 0)
+
+
+def gathered(batches: Batches, sides: Sequence[Side]) -> tuple[dict[str, pa.Table], Counts]:
+    """The rows of a task's lumps by side, and how many were read and sent for them and have come."""
+    pieces: list[list[pa.Table]] = [[side.wanted.empty_table()] for side in sides]
+    seen: Counts = {}
+    for batch in batches:
+        lump = dict(zip(_LUMPS.names, batch.columns, strict=True))
+        check_hashed_alike(lump["hashed"])
+        counted = (lump[name].to_pylist() for name in ("side", "read", "sent"))
+        for number, read, sent, packed in zip(*counted, lump["rows"], strict=True):
+            pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
+            for name, count in (("read", read), ("sent", sent), ("met", len(pieces[number][-1]))):
+                seen[f"{name} {sides[number].name}"] = seen.get(f"{name} {sides[number].name}", 0) + count
+    return {side.name: pa.concat_tables(some) for side, some in zip(sides, pieces, strict=True)}, seen
 
 
 def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 ASSET = "expired_set"
 UNSETTLED_PART = "unsettled"
-ROWS_A_TASK, ROWS_A_BATCH = 250_000, 50_000
+ROWS_A_TASK = 250_000
 FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
 
 
@@ -125,42 +124,28 @@ def census_since(run: MarkRun, base: Base) -> DataFrame:
     return incremental.census(told, known=known, looked_at=looked_at, folders=folders)
 
 
-def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, dict[str, int]]:
+def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, Counts]:
     """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and its counts."""
-    told = pa.schema([*(field.with_nullable(True) for field in census.CENSUS), pa.field("counts", pa.string())])
 
-    def settle(met: Met) -> Batches:
-        found, counts = census.census(met, youngest)
-        nothing = {field.name: pa.nulls(1, field.type) for field in census.CENSUS}
-        yield from pa.table({**nothing, "counts": [json.dumps(counts)]}, schema=told).to_batches()
-        rows = found.append_column("counts", pa.nulls(len(found), pa.string()))
-        yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
+    def settle(met: Met) -> tuple[pa.Table, Counts]:
+        return census.census(met, youngest)
 
-    met = meet(run.spark(), run.place, sides(run), settle, told)
-    found = run.keep(met.repartition("address"))  # once, and not for each of the joins to come
-    facts: dict[str, int] = {}
-    for row in found.where("counts IS NOT NULL").select("counts").collect():
-        for name, count in json.loads(row["counts"]).items():
-            facts[name] = facts.get(name, 0) + count
-    return found.where("counts IS NULL").drop("counts"), facts
+    return meet(run.spark(), run.place, sides(run), settle, census.CENSUS, run.keep)
 
 
 def sides(run: MarkRun) -> list[Side]:
     """What a census compares, by its names."""
-    names = {
-        committed_addresses.ADDRESSES_PART: census.COMMITTED,
-        committed_addresses.MAYBE_GONE_PART: census.MAYBE_GONE,
-    }
-    asset = committed_addresses.ASSET
-    written = run.mark.record.step(asset).datasets
-    found = {side: [run.mark.dataset(asset, part)] if part in written else [] for part, side in names.items()}
+    asset, maybe_gone = committed_addresses.ASSET, committed_addresses.MAYBE_GONE_PART
+    needed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
+    others = [run.mark.dataset(asset, maybe_gone)] if maybe_gone in run.mark.record.step(asset).datasets else []
     lists = [
         run.mark.dataset(uncommitted_addresses.ASSET, part)
         for part in uncommitted_addresses.parts(local_adapter=run.local_adapter)
     ]
     return [
         Side(census.STORED, tuple(namespace_slices.datasets(run)), STORED_OBJECTS),
-        *(Side(name, tuple(some), RANGE_ADDRESSES, distinct=True) for name, some in found.items()),
+        Side(census.COMMITTED, (needed,), RANGE_ADDRESSES, distinct=True),
+        Side(census.MAYBE_GONE, tuple(others), RANGE_ADDRESSES, distinct=True),
         Side(census.UNCOMMITTED, tuple(lists), ADDRESSES, distinct=True),
     ]
 

@@ -105,8 +105,8 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
 
 def datasets(run: MarkRun) -> list[Dataset]:
     """All that a mark found in the store (STORED_OBJECTS)."""
-    parts = [part for part in ("", LOOKED_UP_PART) if part in run.mark.record.step(ASSET).datasets]
-    return [run.mark.dataset(ASSET, part) for part in parts]
+    looked_up = [LOOKED_UP_PART] if LOOKED_UP_PART in run.mark.record.step(ASSET).datasets else []
+    return [run.mark.dataset(ASSET, part) for part in ("", *looked_up)]
 
 
 def stored(run: MarkRun) -> DataFrame:

@@ -185,3 +185,10 @@ def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
     if not late or len(late) == len(results):
         return failed
     return [*(result for result in failed if result.code != NOT_SENT), *delete_own(store, late)]
+
+
+def read_proven(store: Store, key: str) -> bytes:
+    """As `store.read`, by the quickest way there is: for who proves what it gets by a hash that it knows before."""
+    # asked of the class, so that what wraps a store and changes its `read` is not passed by
+    own = getattr(type(store), "read_proven", None)
+    return store.read(key) if own is None else bytes(own(store, key))

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,13 +28,25 @@ from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Del
 from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
-from spark_resources.stores.s3_listing import Listing, listing_of, read_listings_here
+from spark_resources.stores.s3_listing import Listing, listing_of, parsed, read_listings_here
+from spark_resources.stores.s3_quick import LeftToBoto3, QuickRequests
 from spark_resources.stores.s3_reads import QuickReads
 from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
 
 AWS = Quirks(md5_etags=True)
 LOOKALIKE = Quirks()
 
+_PARAMETERS = {
+    "Prefix": "prefix",
+    "MaxKeys": "max-keys",
+    "EncodingType": "encoding-type",
+    "StartAfter": "start-after",
+    "Delimiter": "delimiter",
+    "ContinuationToken": "continuation-token",
+}
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
 _DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are random
 _BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
@@ -55,7 +69,10 @@ class S3Store:
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._quirks = quirks
         self._settings, self._max_attempts = settings, settings.max_attempts
-        self._quick = QuickReads.of(self._client, settings, self._bucket)
+        self._quick = QuickRequests.of(self._client, settings, self._bucket)
+        once = settings.max_attempts == 1  # then boto3 could not ask again for what wasn't answered well
+        self._listings = None if once else self._quick
+        self._reads = None if once else QuickReads.of(self._client, settings, self._bucket)
         endpoint = urlsplit(self._client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, quirks.unholdable)
@@ -97,20 +114,38 @@ class S3Store:
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
             keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
-        request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": page_size}
+        request: dict[str, Any] = {"Prefix": self._prefix + prefix, "MaxKeys": page_size, "EncodingType": "url"}
         if start_after is not None:
             request["StartAfter"] = self._prefix + start_after
         if delimiter is not None:
             request["Delimiter"] = delimiter
         while True:
-            with told(self.where, "list", prefix):
-                listing = listing_of(self._client.list_objects_v2(**request, EncodingType="url"))
+            listing = self._listed(request, prefix)
             yield self._page(listing, self._prefix + prefix)
             if listing.next_token is None:
                 return
             if listing.next_token == request.get("ContinuationToken"):
                 raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
             request["ContinuationToken"] = listing.next_token
+
+    def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
+        client = self._client
+        if self._listings is not None:
+            try:
+                answer = self._listings.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+                if answer is not None:
+                    return parsed(answer)
+            except (LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
+                client = self._asked_once
+        with told(self.where, "list", prefix):
+            return listing_of(client.list_objects_v2(Bucket=self._bucket, **request))
+
+    @cached_property
+    def _asked_once(self) -> S3Client:
+        """A client for requests that were sent once already, and so have one attempt less."""
+        client = s3_client(self._settings.model_copy(update={"max_attempts": self._settings.max_attempts - 1}))
+        read_listings_here(client)
+        return client
 
     def _page(self, listing: Listing, asked: str) -> ArrowPage:
         skip = len(self._prefix)
@@ -152,14 +187,26 @@ class S3Store:
         raise NotThere(f"{key!r} does not exist in {self.where}")
 
     def read(self, key: str) -> bytes:
-        quickly = self._quick.read(self._full(key)) if self._quick is not None else None
-        return self.read_with_tag(key)[0] if quickly is None else quickly
+        return self.read_with_tag(key)[0]
+
+    def read_proven(self, key: str) -> bytes:
+        """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_proven`)."""
+        full, client, attempts = self._full(key), self._client, self._max_attempts
+        if self._reads is not None:
+            try:
+                if (found := self._reads.read(full)) is not None:
+                    return found
+            except LeftToBoto3:
+                client, attempts = self._asked_once, attempts - 1
+        return self._read(client, key, full, attempts)[0]
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        full = self._full(key)
+        return self._read(self._client, key, self._full(key), self._max_attempts)
+
+    def _read(self, client: S3Client, key: str, full: str, attempts: int) -> tuple[bytes, str]:
         with told(self.where, "read", key):
-            for left in reversed(range(self._max_attempts)):
-                answer = self._client.get_object(Bucket=self._bucket, Key=full)
+            for left in reversed(range(attempts)):
+                answer = client.get_object(Bucket=self._bucket, Key=full)
                 try:
                     return answer["Body"].read(), _unquoted(answer["ETag"])
                 except _BROKEN_BODY:  # boto3 repeats requests, but not the reading of an answer

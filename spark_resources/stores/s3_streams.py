@@ -18,7 +18,6 @@ from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
 from spark_resources.stores.s3 import S3Store
 from spark_resources.stores.s3_client import code_of, in_our_words, status_of
 from spark_resources.stores.s3_copy import ONE_REQUEST
-from spark_resources.stores.s3_quick import QuickCopies
 from spark_resources.stores.streams import PART, PIECE, About, Cold, Streams, parts, plain_text, whole
 
 _ARGUMENTS = {
@@ -42,7 +41,7 @@ class S3Streams:
         self._store, self._client, self._bucket = store, store._client, store._bucket
         self._one_request, self._part = one_request, part
         self._conditions: Mapping[str, Any] = _UNLESS_THERE
-        self._quick = QuickCopies.of(store._client, store._settings)
+        self._quick = store._quick
         self.where = store.where
 
     @property
@@ -132,7 +131,7 @@ class S3Streams:
                 return self._copy_in_parts(source, found, key, place, unchanged)
             if self._quick is not None and self._conditions:
                 headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
-                if (told := self._quick.copy(place, self._bucket, full, headers)) is not None:
+                if (told := self._quick.copy(place, full, headers)) is not None:
                     return told
             answer = self._copy_in_one(full, place, unchanged)
             return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None

@@ -6,24 +6,27 @@ import hashlib
 import itertools
 import re
 import socket
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, quote_plus
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import pytest
+from botocore.credentials import RefreshableCredentials
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, open_store
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_proven
 from spark_resources.stores.s3_client import s3_client
 from spark_resources.stores.s3_contents import cut_out
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
 from spark_resources.stores.s3_listing import parsed
-from tests.servers import S3Server
+from spark_resources.stores.s3_reads import QuickReads
+from tests.servers import S3Server, SeaweedFS
 from tests.stores.providers import answering
 
 XML = {"Content-Type": "application/xml"}
@@ -496,3 +499,82 @@ def test_the_resources_client_lists_nothing(server: S3Server) -> None:
     assert [found["Key"] for found in listed["Contents"]] == ["resource/data/x"]
     with pytest.raises(WrongUsage, match="certificate"):
         StoreS3Resource(verify=False).get_client()
+
+
+# --- the quick ways -------------------------------------------------------------------------------------------------
+
+ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/ab", "data/.x", "data/a=b/c.d-e_f")
+
+
+def test_what_is_read_quickly_is_other_than_what_is_there(server: S3Server) -> None:
+    """Any object is read whole, empty, large or of an odd name; what isn't there is told as such."""
+    store = on(server, "quick")
+    folding = isinstance(server, SeaweedFS)
+    there = [key for key in ODD if not folding or not re.search(r"//|/\./|/$", key)]
+    contents = {key: f"content of {key}".encode() * number for number, key in enumerate(there)}
+    contents["data/large"] = bytes(range(256)) * 50_000
+    for key, data in contents.items():
+        store.write(key, data)
+
+    assert {key: read_proven(store, key) for key in contents} == contents
+    with pytest.raises(NotThere, match="data/none"):
+        read_proven(store, "data/none")
+    store.write("data/x", b"written anew")
+    assert read_proven(store, "data/x") == b"written anew"
+
+
+def test_a_failing_server_is_asked_twice_as_often_for_ever() -> None:
+    """Each request has as many attempts as are allowed, by whichever way; after three that failed only boto3 asks."""
+    body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
+    with answering(500, body, XML) as answers:
+        store = at(answers.settings(max_attempts=2))
+        for number in range(1, 6):
+            with pytest.raises(Unavailable, match="InternalError"):
+                read_proven(store, "data/x")
+            with pytest.raises(Unavailable, match="InternalError"):
+                next(store.pages("data/"))
+            assert len(answers.seen) == 4 * number
+
+        once = at(answers.settings(max_attempts=1))
+        with pytest.raises(Unavailable, match="InternalError"):
+            read_proven(once, "data/x")
+        with pytest.raises(Unavailable, match="InternalError"):
+            next(once.pages("data/"))
+        assert len(answers.seen) == 22
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+def test_a_variable_sends_quick_reads_to_another_store(
+    seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever the environment says of end points, all is read where lakegc's settings say."""
+    seaweedfs.make_bucket("s3-tests")
+    store = on(seaweedfs, "elsewhere")
+    store.write("data/x", b"here")
+    with answering(200, b"there", {"ETag": '"e"'}) as answers:
+        monkeypatch.setenv(name, answers.url)
+        assert read_proven(on(seaweedfs, "elsewhere"), "data/x") == b"here"
+        assert answers.seen == []
+
+
+def test_credentials_that_end_are_used_for_ever(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What boto3 renews is asked for anew, and what never ends is not; session tokens go along."""
+    seaweedfs.make_bucket("s3-tests")
+    settings = seaweedfs.settings()
+    client = s3_client(settings)
+    kept = client._request_signer._credentials  # type: ignore[attr-defined]
+
+    def renewing() -> dict[str, str]:
+        given = {"access_key": kept.access_key, "secret_key": kept.secret_key, "token": "session"}
+        return given | {"expiry_time": "2100-01-01T00:00:00Z"}
+
+    reads = QuickReads(client, settings, "s3-tests")
+    forever = reads._credentials()
+    renewed = RefreshableCredentials.create_from_metadata(renewing(), renewing, "test")
+    monkeypatch.setattr(client._request_signer, "_credentials", renewed)  # type: ignore[attr-defined]
+    ending = reads._credentials()
+
+    assert (forever["token"], forever["expires_at"]) == (None, None)
+    assert ending["token"] == "session"
+    assert ending["expires_at"] is not None
+    assert timedelta(0) < ending["expires_at"] - datetime.now(UTC) <= timedelta(minutes=10)

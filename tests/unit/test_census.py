@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets import census, mark
 from spark_resources import meeting
-from spark_resources.datasets import Batches, Dataset, Place, finish_dataset, parquet_bytes, write_file
+from spark_resources.datasets import (
+    Batches,
+    Counts,
+    Dataset,
+    Place,
+    all_rows,
+    finish_dataset,
+    parquet_bytes,
+    write_file,
+)
 from spark_resources.errors import DamagedData, LakegcError
-from spark_resources.executors import errors_from_executors
-from spark_resources.meeting import Met, Side, check_hashed_alike, how_hashed, lumps, meet
+from spark_resources.kept import Kept
+from spark_resources.meeting import Met, Side, meet
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.stores.settings import StoreSettings
 
@@ -100,6 +110,13 @@ def place(tmp_path: Path) -> Place:
     return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
 
 
+@pytest.fixture
+def keep() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.release()
+
+
 def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
     """A dataset of as many files, some maybe without a row."""
     step = -(-len(table) // files)
@@ -111,7 +128,7 @@ def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
     return finish_dataset(place, f"{name}/", parts)
 
 
-def met_by_address(met: Met) -> Batches:
+def met_by_address(met: Met) -> tuple[pa.Table, Counts]:
     """A row for each address that came to a task, with how often each side has it."""
     sides = {name: met[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
@@ -119,48 +136,98 @@ def met_by_address(met: Met) -> Batches:
         {"task": task, "address": one, **{name: of_side.count(one) for name, of_side in sides.items()}}
         for one in {*sides["stored"], *sides["live"]}
     ]
-    yield from pa.Table.from_pylist(rows, schema=MET).to_batches()
+    return pa.Table.from_pylist(rows, schema=MET), {"addresses": len(rows)}
 
 
-@pytest.mark.parametrize("at_most", [1_000_000, 40])
-def test_every_row_of_an_address_comes_to_one_task(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, at_most: int
-) -> None:
-    """Of whatever file and side: no row is lost, none comes twice, and no address to two tasks."""
-    monkeypatch.setattr(meeting, "ROWS_A_BUCKET", at_most)
+@pytest.fixture
+def sides(place: Place) -> list[Side]:
+    """A side of two datasets, and one of a dataset with strange addresses."""
     draw = random.Random(1)
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
-    sides = [
+    return [
         Side("stored", (written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)), STORED_OBJECTS),
         Side("live", (written(place, "c", live, 4),), ADDRESSES, distinct=True),
     ]
 
-    found = meet(spark, place, sides, met_by_address, MET).toArrow().to_pylist()
 
-    listings = [*stored["address"].to_pylist(), *stored.slice(0, 7)["address"].to_pylist()]
-    by_address = {row["address"]: row for row in found}
-    assert len(found) == len(by_address)
-    assert by_address.keys() == {*listings, *live["address"].to_pylist()}
-    assert all(row["stored"] == listings.count(one) for one, row in by_address.items())
-    assert {one for one, row in by_address.items() if row["live"]} == set(live["address"].to_pylist())
-    assert (len({row["task"] for row in found}) > 1) == (at_most < 1000)
+def of_side(place: Place, side: Side) -> list[str]:
+    return [row["address"] for dataset in side.datasets for row in all_rows(place, dataset, side.schema)]
 
 
-def test_files_that_were_changed_do_not_meet(spark: SparkSession, place: Place) -> None:
+@pytest.mark.parametrize("at_most", [1_000_000, 40])
+def test_rows_of_one_address_come_to_several_tasks(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
+) -> None:
+    """Of whatever file and side: no row is lost, none comes twice, and no address to two tasks."""
+    monkeypatch.setattr(meeting, "ROWS_A_BUCKET", at_most)
+
+    found, counts = meet(spark, place, sides, met_by_address, MET, keep)
+
+    rows = found.collect()
+    stored, live = (of_side(place, side) for side in sides)
+    by_address = {row["address"]: row for row in rows}
+    assert len(rows) == len(by_address) == counts["addresses"]
+    assert by_address.keys() == {*stored, *live}
+    assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
+    assert {one for one, row in by_address.items() if row["live"]} == set(live)
+    assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
+
+
+def test_files_that_were_changed_meet(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
     """A file that isn't the one that was written ends it with an error, and nothing is missed silently."""
-    dataset = written(place, "a", addresses(random.Random(2), 100), 2)
+    dataset = sides[1].datasets[0]
     place.store().write(dataset.folder + dataset.files[1].name, b"something else")
-    sides = [Side("stored", (), ADDRESSES), Side("live", (dataset,), ADDRESSES, distinct=True)]
 
-    with pytest.raises(DamagedData, match=r"part-1\.parquet"), errors_from_executors():
-        meet(spark, place, sides, met_by_address, MET).collect()
+    with pytest.raises(DamagedData, match=r"part-1\.parquet"):
+        meet(spark, place, sides, met_by_address, MET, keep)
 
 
-def test_rows_that_were_hashed_otherwise_do_not_meet() -> None:
+def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.slice(1)
+
+
+def cutting(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The first piece without its rows, as a stream that was cut at the end of a message reads."""
+    first = pa.ipc.open_stream(batch.column("rows")[0].as_buffer()).schema
+    empty = meeting._packed(first.empty_table())
+    rows = pa.array([empty, *batch.column("rows").to_pylist()[1:]], pa.binary())
+    return batch.set_column(batch.schema.get_field_index("rows"), batch.schema.field("rows"), rows)
+
+
+def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.slice(0, 0)
+
+
+@pytest.mark.parametrize("lost", [losing, cutting, nothing])
+def test_rows_that_are_lost_between_tasks_are_not_missed(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
+) -> None:
+    """Where a piece of one file, its rows, or all of its pieces don't arrive, the comparison ends with an error."""
+    monkeypatch.setattr(meeting, "ROWS_A_BUCKET", 40)
+    whole = meeting.lumps
+
+    def damaged(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, side, buckets, read=read):
+            yield lost(batch) if side == 1 else batch
+
+    monkeypatch.setattr(meeting, "lumps", damaged)
+    with pytest.raises(DamagedData, match="not all that is known of addresses was compared"):
+        meet(spark, place, sides, met_by_address, MET, keep)
+
+
+def test_rows_that_were_hashed_otherwise_meet(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where one machine hashes in another way than the next, the mark ends: addresses would miss each other."""
-    (sent,) = lumps(addresses(random.Random(3), 50), 0, 2)
-    check_hashed_alike(sent.column("hashed"))
+    whole = meeting.lumps
 
+    def otherwise(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, side, buckets, read=read):
+            where = batch.schema.get_field_index("hashed")
+            hashed = pa.array([one + side for one in batch.column("hashed").to_pylist()], pa.int64())
+            yield batch.set_column(where, batch.schema.field("hashed"), hashed)
+
+    monkeypatch.setattr(meeting, "lumps", otherwise)
     with pytest.raises(LakegcError, match="the very same packages"):
-        check_hashed_alike(pa.array([how_hashed(), how_hashed() + 1]))
+        meet(spark, place, sides, met_by_address, MET, keep)
