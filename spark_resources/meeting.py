@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_BUCKET = 500_000
-BYTES_AT_ONCE = 64 << 20
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into lumps in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 ROWS_A_BATCH = 50_000
 _LUMPS = pa.schema(
@@ -138,7 +138,7 @@ def buckets_for(rows: int, cores: int) -> int:
 
 def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
     """The rows of a file, which holds `read` of them, by bucket: each bucket's in one piece, some at a time."""
-    at_once = max(1, min(ROWS_A_BUCKET, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
+    at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     announced = (read, len(table))
     for at in range(0, len(table), at_once):
         some = table.slice(at, at_once).combine_chunks()

@@ -25,6 +25,7 @@ from spark_resources.stores.s3_contents import cut_out
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
 from spark_resources.stores.s3_listing import parsed
+from spark_resources.stores.s3_quick import LeftToBoto3, QuickRequests
 from spark_resources.stores.s3_reads import QuickReads
 from tests.servers import S3Server, SeaweedFS
 from tests.stores.providers import answering
@@ -524,7 +525,7 @@ def test_what_is_read_quickly_is_other_than_what_is_there(server: S3Server) -> N
 
 
 def test_a_failing_server_is_asked_twice_as_often_for_ever() -> None:
-    """Each request has as many attempts as are allowed, by whichever way; after three that failed only boto3 asks."""
+    """Each request has as many attempts as are allowed, by whichever way."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         store = at(answers.settings(max_attempts=2))
@@ -541,6 +542,27 @@ def test_a_failing_server_is_asked_twice_as_often_for_ever() -> None:
         with pytest.raises(Unavailable, match="InternalError"):
             next(once.pages("data/"))
         assert len(answers.seen) == 22
+
+
+def test_a_quick_way_that_fails_is_gone_for_ever() -> None:
+    """After three failures all is left to boto3, which waits between its attempts; a few among thousands are borne."""
+    body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
+    with answering(500, body, XML) as answers:
+        client = s3_client(answers.settings())
+        quick = QuickRequests(client, answers.settings(), "bucket")
+        reads = QuickReads(client, answers.settings(), "bucket")
+        for _ in range(3):
+            with pytest.raises(LeftToBoto3):
+                quick.list({"prefix": "data/"})
+            with pytest.raises(LeftToBoto3):
+                reads.read("data/x")
+        assert quick.list({"prefix": "data/"}) is None
+        assert reads.read("data/x") is None
+        assert len(answers.seen) == 6
+
+        reads._failures.passed = 1000
+        with pytest.raises(LeftToBoto3):
+            reads.read("data/x")
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
