@@ -338,8 +338,8 @@ def rows(run: Measured) -> Iterator[list[str]]:
         yield [phase.name, *used, *sent, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
 
 
-def show(run: Measured, title: str) -> str:
-    """Print a run's table, and give it as Markdown."""
+def show(run: Measured, title: str, report: Path | None = None) -> None:
+    """Print a run's table; with a report, add it there as Markdown."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(HEAD):
         table.add_column(name, justify="right" if place else "left")
@@ -352,7 +352,9 @@ def show(run: Measured, title: str) -> str:
     notes = [f"peak memory in MiB: {parts}, all {run.peaks['all'] / MIB:,.0f}; load before {run.load:.2f}", *run.notes]
     for note in notes:
         print(note, flush=True)
-    return "\n".join([f"{title}\n", *lines, "", *notes, "", ""])
+    if report:
+        with report.open("a") as file:
+            file.write("\n".join([f"{title}\n", *lines, "", *notes, "", ""]))
 
 
 def options_of(store: str, folder: Path) -> list[str]:
@@ -389,10 +391,7 @@ def main() -> None:
             if chosen.limits == "yes":
                 add_limits(measured, found, served, history, folder)
             title = f"{size.name} over {chosen.store}: {history.firsts['end']:,} objects, {expired:,} expire, as known"
-            text = show(measured, title)
-            if chosen.report:
-                with chosen.report.open("a") as report:
-                    report.write(text)
+            show(measured, title, chosen.report)
 
 
 if __name__ == "__main__":

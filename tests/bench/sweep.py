@@ -18,8 +18,6 @@ from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY
 from tests.sweep.store_proxy import store_proxy
 
-KEYS_A_PAGE = 1_000
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -47,10 +45,7 @@ def main() -> None:
         deleting.count, deleting.unit = expired, "objects"
         left = sum(len(page.objects) for page in served.place().store().pages("data/"))
         title = f"sweep of {size.name}: {expired:,} objects, answers {chosen.latency * 1000:g} ms late, {left:,} left"
-        text = show(measured, title)
-        if chosen.report:
-            with chosen.report.open("a") as report:
-                report.write(text)
+        show(measured, title, chosen.report)
 
 
 if __name__ == "__main__":
