@@ -17,7 +17,7 @@ LOCATION = "lakegc_assets.definitions"
 JOB = f"/locations/{LOCATION}/jobs/mark"
 SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
 SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
-RUN_LIMIT_S = 240.0
+RUN_LIMIT_S = 600.0  # two run at a time, and others may wait before it in the queue
 
 expect.set_options(timeout=60_000)
 _RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
@@ -27,14 +27,14 @@ _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 T = TypeVar("T")
 
 
-def polled(look: Callable[[], T | None], what: str, limit_s: float) -> T:
-    """What a look finds, as soon as it finds something; fails where it doesn't within the limit."""
+def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: Callable[[], str] = str) -> T:
+    """What a look finds, as soon as it finds something; fails where it doesn't within the limit, and says how it is."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         if found := look():
             return found
         time.sleep(0.25)  # the step of a poll with a limit
-    pytest.fail(f"waited {limit_s:.0f} s in vain for {what}")
+    pytest.fail(f"waited {limit_s:.0f} s in vain for {what} {otherwise()}")
 
 
 @dataclass(frozen=True)
@@ -141,4 +141,11 @@ class Ui:
             found = [run for run in self.runs(job) if run.partition == partition]
             return found[0] if len(found) >= of and found[0].status in _ENDED else None
 
-        return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S)
+        return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.how_it_is)
+
+    def how_it_is(self) -> str:
+        """All runs, newest first, with how each stands, and the end of what the UI and its runs logged."""
+        each = self.asked(_RUNS)["runsOrError"]["results"]
+        stand = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
+        logged = (self.pictures / "ui.log").read_text(errors="replace").splitlines()
+        return "\n".join(["", *stand, *logged[-150:]])

@@ -15,7 +15,7 @@ from tests.marking import target_of
 from tests.ui.conftest import NIGHT
 from tests.ui.pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 
-pytestmark = pytest.mark.timeout(600)  # each waits for what the one before it began
+pytestmark = pytest.mark.timeout(1200)  # each waits for what the one before it began
 
 MARK = "lake|by-hand"
 WORD = "by Ada; release share: because it is a test; release others: because one is broken"
