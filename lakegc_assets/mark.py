@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from spark_resources.model import HOLDS_BETWEEN, ExpiredReason
+from spark_resources.model import HOLDS_BETWEEN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -183,38 +183,3 @@ def not_served(served: DataFrame) -> Callable[[DataFrame], DataFrame]:
     addresses = served.where(F.col("address").isNotNull()).select("address").dropDuplicates()
     doubtful = served.where(~F.col("answered")).select("size").dropDuplicates()
     return lambda df: df.transform(without(addresses)).join(doubtful, "size", "left_anti")
-
-
-# --- why ------------------------------------------------------------------------------------------------------------
-
-
-def with_reasons(expired: DataFrame, expired_addresses: DataFrame, *, all_known: bool) -> DataFrame:
-    """Expired objects with the reason, and the expired commit that kept them longest (EXPIRED_OBJECTS).
-
-    `expired_addresses` has columns address, commit_id, branch, days, until, path; an address may stand there many
-    times. `all_known` says that it has all that expired commits hold.
-    """
-    from pyspark.sql import functions as F
-
-    explained = with_commits(expired, expired_addresses)
-    why = (
-        F.when(F.col("commit_id").isNotNull(), F.lit(ExpiredReason.EXPIRED_COMMIT.value))
-        .otherwise(F.lit((ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN).value))
-        .alias("reason")
-    )
-    return explained.select("address", "size", "modified", "checksum", "slice", why, *COMMIT_AND_PATH)
-
-
-COMMIT_AND_PATH = ("commit_id", "branch", "days", "until", "path")
-LAST = ("until", "commit_id", "branch", "days")
-"""By which the commit that kept an object longest is told: the largest of these, nulls first."""
-
-
-def with_commits(objects: DataFrame, expired_addresses: DataFrame) -> DataFrame:
-    """STORED_OBJECTS with the expired commit that kept each longest, as far as one did (UNSETTLED)."""
-    from pyspark.sql import functions as F
-
-    by_age = F.struct(*[F.col(name) for name in (*LAST, "path")])
-    last = expired_addresses.groupBy("address").agg(F.max(by_age).alias("last"))
-    parts = [F.col(f"last.{name}").alias(name) for name in COMMIT_AND_PATH]
-    return objects.join(last, "address", "left").select("address", "size", "modified", "checksum", "slice", *parts)

@@ -110,14 +110,23 @@ class Output:
     encode: Callable[[pa.Table], tuple[bytes, int]]
 
 
-def parquet(folder: str, schema: pa.Schema, *, having: str = "") -> Output:
-    """Rows as Parquet, with the columns of `schema` only; with `having`, the rows where that column isn't null."""
+def parquet(folder: str, schema: pa.Schema) -> Output:
+    """Rows as Parquet, with the columns of `schema` only."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
-        rows = table.filter(pc.is_valid(table[having])) if having else table
-        return parquet_bytes(rows.select(schema.names).cast(schema)), len(rows)
+        return parquet_bytes(table.select(schema.names).cast(schema)), len(table)
 
     return Output(folder, ".parquet", encode)
+
+
+def having(column: str, output: Output) -> Output:
+    """The same of only those rows where a column isn't null."""
+
+    def encode(table: pa.Table) -> tuple[bytes, int]:
+        rows = table.filter(pc.is_valid(table[column]))
+        return output.encode(rows) if len(rows) else (b"", 0)
+
+    return Output(output.folder, output.suffix, encode)
 
 
 def parquet_bytes(table: pa.Table) -> bytes:

@@ -23,6 +23,7 @@ from spark_resources.datasets import (
     Place,
     all_batches,
     arrow_to_spark,
+    having,
     parquet,
     write_outputs,
 )
@@ -293,8 +294,8 @@ def write_addresses(
             yield pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
 
     outputs = [
-        parquet(folder, RANGE_ADDRESSES, having="address"),
-        parquet(sizes_folder, RANGE_SIZES, having="size"),
+        having("address", parquet(folder, RANGE_ADDRESSES)),
+        having("size", parquet(sizes_folder, RANGE_SIZES)),
     ]
     (addresses, sizes), counts = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
     return addresses, sizes, counts

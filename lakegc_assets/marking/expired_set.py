@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets import census, incremental, mark
 from lakegc_assets.incremental import union
@@ -15,45 +14,39 @@ from lakegc_assets.marking import (
     came_back,
     committed_addresses,
     held_addresses,
-    highlights,
     holding,
     missing,
     namespace_slices,
     other_repositories,
     reasons,
     same_bytes,
-    totals,
     uncommitted_addresses,
 )
 from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_AT_PART
 from lakegc_assets.marking.missed import count_missed
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
+from lakegc_assets.marking.writing import in_ranges, tasks_for, together, write_mark
 from spark_resources.approvals import withdraw_reference_summary
-from spark_resources.datasets import Batches, Counts, Dataset, parquet, write_dataset, write_outputs
+from spark_resources.datasets import Counts
 from spark_resources.executors import errors_from_executors
 from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import MarkRecord, digest_of, previous_mark
 from spark_resources.meeting import Met, Side, meet
 from spark_resources.model import (
     ADDRESSES,
-    EXPIRED_OBJECTS,
     RANGE_ADDRESSES,
     RANGE_REFS,
     SERVED,
     STORED_OBJECTS,
-    UNSETTLED,
     MarkState,
     Scope,
 )
-from spark_resources.reference import reference_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
-UNSETTLED_PART = "unsettled"
-ROWS_A_TASK = 250_000
 FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
 
 
@@ -89,21 +82,26 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
     run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
-    gone = reasons.expired_addresses(run, notes, needed=found.unsettled)
+    few = addresses_if_few(found.unsettled, found.facts["unsettled"])
+    told, verdicts = reasons.told_by_expired(run, notes, needed=found.unsettled, few=few)
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
-        unreferenced = unreferenced.transform(mark.only(gone))
+        unreferenced = unreferenced.transform(mark.only(told))
     unserved = served_by_nobody(run, notes, unreferenced)
     unheld = held_addresses.without_held(run, notes, unserved)
-    expired = mark.with_reasons(unheld, gone, all_known=reasons.all_known(run, notes))
     run.say("writing the expired set")
-    written = write_mark(run, notes, expired)
+    goes_on = can_be_gone_on_from(run)
+    met = together(found.unsettled if goes_on else unheld, going=unheld, told=told)
+    objects = found.facts["unsettled" if goes_on else "unreferenced"]
+    tasks = tasks_for(objects, run.spark().sparkContext.defaultParallelism)
+    written = write_mark(run, notes, in_ranges(met, tasks, few, run.keep), verdicts, unsettled=goes_on)
     count_missed(run, notes, written)
-    if can_be_gone_on_from(run):
-        folder = run.mark.folder(ASSET, UNSETTLED_PART)
-        unsettled = mark.with_commits(found.unsettled, gone)
-        notes.wrote(write_dataset(unsettled, run.place, folder, UNSETTLED), UNSETTLED_PART)
     holding.in_force(run)  # as they were at the beginning, or there is no mark
+
+
+def addresses_if_few(objects: DataFrame, count: int) -> pa.Array | None:
+    """The addresses of so many objects where a task can hold all of them; None where they are too many."""
+    return objects.select("address").toArrow()["address"].combine_chunks() if count <= FEW_ENOUGH_TO_SEND else None
 
 
 def census_since(run: MarkRun, base: Base) -> DataFrame:
@@ -159,41 +157,6 @@ def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) ->
     if notes.facts["unreferenced"]:
         unserved = unserved.transform(mark.without(came_back.live_at_the_end(run, notes)))
     return unserved
-
-
-def write_mark(run: MarkRun, notes: StepNotes, expired: DataFrame) -> Dataset:
-    """The expired set with its reasons, what a review shows of it, and the reference's layout, sorted, in one pass."""
-    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
-    spread = expired.repartitionByRange(tasks, "address") if tasks > 1 else expired.coalesce(1)
-    rows = spread.select(*EXPIRED_OBJECTS.names).sortWithinPartitions("address")
-    record = run.mark.record
-    outputs = {
-        "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
-        totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
-        highlights.PART: highlights.highlights_output(run.mark.folder(ASSET, highlights.PART), record.mark_id),
-        **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
-    }
-    written, counts = write_outputs(rows, counting_bytes, run.place, list(outputs.values()))
-    datasets = dict(zip(outputs, written, strict=True))
-    for part, found in datasets.items():
-        notes.wrote(found, part)
-    dataset, text = datasets[""], datasets["deleted.text"]
-    notes.facts |= {
-        "expired": dataset.rows,
-        "expired_bytes": counts.get("bytes", 0),
-        "not_in_text": dataset.rows - text.rows,
-        "kept_as_served_or_unclear": notes.facts["unreferenced"]
-        - notes.facts["kept_for_other_repositories"]
-        - notes.facts["held_objects"]
-        - dataset.rows,
-    }
-    return dataset
-
-
-def counting_bytes(batches: Batches, counts: Counts) -> Batches:
-    for batch in batches:
-        counts["bytes"] = counts.get("bytes", 0) + (pc.sum(batch.column("size")).as_py() or 0)
-        yield batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""The end of `expired_set`: what goes and what was unsettled is written, with why, in one pass over all rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.explained import MET, explained, sorted_out
+from lakegc_assets.incremental import union
+from lakegc_assets.marking import highlights, reasons, totals
+from lakegc_assets.marking.run import MarkRun, StepNotes
+from spark_resources.datasets import (
+    BATCH_ROWS,
+    Batches,
+    Counts,
+    Dataset,
+    arrow_to_spark,
+    having,
+    parquet,
+    write_outputs,
+)
+from spark_resources.kept import Kept
+from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
+from spark_resources.reference import reference_outputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "expired_set"
+UNSETTLED_PART = "unsettled"
+ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
+
+
+def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Table, *, unsettled: bool) -> Dataset:
+    """From rows of MET, in one pass: the expired set, sorted and with its reasons, what a review shows of it, and the
+    reference's layout; with `unsettled`, all objects that met, too, for the marks to come."""
+    all_known = reasons.all_known(run, notes)
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        rows = explained(*sorted_out(batches), verdicts, all_known=all_known)
+        expired = rows.filter(pc.is_valid(rows["reason"]))
+        counts["bytes"] = pc.sum(expired["size"], min_count=0).as_py()
+        yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+
+    record = run.mark.record
+    of_expired = {
+        "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
+        totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
+        highlights.PART: highlights.highlights_output(run.mark.folder(ASSET, highlights.PART), record.mark_id),
+        **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
+    }
+    outputs = {part: having("reason", output) for part, output in of_expired.items()}
+    if unsettled:
+        outputs[UNSETTLED_PART] = parquet(run.mark.folder(ASSET, UNSETTLED_PART), UNSETTLED)
+    written, counts = write_outputs(met, produce, run.place, list(outputs.values()))
+    datasets = dict(zip(outputs, written, strict=True))
+    for part, found in datasets.items():
+        notes.wrote(found, part)
+    dataset, text = datasets[""], datasets["deleted.text"]
+    notes.facts |= {
+        "expired": dataset.rows,
+        "expired_bytes": counts.get("bytes", 0),
+        "not_in_text": dataset.rows - text.rows,
+        "kept_as_served_or_unclear": notes.facts["unreferenced"]
+        - notes.facts["kept_for_other_repositories"]
+        - notes.facts["held_objects"]
+        - dataset.rows,
+    }
+    return dataset
+
+
+def tasks_for(objects: int, cores: int) -> int:
+    """So many that a task can hold its rows, and where rows are worth it, one for every core."""
+    return max(1 + objects // ROWS_A_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
+
+
+def in_ranges(rows: DataFrame, tasks: int, few: pa.Array | None, keep: Kept) -> DataFrame:
+    """The rows in ranges of their addresses, a range a task, in the order of the tasks.
+
+    With `few`, all addresses that there may be, no row has to be looked at to see where to cut.
+    """
+    from pyspark.sql import functions as F
+
+    if tasks == 1:
+        return rows.repartition(1)
+    if few is None or not hasattr(rows, "repartitionById"):  # before Spark 4.1 nobody says which rows come where
+        return keep(rows).repartitionByRange(tasks, "address")
+    ordered = few.sort()
+    cuts = [ordered[len(ordered) * task // tasks].as_py() for task in range(1, tasks)]
+    task = sum(((F.col("address") >= F.lit(cut)).cast("int") for cut in cuts), F.lit(0))
+    spread: DataFrame = rows.withColumn("task", task).repartitionById(tasks, "task")
+    return spread
+
+
+def together(objects: DataFrame, *, going: DataFrame, told: DataFrame) -> DataFrame:
+    """Objects (STORED_OBJECTS), which of them go (column address), and what is told of them (TOLD), as rows of MET."""
+    from pyspark.sql import functions as F
+
+    def as_met(rows: DataFrame) -> DataFrame:
+        return rows.select(
+            *(
+                F.col(field.name) if field.name in rows.columns else F.lit(None).cast(field.dataType).alias(field.name)
+                for field in arrow_to_spark(MET)
+            )
+        )
+
+    goes = going.select("address", F.lit(True).alias("goes"))
+    return union([as_met(rows) for rows in (objects, goes, told)])

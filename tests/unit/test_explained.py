@@ -1,0 +1,145 @@
+"""Why objects go: by each one's last verdict, whatever comes in what order, in files that follow each other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakegc_assets import explained as module
+from lakegc_assets.explained import EXPLAINED, MET, TOLD, VERDICTS, best, explained, in_order, sorted_out
+from lakegc_assets.marking.writing import in_ranges, tasks_for, together
+from spark_resources.kept import Kept
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, ExpiredReason
+
+NOW = datetime(2026, 11, 20, 8, tzinfo=UTC)
+COMMITS = [
+    {"commit_id": "b", "branch": "main", "days": 7, "until": NOW, "retained": False},
+    {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW, "retained": False},
+    {"commit_id": "c", "branch": None, "days": None, "until": None, "retained": True},
+    {"commit_id": "d", "branch": "main", "days": 7, "until": NOW - timedelta(days=1), "retained": False},
+]
+IN_ORDER = ["c", "d", "a", "b"]
+NAMES = [f"data/s/{letter}" for letter in "zéaAb0"]
+
+
+def objects(names: Iterable[str]) -> pa.Table:
+    rows = [
+        {"address": name, "size": len(name), "modified": NOW, "checksum": None, "slice": "data/s/"} for name in names
+    ]
+    return pa.Table.from_pylist(rows, schema=STORED_OBJECTS)
+
+
+def tellings(rows: Iterable[tuple[str, int, str]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(TOLD.names, row, strict=True)) for row in rows], schema=TOLD)
+
+
+def as_met(table: pa.Table) -> pa.Table:
+    columns = [
+        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type) for field in MET
+    ]
+    return pa.table(columns, schema=MET)
+
+
+def expected(
+    names: Iterable[str], going: set[str], told: list[tuple[str, int, str]], *, all_known: bool
+) -> list[tuple[Any, ...]]:
+    """Row by row: address, reason, commit and path."""
+    rows = []
+    for name in sorted(names, key=str.encode):
+        _, commit, path = max(((name, *rest) for one, *rest in told if one == name), default=(name, None, None))
+        commit_id = None if commit is None else IN_ORDER[commit]
+        untold = ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN
+        reason = untold if commit is None else ExpiredReason.EXPIRED_COMMIT
+        rows.append((name, reason.value if name in going else None, commit_id, path))
+    return rows
+
+
+def test_verdicts_are_in_another_order() -> None:
+    """Verdicts come by their end, one without any first, then by commit; each with what its commit's rule says."""
+    found = in_order([*COMMITS, *COMMITS])
+
+    assert found.schema == VERDICTS
+    assert found["commit_id"].to_pylist() == IN_ORDER
+    assert found.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
+    assert in_order([]).schema == VERDICTS
+
+
+@given(
+    st.sets(st.sampled_from(NAMES)),
+    st.sets(st.sampled_from(NAMES)),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3), st.sampled_from(["p", "q", "é"]))),
+    st.integers(1, 4),
+    st.booleans(),
+    st.randoms(),
+)
+def test_an_object_has_another_reason(
+    stored: set[str],
+    going: set[str],
+    told: list[tuple[str, int, str]],
+    at_once: int,
+    all_known: bool,
+    draw: random.Random,
+) -> None:
+    """However rows come, each object is there once, in order, with its last verdict; a reason just where it goes."""
+    goes = pa.table([pa.array(sorted(going), pa.string()), pa.repeat(pa.scalar(True), len(going))], ["address", "goes"])
+    met = pa.concat_tables([as_met(objects(stored)), as_met(goes), as_met(tellings(told))])
+    rows = list(range(len(met)))
+    draw.shuffle(rows)
+    shuffled = met.take(pa.array(rows, pa.int64()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TOLD_AT_ONCE", at_once)
+        parts = sorted_out(shuffled.to_batches(max_chunksize=at_once))
+    found = explained(*parts, in_order(COMMITS), all_known=all_known)
+
+    assert found.schema == EXPLAINED
+    columns = [found[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
+    assert list(zip(*columns, strict=True)) == expected(stored, going, told, all_known=all_known)
+
+
+def test_much_is_held_of_one_address() -> None:
+    """An address that is told of many times is held once."""
+    many = as_met(tellings(("data/s/a", number % 4, f"p{number:04}") for number in range(2000)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TOLD_AT_ONCE", 100)
+        *_, told = sorted_out(many.to_batches(max_chunksize=10))
+
+    assert told.to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
+    assert best(TOLD.empty_table()).schema == TOLD
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_later_task_has_an_earlier_address(spark: SparkSession, tasks: int, known: bool) -> None:
+    """Every row of an address comes into one task, and no task has an address before those of the one before it."""
+    names = [f"data/é{number % 7}/{number * 37 % 100:03}" for number in range(100)]
+    going = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
+    told = tellings((name, 0, "p") for name in names[::3])
+    frames = [spark.createDataFrame(table) for table in (objects(names), going, told)]
+    rows = together(frames[0], going=frames[1], told=frames[2])
+    few = pa.array(names, pa.string()) if known else None
+    keep = Kept()
+
+    spread = in_ranges(rows, tasks, few, keep).rdd.glom().collect()
+    keep.release()
+
+    by_task = [sorted((row["address"] for row in part), key=str.encode) for part in spread]
+    assert len(by_task) == tasks
+    assert sum(map(len, by_task)) == 100 + 50 + 34
+    ends = [(part[0].encode(), part[-1].encode()) for part in by_task if part]
+    assert all(last < first for (_, last), (first, _) in pairwise(ends))
+
+
+def test_rows_are_too_many_for_a_task() -> None:
+    """A task has so many rows as it can hold; few rows have one, and more of them as many as there are cores."""
+    assert [tasks_for(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 41]
