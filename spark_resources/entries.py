@@ -144,7 +144,7 @@ def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequenc
         return spark.createDataFrame([], arrow_to_spark(table.schema))
     cores = spark.sparkContext.defaultParallelism
     wanted = min(-(-len(table) // batch), 8 * cores)
-    df = spark.createDataFrame(table)
+    df = spark.createDataFrame(table.combine_chunks())  # behind an empty chunk Spark finds no more rows
     if wanted <= cores:  # few rows need no shuffle
         return df.coalesce(wanted)
     return df.repartitionByRange(wanted, *near).sortWithinPartitions(*near) if near else df.repartition(wanted)

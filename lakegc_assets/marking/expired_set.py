@@ -26,7 +26,7 @@ from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_A
 from lakegc_assets.marking.missed import count_missed
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
-from lakegc_assets.marking.writing import in_ranges, tasks_for, together, write_mark
+from lakegc_assets.marking.writing import in_ranges, some_addresses, tasks_for, together, write_mark
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Counts
 from spark_resources.executors import errors_from_executors
@@ -91,10 +91,11 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     unheld = held_addresses.without_held(run, notes, unserved)
     run.say("writing the expired set")
     goes_on = can_be_gone_on_from(run)
-    met = together(found.unsettled if goes_on else unheld, going=unheld, told=told)
-    objects = found.facts["unsettled" if goes_on else "unreferenced"]
-    tasks = tasks_for(objects, run.spark().sparkContext.defaultParallelism)
-    written = write_mark(run, notes, in_ranges(met, tasks, few, run.keep), verdicts, unsettled=goes_on)
+    objects = found.unsettled if goes_on else run.keep(unheld)
+    met = together(objects, going=unheld, told=told)
+    tasks = tasks_for(found.facts["unsettled"], run.spark().sparkContext.defaultParallelism)
+    cut_by = few if few is not None else some_addresses(found.unsettled, found.facts["unsettled"], tasks)
+    written = write_mark(run, notes, in_ranges(met, tasks, cut_by), verdicts, unsettled=goes_on)
     count_missed(run, notes, written)
     holding.in_force(run)  # as they were at the beginning, or there is no mark
 

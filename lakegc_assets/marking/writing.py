@@ -21,7 +21,6 @@ from spark_resources.datasets import (
     parquet,
     write_outputs,
 )
-from spark_resources.kept import Kept
 from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
 from spark_resources.reference import reference_outputs
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 ASSET = "expired_set"
 UNSETTLED_PART = "unsettled"
 ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
+SAMPLED_A_TASK = 1_000  # addresses, for the cuts
 
 
 def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Table, *, unsettled: bool) -> Dataset:
@@ -76,22 +76,28 @@ def tasks_for(objects: int, cores: int) -> int:
     return max(1 + objects // ROWS_A_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
 
 
-def in_ranges(rows: DataFrame, tasks: int, few: pa.Array | None, keep: Kept) -> DataFrame:
+def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
     """The rows in ranges of their addresses, a range a task, in the order of the tasks.
 
-    With `few`, all addresses that there may be, no row has to be looked at to see where to cut.
+    Cut by some addresses of objects, or all: of many a telling comes again and again, and would draw the cuts to it.
     """
     from pyspark.sql import functions as F
 
-    if tasks == 1:
+    if tasks == 1 or not len(addresses):
         return rows.repartition(1)
-    if few is None or not hasattr(rows, "repartitionById"):  # before Spark 4.1 nobody says which rows come where
-        return keep(rows).repartitionByRange(tasks, "address")
-    ordered = few.sort()
+    if not hasattr(rows, "repartitionById"):  # before Spark 4.1 nobody says which rows come into which task
+        return rows.repartitionByRange(tasks, "address")
+    ordered = addresses.sort()
     cuts = [ordered[len(ordered) * task // tasks].as_py() for task in range(1, tasks)]
     task = sum(((F.col("address") >= F.lit(cut)).cast("int") for cut in cuts), F.lit(0))
     spread: DataFrame = rows.withColumn("task", task).repartitionById(tasks, "task")
     return spread
+
+
+def some_addresses(objects: DataFrame, count: int, tasks: int) -> pa.Array:
+    """Addresses of so many objects, enough of them to cut all into even ranges for so many tasks."""
+    share = min(1.0, SAMPLED_A_TASK * tasks / max(count, 1))
+    return objects.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
 
 
 def together(objects: DataFrame, *, going: DataFrame, told: DataFrame) -> DataFrame:

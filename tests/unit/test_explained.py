@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets import explained as module
 from lakegc_assets.explained import EXPLAINED, MET, TOLD, VERDICTS, best, explained, in_order, sorted_out
-from lakegc_assets.marking.writing import in_ranges, tasks_for, together
-from spark_resources.kept import Kept
+from lakegc_assets.marking.writing import in_ranges, some_addresses, tasks_for, together
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, ExpiredReason
 
 NOW = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -119,25 +118,55 @@ def test_much_is_held_of_one_address() -> None:
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_later_task_has_an_earlier_address(spark: SparkSession, tasks: int, known: bool) -> None:
-    """Every row of an address comes into one task, and no task has an address before those of the one before it."""
+@pytest.mark.parametrize("old", [True, False])
+def test_a_later_task_has_an_earlier_address(
+    spark: SparkSession, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row of an address comes into one task, and no task has an address before those of the one before it; with
+    a Spark that can't be told where rows go, too."""
     names = [f"data/é{number % 7}/{number * 37 % 100:03}" for number in range(100)]
-    going = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
-    told = tellings((name, 0, "p") for name in names[::3])
-    frames = [spark.createDataFrame(table) for table in (objects(names), going, told)]
-    rows = together(frames[0], going=frames[1], told=frames[2])
-    few = pa.array(names, pa.string()) if known else None
-    keep = Kept()
+    rows = met_in(spark, names, [names[0]] * 500 + names[::3])
+    if old:
+        for kind in (type(rows), DataFrame):
+            monkeypatch.delattr(kind, "repartitionById", raising=False)
 
-    spread = in_ranges(rows, tasks, few, keep).rdd.glom().collect()
-    keep.release()
+    by_task = addresses_of_tasks(in_ranges(rows, tasks, pa.array(names[::2])))
 
-    by_task = [sorted((row["address"] for row in part), key=str.encode) for part in spread]
     assert len(by_task) == tasks
-    assert sum(map(len, by_task)) == 100 + 50 + 34
+    assert sum(map(len, by_task)) == 100 + 50 + 534
     ends = [(part[0].encode(), part[-1].encode()) for part in by_task if part]
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
+
+
+def met_in(spark: SparkSession, names: list[str], told: list[str]) -> DataFrame:
+    """Objects of these names, half of which go, and what is told of some."""
+    going = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
+    frames = [
+        spark.createDataFrame(table) for table in (objects(names), going, tellings((one, 0, "p") for one in told))
+    ]
+    return together(frames[0], going=frames[1], told=frames[2])
+
+
+def addresses_of_tasks(rows: DataFrame) -> list[list[str]]:
+    parts = rows.select("address").rdd.glom().collect()
+    return [sorted((row["address"] for row in part), key=str.encode) for part in parts]
+
+
+def test_much_that_is_told_of_few_draws_all_objects_to_one_task(spark: SparkSession) -> None:
+    """Tasks have about as many objects each, whatever is told of a few of them."""
+    names = [f"data/s/{number:05}" for number in range(4000)]
+    rows = met_in(spark, names, names[:10] * 400)
+    sampled = some_addresses(spark.createDataFrame(objects(names)), 4000, 2)
+
+    by_task = addresses_of_tasks(in_ranges(rows, 4, sampled).where("size IS NOT NULL"))
+
+    assert 1500 < len(sampled) < 2500
+    assert all(800 < len(part) < 1200 for part in by_task)
+
+
+def test_without_any_address_nothing_is_cut(spark: SparkSession) -> None:
+    """Where no address is known to cut by, one task has all."""
+    assert len(addresses_of_tasks(in_ranges(met_in(spark, NAMES, []), 3, pa.array([], pa.string())))) == 1
 
 
 def test_rows_are_too_many_for_a_task() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -22,6 +23,20 @@ def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None
     in_tasks = sorted(found, key=lambda row: row["task"])  # stable: within a task as they came
     assert [row["key"] for row in in_tasks] == sorted(row["key"] for row in rows)
     assert len({row["task"] for row in found}) > 1
+
+
+@pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
+def test_rows_behind_an_empty_piece_are_lost(spark: SparkSession, chunks: list[int]) -> None:
+    """Every row comes, whatever pieces a table is made of."""
+    ids = iter(range(sum(chunks)))
+    pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
+    keys = [pa.array(["k"] * size, pa.string()) for size in chunks]
+    table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
+    assert table["id"].num_chunks == len(chunks)
+
+    found = row_tasks(spark, table, batch=1).collect()
+
+    assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
 
 
 def told(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
