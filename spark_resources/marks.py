@@ -21,7 +21,7 @@ from spark_resources.datasets import Dataset, Place, open_dataset
 from spark_resources.errors import DamagedData, NotThere, Refused, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
 from spark_resources.records import record_bytes, time_of
-from spark_resources.stores.base import AlreadyThere, Changed, Store
+from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
 
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
@@ -333,8 +333,7 @@ class Mark:
 def marks(place: Place) -> Iterator[MarkRecord]:
     """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist."""
     store = place.store()
-    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
-    for folder in sorted(folders):
+    for folder in sorted(folders_in(store, MARKS_ROOT)):
         key = folder + "mark.json"
         try:
             yield _record_of(folder.removeprefix(MARKS_ROOT).rstrip("/"), store.read(key), f"{store.where}/{key}")
@@ -348,8 +347,7 @@ def own_marks(place: Place) -> frozenset[str]:
     A folder in which only an approval lies, or what a sweep left, is none: so lakegc works on marks of the reference's.
     """
     store, found = place.store(), set()
-    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
-    for folder in folders:
+    for folder in folders_in(store, MARKS_ROOT):
         inside: set[str] = set()
         for page in store.pages(folder, delimiter="/"):
             inside |= {one.key for one in page.objects} | set(page.prefixes)
@@ -366,8 +364,7 @@ def finished_at(record: MarkRecord) -> datetime:
 def earlier_marks(place: Place) -> tuple[list[MarkRecord], list[str]]:
     """The records of all finished marks of a namespace, and the ids of marks whose record can't be read."""
     store, found, unreadable = place.store(), [], []
-    folders = [prefix for page in store.pages(MARKS_ROOT, delimiter="/") for prefix in page.prefixes]
-    for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders):
+    for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             record = Mark.open(place, mark_id).record
         except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have

@@ -23,6 +23,7 @@ from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.lakefs import LakeFS
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
+from spark_resources.stores.base import folders_in
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,10 +157,9 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
 def stored(spark: SparkSession, place: Place) -> DataFrame:
     """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may lie in any folder."""
     store = place.store()
-    folders = [prefix for page in store.pages(ROOT, delimiter="/") for prefix in page.prefixes if prefix != TABLES]
+    folders = [one for one in folders_in(store, ROOT) if one != TABLES]
     if DATA in folders:
-        slices = [prefix for page in store.pages(DATA, delimiter="/") for prefix in page.prefixes]
-        folders += slices
+        folders += folders_in(store, DATA)
 
     def read(batches: Batches) -> Batches:
         for folder in (folder for batch in batches for folder in batch.column(0).to_pylist()):

@@ -23,7 +23,7 @@ from spark_resources.deleting.fresh import Looker
 from spark_resources.entries import ranges_of, row_tasks
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
-from spark_resources.stores.base import Store
+from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.ranges import Part
 
 if TYPE_CHECKING:
@@ -41,17 +41,16 @@ def changed_parts(store: Store, since: datetime) -> list[Part]:
 
     Folders of shards (`data/!…/`, formats §1) are looked into for slices.
     """
-    folders = [prefix for page in store.pages(DATA, delimiter="/") for prefix in page.prefixes]
-    return [Part(DATA, flat=True), *(part for one in folders for part in _parts_below(store, one, since))]
+    parts = (part for folder in folders_in(store, DATA) for part in _parts_below(store, folder, since))
+    return [Part(DATA, flat=True), *parts]
 
 
 def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> Iterator[Part]:
     name = folder.rstrip("/").rpartition("/")[2]
     if opened(name) is None and deep < SHARDS_DEEP and (deep or name.startswith("!")):
         yield Part(folder, flat=True)
-        for page in store.pages(folder, delimiter="/"):
-            for below in page.prefixes:
-                yield from _parts_below(store, below, since, deep + 1)
+        for below in folders_in(store, folder):
+            yield from _parts_below(store, below, since, deep + 1)
     elif can_have_changed(name, since):
         yield Part(folder)
 

@@ -19,7 +19,7 @@ from spark_resources.datasets import Batches, Counts, Dataset, Place, Producer, 
 from spark_resources.entries import row_tasks
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS, is_candidate
-from spark_resources.stores.base import Store
+from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
 
 def all_parts(store: Store) -> list[Part]:
     """All under `data/`: what lies right in it, and every slice."""
-    slices = [prefix for page in store.pages(DATA, delimiter="/") for prefix in page.prefixes]
-    return [Part(DATA, flat=True), *map(Part, slices)]
+    return [Part(DATA, flat=True), *map(Part, folders_in(store, DATA))]
 
 
 def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:

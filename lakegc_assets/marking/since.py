@@ -22,7 +22,7 @@ from spark_resources.datasets import Dataset, all_batches, all_rows, arrow_to_sp
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
+from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, asset_folder, digest_of, mark_folder, own_marks
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
@@ -34,6 +34,7 @@ from spark_resources.model import (
     Outcome,
     Scope,
 )
+from spark_resources.stores.base import folders_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,10 +183,10 @@ class Base:
     def marks_brought_back(self) -> tuple[str, ...]:
         """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
         found = tuple(marks_brought_back(self.run.store, self.newest.start - MARGIN))
-        if others := set(found) - own_marks(self.run.place):
+        if found and (others := set(found) - own_marks(self.run.place)):
             raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
         for mark_id in found:
-            check_files(self.run.place, Mark.open(self.run.place, mark_id).dataset("expired_set"))
+            check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
         return found
 
     def _expired(self, mark_id: str) -> DataFrame:
@@ -232,8 +233,7 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
     found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
     for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
         check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
-        for which in (*OF_EACH, *(() if number else OF_THE_NEWEST)):
-            check_files(place, mark.dataset(*which))
+        check_files(mark, *OF_EACH, *(() if number else OF_THE_NEWEST))
     return found
 
 
@@ -246,13 +246,17 @@ def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) 
         raise DamagedData(f"mark {record.mark_id} was made since other marks than {', '.join(own) or 'none'}")
 
 
-def check_files(place: Place, dataset: Dataset) -> None:
-    """Raise `DamagedData` where a file of a dataset is gone, or of another size; its content is proved when read."""
-    store = place.store()
-    there = {one.key: one.size for page in store.pages(dataset.folder) for one in page.objects}
-    for file in dataset.files:
-        if there.get(dataset.folder + file.name) != file.size:
-            raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
+def check_files(mark: Mark, *which: tuple[str, str]) -> None:
+    """Raise `DamagedData` where a file of these datasets is gone, or of another size; its content is proved when read.
+
+    What one asset wrote is listed together.
+    """
+    store, folders = mark.place.store(), {asset_folder(mark.record.mark_id, asset) for asset, _ in which}
+    there = {one.key: one.size for folder in sorted(folders) for page in store.pages(folder) for one in page.objects}
+    for dataset in (mark.dataset(*one) for one in which):
+        for file in dataset.files:
+            if there.get(dataset.folder + file.name) != file.size:
+                raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
 
 
 def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[str, Any]]:
@@ -269,15 +273,10 @@ def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]
 
 def marks_brought_back(store: Store, since: datetime) -> Iterator[str]:
     """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
-    for page in store.pages(MARKS_ROOT, delimiter="/"):
-        for folder in page.prefixes:
-            if any(
-                one.modified >= since
-                for below in BROUGHT_BACK
-                for inner in store.pages(folder + below)
-                for one in inner.objects
-            ):
-                yield folder.removeprefix(MARKS_ROOT).rstrip("/")
+    for folder in folders_in(store, MARKS_ROOT):
+        written = {folder + below for below in BROUGHT_BACK}.intersection(folders_in(store, folder))
+        if any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects):
+            yield folder.removeprefix(MARKS_ROOT).rstrip("/")
 
 
 UNREADABLE = (DamagedData, NotThere)

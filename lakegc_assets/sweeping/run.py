@@ -23,7 +23,7 @@ from spark_resources.marks import Mark, mark_folder
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import REFERENCE_OBJECTS, addresses_in, read_listed
-from spark_resources.stores.base import Store
+from spark_resources.stores.base import Store, folders_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,9 +94,7 @@ class SweepRun:
     def next_number(self) -> int:
         """The number of a new proof and its round: one more than any that left a trace, since none is written twice."""
         folders = (self.proofs, self.receipts.folder, self.undone.folder)
-        names = (
-            name for folder in folders for page in self.store.pages(folder, delimiter="/") for name in page.prefixes
-        )
+        names = (name for folder in folders for name in folders_in(self.store, folder))
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 

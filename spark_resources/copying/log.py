@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_resources.datasets import Place, parquet_bytes
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS
+from spark_resources.stores.base import folders_in
 from spark_resources.task_logs import names, rows_of, table_of
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ class Log:
 
     def next_run(self) -> int:
         """One more than any run that left a trace."""
-        pages = self.place.store().pages(self.folder, delimiter="/")
-        names = (name.rstrip("/").rpartition("/")[2] for page in pages for name in page.prefixes)
+        names = (name.rstrip("/").rpartition("/")[2] for name in folders_in(self.place.store(), self.folder))
         return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
     def so_far(self, run: int) -> tuple[int, int]:

@@ -177,6 +177,11 @@ class Store(Protocol):
         ...
 
 
+def folders_in(store: Store, folder: str) -> list[str]:
+    """The folders right in a folder, each with its whole prefix. Raises as `Store.pages` does."""
+    return [prefix for page in store.pages(folder, delimiter="/") for prefix in page.prefixes]
+
+
 def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
     """Delete files of lakegc's own: as `delete_many`, and once more what was not sent. Returns what failed."""
     results = store.delete_many(keys)
