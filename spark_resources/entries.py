@@ -245,16 +245,15 @@ def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstab
     """The entries of a range (these columns of ENTRY_SCHEMA). Raises `DamagedData` where it is not the one that was
     committed under its id, or not as its metarange says.
     """
-    batch = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
-    check_range(data, ref)
+    batch, found = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
+    check_range(found, ref)
     return batch
 
 
-def check_range(data: bytes, ref: Ref) -> None:
+def check_range(found: sstable.TableProperties, ref: Ref) -> None:
     """Raise `DamagedData` where a range is not the one its metarange describes: count, first and last key."""
-    name = str(ref["range_id"])
-    found = sstable.read_properties(data, name=name)
-    if (found.count, found.min_key, found.max_key) != (ref["entries"], ref["min_key"], ref["max_key"]):
+    name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
+    if (found.count, found.min_key, found.max_key) != expected:
         raise DamagedData(
             f"range {name} is not the one its metarange describes: {found.count} entries from {found.min_key!r} to "
             f"{found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to {ref['max_key']!r}. "

@@ -164,7 +164,7 @@ def addresses_of_range(
     """The inside addresses of one range where it is live; every entry is decoded in any case."""
     range_id = str(ref["range_id"])
     whole = proved(range_id, data, decoder)
-    check_range(whole, ref)
+    check_range(sstable.read_properties(whole, name=range_id), ref)
     batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
     keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
     count(counts, ranges=1, bytes=len(whole), entries=batch.num_rows)

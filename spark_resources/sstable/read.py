@@ -46,14 +46,15 @@ def read_entries(
 
 def read_proven_entries(
     data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
-) -> pa.RecordBatch:
-    """As `read_entries`, and proves that the range is the one that was committed as `name`, in the same pass."""
+) -> tuple[pa.RecordBatch, TableProperties]:
+    """As `read_entries`, with what the range says of itself, and proves that it is the one that was committed as
+    `name`, in the same pass."""
     _check_columns(columns)
     with about(name):
         table = _typed(data, RANGES, "")
         entries, content = (decoder or default_decoder(len(data))).entries_and_content(table, columns)
         _check_id(content_id(content, table.properties.user), name)
-        return entries
+        return entries, table.properties
 
 
 def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:

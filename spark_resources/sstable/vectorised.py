@@ -107,7 +107,7 @@ class _Blocks:
         self._state[kernels.PROMISED_ROWS] = promised
         self._state[kernels.PROMISED_KEY_BYTES] = table.key_bytes
         block, key, first = (np.empty(largest + kernels.SLACK, dtype=np.uint8) for _ in range(3))
-        self.scratch = kernels.Scratch(block, key, first, self._state)
+        self.scratch = kernels.Scratch(block, key, first, self._state, np.empty(kernels.FIELDS, dtype=np.int64))
 
     @property
     def content_room(self) -> int:

@@ -114,12 +114,14 @@ def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
     """Entries of ranges from memory, addresses only; with `proving`, their content hashes too. With the seconds."""
     decoder = VectorisedDecoder()
 
+    def entries(one: str) -> int:
+        asked: dict[str, Any] = {"name": one, "columns": ("address", "address_type"), "decoder": decoder}
+        if proving:
+            return sstable.read_proven_entries(tables[one], **asked)[0].num_rows
+        return sstable.read_entries(tables[one], **asked).num_rows
+
     def decoded(ids: list[str]) -> int:
-        entries = 0
-        for one in ids:
-            read = sstable.read_proven_entries if proving else sstable.read_entries
-            entries += len(read(tables[one], name=one, columns=("address", "address_type"), decoder=decoder))
-        return entries
+        return sum(map(entries, ids))
 
     if tables:
         decoded(list(tables)[:1])  # compiles

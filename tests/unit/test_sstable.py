@@ -155,8 +155,9 @@ def test_a_range_under_another_id_has_entries(decoder: Decoder) -> None:
     name = table_id(data, name=NAME, decoder=decoder)
 
     for columns in (ENTRY_SCHEMA.names, ("address", "address_type")):
-        proven = read_proven_entries(data, name=name, columns=columns, decoder=decoder)
+        proven, properties = read_proven_entries(data, name=name, columns=columns, decoder=decoder)
         assert proven.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
+        assert properties == read_properties(data, name=name)
     with pytest.raises(DamagedData, match=f"its content is that of {name}"):
         read_proven_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
 
