@@ -123,7 +123,7 @@ def having(column: str, output: Output) -> Output:
     """The same of only those rows where a column isn't null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
-        rows = table.filter(pc.is_valid(table[column]))
+        rows = table.filter(pc.is_valid(table[column])) if table[column].null_count else table
         return output.encode(rows) if len(rows) else (b"", 0)
 
     return Output(output.folder, output.suffix, encode)

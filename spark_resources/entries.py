@@ -48,6 +48,7 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # of a range, on average
 ROWS_AT_ONCE = 50_000
+REFS_AT_ONCE = 5_000
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # dumps of references name another entity
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -107,20 +108,19 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        rows: list[tuple[Any, ...]] = []
         for metarange, data in tables_ahead(place, ids, needed_by="a commit"):
-            sstable.verify_table(data, name=metarange)
-            refs = sstable.read_ranges(data, name=metarange)
-            rows = [
-                {
-                    "metarange_id": metarange,
-                    "range_id": r.id,
-                    "entries": r.count,
-                    "min_key": r.min_key,
-                    "max_key": r.max_key,
-                }
-                for r in refs
-            ]
-            yield from pa.Table.from_pylist(rows, schema=METARANGE_RANGES).to_batches()
+            refs = sstable.read_proven_ranges(data, name=metarange)
+            rows += ((metarange, ref.id, ref.count, ref.min_key, ref.max_key) for ref in refs)
+            if len(rows) >= REFS_AT_ONCE:
+                yield batch_of_rows(rows)
+                rows = []
+        if rows:
+            yield batch_of_rows(rows)
+
+    def batch_of_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = zip(METARANGE_RANGES, zip(*rows, strict=True), strict=True)
+        return pa.record_batch([pa.array(values, field.type) for field, values in columns], schema=METARANGE_RANGES)
 
     distinct = sorted({one for one in metaranges if one})
     for one in distinct:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,12 +13,14 @@ from spark_resources.model import Commit
 from spark_resources.sstable import values
 from spark_resources.sstable.blocks import Table, open_table, records
 from spark_resources.sstable.decoders import Decoder, default_decoder
-from spark_resources.sstable.ids import content_id
+from spark_resources.sstable.ids import content_id, record_content
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
 from spark_resources.sstable.wire import Broken, about
 
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
+# most ranges of a commit are its parent's, too, so most records of a metarange were read before
+_known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 
 
 def read_properties(data: bytes, *, name: str) -> TableProperties:
@@ -65,6 +68,15 @@ def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
 def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
     """The ranges of the metarange `name` in order. `entity` is that of a refs dump: commit, branch or tag."""
     return _each(data, name, METARANGES, entity, values.range_ref)
+
+
+def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
+    """As `read_ranges`, and proves that the metarange is the one that was committed as `name`, in the same pass."""
+    with about(name):
+        table = _typed(data, METARANGES, "")
+        found = list(records(table))
+        _check_id(content_id(map(record_content, found), table.properties.user), name)
+        return list(map(_known_range_ref, found))
 
 
 def read_commits(data: bytes, *, name: str) -> list[Commit]:

@@ -28,6 +28,7 @@ from spark_resources.sstable import (
     read_entries,
     read_properties,
     read_proven_entries,
+    read_proven_ranges,
     read_ranges,
     read_records,
     read_tags,
@@ -280,6 +281,10 @@ def test_broken_metadata_is_never_read(read: Callable[..., Any], data: bytes) ->
     """A metarange or dump with one record that isn't as it must be is refused as a whole."""
     with pytest.raises(DamagedData, match=NAME):
         read(data, name=NAME)
+    if read is read_ranges:
+        name = table_id(data, name=NAME)
+        with pytest.raises(DamagedData, match=name):
+            read_proven_ranges(data, name=name)
 
 
 def test_the_records_that_were_broken_above_are_whole_without_that() -> None:

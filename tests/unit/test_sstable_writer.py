@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.model import AddressType, Commit
 from spark_resources.sstable import (
     Branch,
@@ -21,6 +21,7 @@ from spark_resources.sstable import (
     read_commits,
     read_entries,
     read_properties,
+    read_proven_ranges,
     read_ranges,
     read_tags,
     read_whole_entries,
@@ -100,6 +101,9 @@ def test_a_metarange_names_its_ranges() -> None:
     verify_table(metarange.data, name=metarange.id)
 
     assert read_ranges(metarange.data, name=metarange.id) == refs
+    assert read_proven_ranges(metarange.data, name=metarange.id) == refs
+    with pytest.raises(DamagedData, match=f"its content is that of {metarange.id}"):
+        read_proven_ranges(metarange.data, name=tables[0].id)
     assert refs[0] == RangeRef(tables[0].id, b"0", b"0~", refs[0].estimated_size, 2)
 
 
