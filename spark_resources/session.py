@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
+SMALL_HEAP_MB = 2048
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
@@ -41,7 +42,7 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
     # measured on 1.3 million objects and 2 cores: a heap of 4 GiB fills, and 1 GiB does as well; what doesn't fit goes
     # to disk
     heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
-    found = {"spark.master": master, "spark.driver.memory": f"{heap_mb}m"}
+    found = {"spark.master": master, HEAP: f"{heap_mb}m"}
     if not is_local(master):
         return found
     return found | {
@@ -87,6 +88,7 @@ def fixed_settings() -> dict[str, str]:
         # measured on 100,000 objects: the second compiler takes 40 s of processor time and gives nothing back, since
         # listing and decoding are Python's; the executors of a cluster are not touched
         JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1",
+        **{f"spark.executorEnv.{name}": value for name, value in GIVE_BACK.items()},
     }
 
 
@@ -97,8 +99,15 @@ RELIED_ON = {
 }
 """What no configuration may change: correctness hangs on it."""
 
-JVM_OPTIONS = "spark.driver.extraJavaOptions"
+JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
 QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+GIVE_BACK = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
+}
+"""What makes Python workers give memory back that they don't need any more: otherwise each thread that fetches ahead
+keeps some of its own. For glibc; others don't read it."""
 QUICK_START = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -154,12 +163,21 @@ def start_session(overrides: Mapping[str, str]) -> SparkSession:
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
     settings = machine | fixed_settings() | dict(overrides)
     if JVM_OPTIONS not in overrides:
-        settings[JVM_OPTIONS] += f" {class_archive()}"
+        settings[JVM_OPTIONS] += f" {collector(settings, overrides)} {class_archive()}"
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     enough_partitions(session, overrides)
     return session
+
+
+def collector(settings: Mapping[str, str], overrides: Mapping[str, str]) -> str:
+    """The JVM option that takes the collector for small heaps, where lakegc chose the heap and it is small.
+
+    Measured on 1.3 million objects and 2 cores: some 200 MiB less than with Java's own choice, in as much time.
+    """
+    small = HEAP not in overrides and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
+    return "-XX:+UseSerialGC" if small else ""
 
 
 def class_archive() -> str:

@@ -16,7 +16,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
-from spark_resources.session import QUICK_START, RELIED_ON, check_overrides, fixed_settings, machine_settings
+from spark_resources.session import (
+    QUICK_START,
+    RELIED_ON,
+    check_overrides,
+    collector,
+    fixed_settings,
+    machine_settings,
+)
 
 # What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
 SESSIONS = """
@@ -186,6 +193,14 @@ def test_the_defaults_do_not_fit_the_machine() -> None:
     assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
     assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
     assert RELIED_ON.items() <= fixed_settings().items()
+
+
+def test_a_large_heap_or_one_of_the_users_gets_the_collector_of_small_ones() -> None:
+    """The collector for small heaps is taken where lakegc chose a small heap, and otherwise Java chooses."""
+    chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
+
+    assert [collector(settings, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
+    assert collector({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}) == ""
 
 
 @pytest.mark.parametrize(
