@@ -94,6 +94,14 @@ def arrow_to_spark(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
+def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    """A DataFrame of these columns without any rows.
+
+    From an empty list Spark would make one with Python workers of another kind, and start them: two seconds.
+    """
+    return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
+
+
 # --- writing --------------------------------------------------------------------------------------------------------
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -334,7 +342,7 @@ def _read_as(
     """What is made of each verified file of datasets (rows of `schema`) by the executors: rows of `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
     if not files:
-        return spark.createDataFrame([], arrow_to_spark(changed))
+        return no_rows(spark, changed)
 
     def read(batches: Batches) -> Batches:
         for number in (number for batch in batches for number in batch.column(0).to_pylist()):

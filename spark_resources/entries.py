@@ -24,6 +24,7 @@ from spark_resources.datasets import (
     all_batches,
     arrow_to_spark,
     having,
+    no_rows,
     parquet,
     write_outputs,
 )
@@ -141,7 +142,7 @@ def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequenc
     Where they are many, those that are close to each other in the columns `near` come into one task, in that order.
     """
     if not len(table):
-        return spark.createDataFrame([], arrow_to_spark(table.schema))
+        return no_rows(spark, table.schema)
     cores = spark.sparkContext.defaultParallelism
     wanted = min(-(-len(table) // batch), 8 * cores)
     df = spark.createDataFrame(table.combine_chunks())  # behind an empty chunk Spark finds no more rows

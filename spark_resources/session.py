@@ -106,8 +106,8 @@ GIVE_BACK = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
 }
-"""What makes Python workers give memory back that they don't need any more: otherwise each thread that fetches ahead
-keeps some of its own. For glibc; others don't read it."""
+"""What makes the JVM and Python workers give memory back that they don't need any more: otherwise each thread keeps
+some of its own. For glibc; others don't read it."""
 QUICK_START = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -156,6 +156,8 @@ def start_session(overrides: Mapping[str, str]) -> SparkSession:
     check_overrides(overrides)
     check_java(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
+    for name, value in GIVE_BACK.items():  # which the JVM of this machine and its workers take from here
+        os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.datasets import Batches, arrow_to_spark
+from spark_resources.datasets import Batches, arrow_to_spark, no_rows
 from spark_resources.executors import on_executor
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def rows_of(
     from spark_resources.entries import id_tasks
 
     if not keys:
-        return spark.createDataFrame([], arrow_to_spark(schema))
+        return no_rows(spark, schema)
 
     def read_all(batches: Batches) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):

@@ -30,7 +30,7 @@ from lakegc_assets.progress import Say
 from spark_resources.errors import LakegcError
 from spark_resources.executors import errors_from_executors
 from spark_resources.lakefs import LakeFS
-from spark_resources.model import RANGE_REFS
+from spark_resources.model import RANGE_IDS, RANGE_REFS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -220,7 +220,7 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
     wanted = sorted(set(ids))
     if not wanted:
         return {}
-    asked = context.run.spark().createDataFrame([(one,) for one in wanted], "range_id string")
+    asked = context.run.spark().createDataFrame(pa.table({"range_id": wanted}, schema=RANGE_IDS))
     rows = (
         context.found.join(F.broadcast(asked), "range_id")
         .groupBy("range_id")

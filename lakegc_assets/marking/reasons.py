@@ -12,7 +12,7 @@ from lakegc_assets.explained import TOLD, in_order
 from lakegc_assets.marking.metaranges import refs_of
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
-from spark_resources.datasets import arrow_to_spark, write_rows
+from spark_resources.datasets import no_rows, write_rows
 from spark_resources.entries import paths_of, row_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
@@ -42,7 +42,7 @@ def told_by_expired(
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
     and what can't be read is said and left unexplained. What the rules let go and holds keep counts as expired here.
     """
-    nothing = run.spark().createDataFrame([], arrow_to_spark(TOLD))
+    nothing = no_rows(run.spark(), TOLD)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
     commits = [row for row in verdicts if is_expired(row)]

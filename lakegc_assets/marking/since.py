@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.incremental import union
 from lakegc_assets.marking.run import MarkRun
-from spark_resources.datasets import Dataset, all_batches, all_rows, arrow_to_spark, read_dataset, read_datasets
+from spark_resources.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
 from spark_resources.errors import DamagedData, NotThere, Refused
@@ -176,7 +176,7 @@ class Base:
         """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
         backup: all that was to go by that mark, with what it knew of each (columns address, commit_id, path)."""
         columns = [UNSETTLED.field(name) for name in ("address", "commit_id", "path")]
-        nothing = self.spark.createDataFrame([], arrow_to_spark(pa.schema(columns)))
+        nothing = no_rows(self.spark, pa.schema(columns))
         return union([nothing, *(self._expired(mark_id) for mark_id in self.marks_brought_back)])
 
     @cached_property

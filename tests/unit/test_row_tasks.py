@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from spark_resources.datasets import arrow_to_spark, no_rows
 from spark_resources.entries import ROWS_AT_ONCE, best_told, row_tasks
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
@@ -37,6 +38,15 @@ def test_rows_behind_an_empty_piece_are_lost(spark: SparkSession, chunks: list[i
     found = row_tasks(spark, table, batch=1).collect()
 
     assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
+
+
+def test_nothing_takes_a_task(spark: SparkSession) -> None:
+    """Without rows there is no task, for which Spark would start Python workers of another kind; and every column."""
+    found = no_rows(spark, SCHEMA)
+
+    assert found.rdd.getNumPartitions() == 0
+    assert found.schema == arrow_to_spark(SCHEMA)
+    assert row_tasks(spark, SCHEMA.empty_table(), batch=1).collect() == []
 
 
 def told(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
