@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,15 +29,17 @@ from lakegc_assets.terminal.reviews import Review
 from lakegc_assets.terminal.sums import show_sums
 from lakegc_assets.terminal.words import age, console, size
 from spark_resources.datasets import all_rows
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.marks import Mark, MarkRecord, asset_folder
 from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.sandbox import Problem, Sandbox, StorePlace
 from spark_resources.settings import Settings
+from spark_resources.stores.base import Store
 
 MARK_ID = "demo"
 ME = "the demo"
 GONE = 410
+POLLS, POLL_S = 300, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,25 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
             story = demo.replay(sandbox, now=now)
         except Problem as problem:
             raise WrongUsage(f"the demo needs a place in {store or root} that is empty: {problem}") from problem
-        return collected(sandbox, story, store, status)
+        written = Server.configured().target(demo.REPOSITORY).place.store().now()
+        return collected(sandbox, story, store, status, written)
 
 
-def collected(sandbox: Sandbox, story: demo.Story, store: str | None, status: Callable[[str], None]) -> Outcome:
+def wait_until_old(store: Store, written: datetime) -> None:
+    """Wait until a mark without a minimum age finds nothing young among what was written before a moment, by the
+    store's clock: its times are as coarse as its quirks say, here and there. Two seconds at the most, on a folder none.
+    """
+    old = written + 2 * store.quirks.time_resolution
+    for _ in range(POLLS):
+        if store.now() >= old:
+            return
+        time.sleep(POLL_S)
+    raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
+
+
+def collected(
+    sandbox: Sandbox, story: demo.Story, store: str | None, status: Callable[[str], None], written: datetime
+) -> Outcome:
     from lakegc_assets.launch import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.marking.resource import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
@@ -97,6 +115,7 @@ def collected(sandbox: Sandbox, story: demo.Story, store: str | None, status: Ca
     lakefs, spark = LakeFSResource(), KeptSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
+        wait_until_old(Server.configured().target(demo.REPOSITORY).place.store(), written)
         run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance, resources=resources)
         server = Server.configured()
         place = server.target(demo.REPOSITORY).place

@@ -213,7 +213,8 @@ def test_a_listing_differs_from_the_plain_definition(provider: Provider) -> None
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
         held = {name for name in names if not provider.quirks.unholdable & kinds_of(name)}
-        if keys.BOTH in provider.quirks.unholdable:
+        # and SeaweedFS lists nothing of a folder when a page ends at the object of the same name
+        if keys.BOTH in provider.quirks.unholdable or provider.name == "seaweedfs":
             held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
         for name in held:
             store.write(root + name, b"")
