@@ -22,7 +22,7 @@ from spark_resources.datasets import Dataset, all_batches, all_rows, no_rows, re
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number, row_tasks
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, asset_folder, digest_of, mark_folder, own_marks
+from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
@@ -251,7 +251,7 @@ def check_files(mark: Mark, *which: tuple[str, str]) -> None:
 
     What one asset wrote is listed together.
     """
-    store, folders = mark.place.store(), {asset_folder(mark.record.mark_id, asset) for asset, _ in which}
+    store, folders = mark.place.store(), {mark.folder(asset) for asset, _ in which}
     there = {one.key: one.size for folder in sorted(folders) for page in store.pages(folder) for one in page.objects}
     for dataset in (mark.dataset(*one) for one in which):
         for file in dataset.files:

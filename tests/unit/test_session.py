@@ -199,8 +199,18 @@ def test_a_large_heap_or_one_of_the_users_gets_the_collector_of_small_ones() -> 
     """The collector for small heaps is taken where lakegc chose a small heap, and otherwise Java chooses."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
-    assert [collector(settings, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
-    assert collector({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}) == ""
+    assert [collector(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
+    assert collector({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}, {}) == ""
+
+
+@pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
+def test_two_collectors_keep_java_from_starting(option: str) -> None:
+    """Where a variable or a setting names a collector, lakegc names none."""
+    settings = machine_settings("local[*]", 2, 1 << 40)
+
+    assert collector(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
+    assert collector(settings, {"spark.driver.defaultJavaOptions": option}, {}) == ""
+    assert collector(settings, {"spark.app.name": "UseG1GC"}, {"JAVA_TOOL_OPTIONS": "-Xss2m"}) == "-XX:+UseSerialGC"
 
 
 @pytest.mark.parametrize(
