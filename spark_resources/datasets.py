@@ -97,8 +97,8 @@ def arrow_to_spark(schema: pa.Schema) -> StructType:
 def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
     """A DataFrame of these columns without any rows.
 
-    From an empty list Spark would make one with Python workers of another kind, and start them: two seconds. Spark knows
-    that this one is empty, and leaves out what an inner join with it would compute: never join an Observation so.
+    From an empty list Spark would make one with Python workers of another kind, and start them: two seconds. Spark
+    knows that this one is empty, and leaves out what an inner join with it would compute: never join an Observation so.
     """
     return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
 
