@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -137,18 +137,42 @@ def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) 
 
 
 def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequence[str] = ()) -> DataFrame:
-    """The rows of a table that the driver holds, spread over tasks of at least `batch` rows.
+    """The rows of a table that the driver holds, dealt out evenly to tasks of at least `batch` rows.
 
-    Where they are many, those that are close to each other in the columns `near` come into one task, in that order.
+    With `near`, ordered by these columns, and those that are close to each other come into one task.
     """
     if not len(table):
         return no_rows(spark, table.schema)
     cores = spark.sparkContext.defaultParallelism
     wanted = min(-(-len(table) // batch), 8 * cores)
-    df = spark.createDataFrame(table.combine_chunks())  # behind an empty chunk Spark finds no more rows
-    if wanted <= cores:  # few rows need no shuffle
-        return df.coalesce(wanted)
-    return df.repartitionByRange(wanted, *near).sortWithinPartitions(*near) if near else df.repartition(wanted)
+    if near:
+        table = table.sort_by([(name, "ascending") for name in near])
+    table = table.combine_chunks()  # behind an empty chunk Spark finds no more rows
+    if wanted <= cores:
+        return spark.createDataFrame(table).coalesce(wanted)
+    if not near:
+        table = table.take(pa.array(np.argsort(np.arange(len(table)) % wanted, kind="stable")))
+    return _a_task_each(spark, evenly(table, wanted))
+
+
+def evenly(table: pa.Table, pieces: int) -> list[pa.Table]:
+    """A table cut into so many pieces, not more than it has rows, in order."""
+    cuts = [len(table) * piece // pieces for piece in range(pieces + 1)]
+    return [table.slice(start, end - start) for start, end in pairwise(cuts)]
+
+
+def _a_task_each(spark: SparkSession, pieces: Sequence[pa.Table]) -> DataFrame:
+    """Pieces of a table, each the rows of one task.
+
+    Rows that Spark took for its own would come in as many tasks as there are cores, and be sent around once more.
+    """
+    name = "spark.sql.execution.arrow.localRelationThreshold"  # bytes, up to which Spark takes them
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "0")
+    try:
+        return spark.createDataFrame(pa.concat_tables(pieces))
+    finally:
+        spark.conf.set(name, before)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------

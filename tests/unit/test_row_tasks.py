@@ -26,6 +26,31 @@ def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None
     assert len({row["task"] for row in found}) > 1
 
 
+@pytest.mark.parametrize("near", [(), ("key", "id")])
+@pytest.mark.parametrize("count", [5, 17, 400])
+def test_a_task_has_more_to_do_than_others(spark: SparkSession, count: int, near: tuple[str, ...]) -> None:
+    """Rows are dealt out evenly, and in one stage: nothing is sent from task to task for it."""
+    rows = [{"key": f"k{number}", "id": number} for number in range(count)]
+
+    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=near)
+
+    sizes = [row["count"] for row in tasks.groupBy(F.spark_partition_id()).count().collect()]
+    assert sum(sizes) == count
+    assert len(sizes) == tasks.rdd.getNumPartitions() == min(count, 8 * spark.sparkContext.defaultParallelism)
+    assert max(sizes) - min(sizes) <= 1
+    assert "Exchange" not in tasks._jdf.queryExecution().toString()
+
+
+def test_settings_of_the_session_change(spark: SparkSession) -> None:
+    """How Spark holds other tables stays as it was."""
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(name)
+
+    row_tasks(spark, pa.Table.from_pylist([{"key": "k", "id": one} for one in range(100)], schema=SCHEMA), batch=1)
+
+    assert spark.conf.get(name) == before
+
+
 @pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
 def test_rows_behind_an_empty_piece_are_lost(spark: SparkSession, chunks: list[int]) -> None:
     """Every row comes, whatever pieces a table is made of."""
