@@ -52,6 +52,8 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
+        # each sort, grouping and join takes at least one, however few its rows; Spark's own, by the heap, are of 32 MiB
+        "spark.buffer.pageSize": "2m",
     }
 
 
@@ -77,6 +79,7 @@ def fixed_settings() -> dict[str, str]:
         "spark.app.name": "lakegc",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.ui.explainMode": "simple",  # what is written of each query, and seen by nobody
         # the heap keeps them all for a page that nobody looks at
         **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
         "spark.ui.retainedTasks": "1000",

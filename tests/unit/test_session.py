@@ -184,13 +184,15 @@ def test_a_configured_speculation_reaches_spark(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_defaults_do_not_fit_the_machine() -> None:
-    """The heap stays between half a GiB and four and grows with the cores; shuffles have tasks for every core."""
+    """The heap stays between half a GiB and four and grows with the cores; shuffles have tasks for every core, and what
+    they hold grows by 2 MiB at a time."""
     small, large = machine_settings("local[*]", 2, 1 << 30), machine_settings("local[*]", 64, 1 << 40)
     usual = machine_settings("local[*]", 4, 32 << 30)
 
     heaps = [settings["spark.driver.memory"] for settings in (small, usual, large)]
     assert heaps == ["512m", "2048m", "4096m"]
     assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
+    assert {settings["spark.buffer.pageSize"] for settings in (small, usual, large)} == {"2m"}
     assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
     assert RELIED_ON.items() <= fixed_settings().items()
 
