@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ROWS_A_FILE = 1_000_000
 BATCH_ROWS = 50_000
+BYTES_A_TASK = 1 << 18  # of files, that make a task of its own worth while
 LIST_NAME = "_files.json"
 
 
@@ -350,7 +351,9 @@ def _read_as(
             folder, file = files[number]
             yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
-    tasks = spark.range(0, len(files), 1, min(len(files), 4 * spark.sparkContext.defaultParallelism))
+    cores, size = spark.sparkContext.defaultParallelism, sum(file.size for _, file in files)
+    wanted = min(len(files), 4 * cores, max(cores, size // BYTES_A_TASK))
+    tasks = spark.range(0, len(files), 1, wanted)
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(changed))
 
 

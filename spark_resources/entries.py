@@ -50,6 +50,7 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # of a range, on average
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
+ENTRIES_A_TASK, RANGES_A_TASK = 20_000, 16  # either is worth a task of its own
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # dumps of references name another entity
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -153,6 +154,13 @@ def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequenc
     if not near:
         table = table.take(pa.array(np.argsort(np.arange(len(table)) % wanted, kind="stable")))
     return _a_task_each(spark, evenly(table, wanted))
+
+
+def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
+    """Ranges, with a column `entries`, dealt out as `row_tasks` does: to many tasks where they are many or large."""
+    entries = pc.sum(ranges["entries"]).as_py() or 0
+    batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(entries, 1))
+    return row_tasks(spark, ranges, batch=max(batch, 1), near=near)
 
 
 def evenly(table: pa.Table, pieces: int) -> list[pa.Table]:

@@ -20,6 +20,7 @@ from spark_resources.entries import (
     check_range,
     fetched_ahead,
     inside_addresses,
+    range_tasks,
     row_tasks,
     table_key,
 )
@@ -147,7 +148,7 @@ def proved_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_
                 yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
         yield batch_of(SIGHTINGS, note=[json.dumps({"task": f"proving {task_name()}", "counts": counts})])
 
-    return row_tasks(spark, ranges, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+    return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
 
 
 UNREFERRED_TABLE, NO_TABLE = "table", "file"
@@ -204,7 +205,7 @@ def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: S
                 paths = [path.decode(errors="backslashreplace") for path, _ in found]
                 yield batch_of(HOLDERS, address=[key for _, key in found], range_id=range_id, path=paths)
 
-    return row_tasks(spark, ranges, batch=1).mapInArrow(on_executor(read), arrow_to_spark(HOLDERS))
+    return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(HOLDERS))
 
 
 def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:

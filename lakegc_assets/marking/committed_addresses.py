@@ -19,6 +19,7 @@ from spark_resources.entries import (
     check_all_read,
     id_tasks,
     range_properties,
+    range_tasks,
     ranges_of,
     row_tasks,
     table_ids,
@@ -118,7 +119,7 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, si
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
-    tasks = row_tasks(run.spark(), refs, batch=1, near=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
     dataset, sizes, counts = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
     )

@@ -23,6 +23,7 @@ from spark_resources.entries import (
     decoder_for,
     inside_addresses,
     proven_entries,
+    range_tasks,
     ranges_of,
     row_tasks,
     tables_ahead,
@@ -63,7 +64,7 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
         run.say(f"reading {len(ranges):,} ranges that are held")
-        tasks = row_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES), batch=1)
+        tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES))
         dataset, counts = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
         check_all_read(counts, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:

@@ -13,7 +13,7 @@ from lakegc_assets.marking.metaranges import refs_of
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
 from spark_resources.datasets import no_rows, write_rows
-from spark_resources.entries import paths_of, row_tasks
+from spark_resources.entries import paths_of, range_tasks, row_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
@@ -102,7 +102,7 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 def told_in(run: MarkRun, ranges: pa.Table, *, wanted: pa.Array | None) -> DataFrame:
     """What EXPIRED_RANGES tell of their addresses (TOLD); with `wanted`, only of those."""
     # versions of one range, which have most entries in common, come into one task: the best one tells of them
-    tasks = row_tasks(run.spark(), ranges, batch=1, near=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark(), ranges, near=("min_key", "max_key", "range_id"))
     return paths_of(tasks, run.place, TOLD, best=("verdict",), wanted=wanted)
 
 

@@ -24,7 +24,7 @@ from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import SIZES, UNREADABLE, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
-from spark_resources.entries import entries_of_size, range_number, ranges_by_size, ranges_of, row_tasks
+from spark_resources.entries import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of, row_tasks
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.model import (
@@ -96,7 +96,7 @@ def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
     if found is not None:
         new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
         branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
-    heads_entries = entries_of_size(row_tasks(spark, refs, batch=1), run.place, wanted)
+    heads_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
     return mark.questions(heads_entries, branch_ranges.dropDuplicates(), unreferenced)
 
 

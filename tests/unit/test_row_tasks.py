@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_resources.datasets import arrow_to_spark, no_rows
-from spark_resources.entries import ROWS_AT_ONCE, best_told, row_tasks
+from spark_resources.entries import ENTRIES_A_TASK, RANGES_A_TASK, ROWS_AT_ONCE, best_told, range_tasks, row_tasks
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
@@ -39,6 +39,30 @@ def test_a_task_has_more_to_do_than_others(spark: SparkSession, count: int, near
     assert len(sizes) == tasks.rdd.getNumPartitions() == min(count, 8 * spark.sparkContext.defaultParallelism)
     assert max(sizes) - min(sizes) <= 1
     assert "Exchange" not in tasks._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize(
+    ("count", "entries", "tasks"),
+    [
+        (RANGES_A_TASK, 0, 1),
+        (RANGES_A_TASK, 10, 1),
+        (RANGES_A_TASK + 1, 10, 2),
+        (8, ENTRIES_A_TASK, 8),
+        (8, ENTRIES_A_TASK // 4, 2),
+        (10_000, ENTRIES_A_TASK, 16),
+    ],
+)
+def test_tiny_ranges_take_a_task_each_or_many_wait_for_one(
+    spark: SparkSession, count: int, entries: int, tasks: int
+) -> None:
+    """Ranges share a task until they have some entries, or are some in number; every range comes to one."""
+    ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
+
+    found = range_tasks(spark, ranges)
+
+    cores = spark.sparkContext.defaultParallelism
+    assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
+    assert sorted(row["id"] for row in found.collect()) == list(range(count))
 
 
 def test_settings_of_the_session_change(spark: SparkSession) -> None:
