@@ -104,10 +104,13 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
         run.say(f"looking up {count:,} objects")
         told = wanted.select("address").unionByName(base.gone())  # what a sweep took away needs no look
         asked = write_dataset(told, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
-        spread = wanted.repartitionByRange(1 + count // LOOKS_A_TASK, "slice", "address")
-        rows = spread.sortWithinPartitions("slice", "address")
-        folder = run.mark.folder(ASSET, LOOKED_UP_PART)
-        found, counts = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
+        folder, counts = run.mark.folder(ASSET, LOOKED_UP_PART), Counts()
+        if count:
+            spread = wanted.repartitionByRange(1 + count // LOOKS_A_TASK, "slice", "address")
+            rows = spread.sortWithinPartitions("slice", "address")
+            found, counts = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
+        else:
+            found = write_rows(run.place, folder, [], STORED_OBJECTS)
     notes.wrote(asked, LOOKED_AT_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_down(run, notes, gone, folders)
