@@ -17,15 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spark_resources.session import QUICK_START
 from tests.servers import free_port
 
 START_LIMIT_S = 120.0
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SMALL: Mapping[str, str] = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",  # a cluster's own 200 are for more than a hundred objects
+    # nothing lives for long: less compiling, as in the driver
+    "spark.executor.extraJavaOptions": ONE_COMPILER,
+    **{name: value for name, value in QUICK_START.items() if "codegen" in name},
 }
 
 
@@ -111,6 +116,7 @@ def process(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_JAVA_OPTS": ONE_COMPILER,
     }
     with (folder / "log").open("wb") as log:
         started = subprocess.Popen(
