@@ -52,7 +52,7 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
-        # each sort, grouping and join takes at least one, however few its rows; Spark's own, by the heap, are of 32 MiB
+        # each sort, grouping and join takes one, however few its rows; by the heap, Spark's own are of 32 MiB and more
         "spark.buffer.pageSize": "2m",
     }
 

@@ -49,7 +49,7 @@ def test_a_task_has_more_to_do_than_others(spark: SparkSession, count: int, near
         (RANGES_A_TASK + 1, 10, 2),
         (8, ENTRIES_A_TASK, 8),
         (8, ENTRIES_A_TASK // 4, 2),
-        (10_000, ENTRIES_A_TASK, 16),
+        (10_000, ENTRIES_A_TASK, 10_000),
     ],
 )
 def test_tiny_ranges_take_a_task_each_or_many_wait_for_one(
