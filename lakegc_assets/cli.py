@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake,
 """
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -438,7 +439,9 @@ def progress() -> Iterator[Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
-    sys.exit(run(arguments))
+    code = run(arguments)
+    gc.freeze()  # otherwise Python looks through all that was imported before it ends: a second of a mark
+    sys.exit(code)
 
 
 # click's class or Typer's own copy of it, as the version of Typer has it

@@ -32,6 +32,7 @@ from spark_resources.datasets import Place, all_rows, file_batches
 from spark_resources.marks import Mark
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.stores.base import delete_own
+from spark_resources.stores.probe import REMEMBERED
 from tests.bench import limits
 from tests.bench.generate import built, folder_of, known, size_of
 from tests.bench.history import History
@@ -39,7 +40,7 @@ from tests.bench.processes import JAVA, REST, WORKER, Watch, processor_seconds
 from tests.bench.sizes import SIZES
 from tests.bench.stores import BUCKET, REPOSITORY, STORES, Serving
 
-MARKS, PROBED = "_lakefs/retention/gc/", "/.probe/"
+MARKS = "_lakefs/retention/gc/"
 AT_ONCE = 8  # requests of each process that lists for the limit
 MIB, GIB = 1 << 20, 1 << 30
 _TOLD = re.compile(r"\[ *[\d.]+ s\] (.*)")
@@ -229,7 +230,7 @@ def forget_marks(served: Serving) -> None:
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
         for page in store.pages(prefix):
-            left = (found.key for found in page.objects if PROBED not in found.key)
+            left = (found.key for found in page.objects if found.key != REMEMBERED)
             delete_own(store, [key for key in left if not key.endswith("/")])
 
 
