@@ -103,6 +103,7 @@ def demo(
 
 @app.command()
 def mark(
+    context: typer.Context,
     repository: RepositoryArgument,
     mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
     scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
@@ -124,9 +125,10 @@ def mark(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Compute what may go in a repository, and show it. Nothing is deleted."""
+    check_java()
+    start_spark_ahead(context)
     from lakegc_assets.terminal import marks
 
-    check_java()
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
     marks.refuse_used_id(partition)
     options = {
@@ -414,6 +416,18 @@ def check_java() -> None:
     check(os.environ)
 
 
+def start_spark_ahead(context: typer.Context) -> None:
+    """Let Spark start while this process still reads what else it needs: a machine with two cores does both at once.
+
+    Only where the process is the command's own: Spark runs until it ends, whether it came to be needed or not.
+    """
+    if context.obj:
+        from spark_resources.settings import Settings
+        from spark_resources.spark import start_ahead
+
+        start_ahead(Settings.load(os.environ, Path.home()).spark())
+
+
 def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
     if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
         raise WrongUsage(f"--format {output} gives one object a line: add --list, or take json for the totals")
@@ -439,7 +453,7 @@ def progress() -> Iterator[Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
-    code = run(arguments)
+    code = run(arguments, own_process=True)
     gc.freeze()  # otherwise Python looks through all that was imported before it ends: a second of a mark
     sys.exit(code)
 
@@ -448,10 +462,18 @@ def main(arguments: list[str] | None = None) -> None:
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-def run(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code; errors become one message on stderr."""
+_INTERRUPTED = 130  # what Typer makes of Ctrl-C
+
+
+def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int:
+    """Run a command and return its exit code; errors become one message on stderr.
+
+    With `own_process` a command may leave something running until the process ends.
+    """
     try:
-        answer = app(arguments, standalone_mode=False)
+        answer = app(arguments, standalone_mode=False, obj=own_process)
+        if answer == _INTERRUPTED:
+            raise KeyboardInterrupt
         return answer if isinstance(answer, int) else 0
     except LakegcError as error:
         return _failed(str(error), error.exit_code)

@@ -33,7 +33,6 @@ sys.path[:] = without_zips(sys.path)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library starts its threads when it is imported
 
 import boto3  # noqa: F401
-import lakefs_sdk  # noqa: F401
 import pandas  # noqa: F401  # pyarrow looks for it at the first conversion
 import pyarrow.compute
 import pyarrow.parquet  # noqa: F401

@@ -1,125 +1,17 @@
-"""The SparkSession of a run: local by default and sized to the machine, any master by configuration."""
+"""The SparkSession of a run, as a Dagster resource."""
 
 from __future__ import annotations
 
 import os
-import re
-import sys
-import tempfile
-import time
-import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import platformdirs
 from dagster import InitResourceContext
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
-from spark_resources.class_archive import archive_options
-from spark_resources.errors import LakegcError, WrongUsage
-from spark_resources.java import check_java, java_command
 from spark_resources.settings import Settings
-
-if TYPE_CHECKING:
-    from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
-
-SMALL_HEAP_MB = 2048
-JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-_COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC\b")
-_LOG4J = Path(__file__).with_name("log4j2.properties")
-
-
-# --- the session ----------------------------------------------------------------------------------------------------
-
-
-def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
-    """What the machine says for Spark: a heap that leaves most of the memory to the Python workers; and where it is the
-    only one, its cores, and an address that nobody else reaches.
-
-    On a cluster the executors have to reach the driver, and how many cores there are is known when they are there:
-    `enough_partitions`.
-    """
-    # measured on 1.3 million objects and 2 cores: a heap of 4 GiB fills, and 1 GiB does as well; what doesn't fit goes
-    # to disk
-    heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
-    found = {"spark.master": master, HEAP: f"{heap_mb}m"}
-    if not is_local(master):
-        return found
-    return found | {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
-        # each sort, grouping and join takes one, however few its rows; by the heap, Spark's own are of 32 MiB and more
-        "spark.buffer.pageSize": "2m",
-    }
-
-
-def is_local(master: str) -> bool:
-    """Whether the driver's process does all the work: `local`, `local[4]`, and not `local-cluster[…]`."""
-    return master == "local" or master.startswith("local[")
-
-
-def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
-    """On a cluster, so many partitions in a shuffle that every core has two, where nothing says how many there are.
-
-    Spark's own 200 are the least: it puts small ones together by itself.
-    """
-    context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
-    if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
-        spark.conf.set(name, str(max(200, 2 * context.defaultParallelism)))
-
-
-def fixed_settings() -> dict[str, str]:
-    """Settings of lakegc's own, whatever the master."""
-    return {
-        **RELIED_ON,
-        "spark.app.name": "lakegc",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.ui.explainMode": "simple",  # what is written of each query, and seen by nobody
-        # the heap keeps them all for a page that nobody looks at
-        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
-        "spark.ui.retainedTasks": "1000",
-        "spark.python.worker.reuse": "true",
-        # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
-        "spark.python.daemon.module": "spark_resources.daemon",
-        # measured: over TCP a task waits some 50 ms for delayed acknowledgements; read by Spark 4.1 and later
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # measured on 100,000 objects: the second compiler takes 40 s of processor time and gives nothing back, since
-        # listing and decoding are Python's; the executors of a cluster are not touched
-        JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1",
-    }
-
-
-RELIED_ON = {
-    "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-}
-"""What no configuration may change: correctness hangs on it."""
-
-JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
-QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
-GIVE_BACK = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
-}
-"""What makes the JVM and Python workers give memory back that they don't need any more: otherwise each thread keeps
-some of its own. For glibc; others don't read it."""
-QUICK_START = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
-"""For small data: less compiling and planning; large data want neither."""
+from spark_resources.spark import jvm_log, start_session
 
 
 class SparkResource(LazyPySparkResource):
@@ -141,7 +33,7 @@ class SparkResource(LazyPySparkResource):
         if self._spark_session is not None:
             self._spark_session.stop()
             self._spark_session = None
-            jvm_log().unlink(missing_ok=True)  # kept only where the process died before it came here
+            jvm_log().unlink(missing_ok=True)
 
 
 class KeptSparkResource(SparkResource):
@@ -149,105 +41,3 @@ class KeptSparkResource(SparkResource):
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Leave the session to the next run."""
-
-
-def start_session(overrides: Mapping[str, str]) -> SparkSession:
-    """A new SparkSession with lakegc's settings under `overrides`, or the running one where it has the same.
-
-    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` where a session with other settings is
-    running or Spark doesn't start. What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own
-    messages.
-    """
-    check_overrides(overrides)
-    check_java(os.environ)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
-    from pyspark import SparkConf, SparkContext
-    from pyspark.sql import SparkSession
-
-    machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
-    settings = machine | fixed_settings() | dict(overrides)
-    for name, value in GIVE_BACK.items():  # the JVM of this machine and its workers have the environment from here
-        settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
-    if JVM_OPTIONS not in overrides:
-        settings[JVM_OPTIONS] += f" {collector(settings, overrides, os.environ)} {class_archive()}"
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
-    enough_partitions(session, overrides)
-    return session
-
-
-def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """The JVM option that takes the collector for small heaps, where lakegc chose the heap and it is small; none where
-    anybody chose a collector, for with two of them Java doesn't start.
-
-    Measured on 1.3 million objects and 2 cores: some 200 MiB less than with Java's own choice, in as much time.
-    """
-    said = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
-    chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in said)
-    small = not chosen and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
-    return "-XX:+UseSerialGC" if small else ""
-
-
-def class_archive() -> str:
-    """JVM options that make Spark start faster from the second time on."""
-    import pyspark
-
-    java = java_command(os.environ)
-    folder = platformdirs.user_cache_path("lakegc")
-    return archive_options(java, Path(pyspark.__file__).parent, folder=folder, now=time.time()) if java else ""
-
-
-def check_overrides(overrides: Mapping[str, str]) -> None:
-    """Raise `WrongUsage` where a configuration would change what lakegc relies on."""
-    for key, value in RELIED_ON.items():
-        if overrides.get(key, value).strip().casefold() != value.casefold():
-            raise WrongUsage(
-                f"{key} has to stay {value}, and the Spark configuration says otherwise: marks would not be sure "
-                f"any more. Remove {key} from LAKEGC_SPARK_CONF."
-            )
-
-
-def start_context(conf: SparkConf) -> SparkContext:
-    """A new SparkContext, and the JVM for it where this process has none yet."""
-    from py4j.protocol import Py4JError
-    from pyspark import SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
-
-    try:
-        if SparkContext._gateway is not None:
-            return SparkContext(conf=conf)
-        with jvm_log().open("ab") as log:
-            return SparkContext(conf=conf, gateway=launch_gateway(conf, {"stdout": log, "stderr": log}))  # type: ignore[no-untyped-call]
-    except (Py4JError, PySparkException) as error:
-        why = str(getattr(error, "java_exception", error)).partition("\n")[0]
-        raise LakegcError(
-            f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
-            f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
-        ) from error
-
-
-def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
-    """Raise `LakegcError` where a running context has other settings than these, before anything of it is touched."""
-    taken = context.getConf()
-    wanted = {"spark.speculation": "false", **overrides}
-    found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
-    # Spark puts options of its own before those for the JVM
-    lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
-    if lost:
-        raise LakegcError(
-            "a SparkSession with other settings is already running in this process "
-            f"({', '.join(sorted(lost))} differ); stop it first, or run lakegc in a process of its own"
-        )
-
-
-def jvm_log() -> Path:
-    """The file that this process's JVM writes its own messages to."""
-    return Path(tempfile.gettempdir()) / f"lakegc-spark-{os.getuid()}-{os.getpid()}.log"
-
-
-def memory_bytes() -> int:
-    """The machine's memory."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -40,8 +40,9 @@ from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.marks import Mark, MarkRecord
 from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
-from spark_resources.session import QUICK_START, SparkResource
+from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
+from spark_resources.spark import QUICK_START
 from spark_resources.stores.base import Store
 
 _NOWHERE = Path("/nonexistent")

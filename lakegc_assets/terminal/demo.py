@@ -108,7 +108,8 @@ def collected(
     from lakegc_assets.launch import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.marking.resource import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
-    from spark_resources.session import QUICK_START, KeptSparkResource
+    from spark_resources.session import KeptSparkResource
+    from spark_resources.spark import QUICK_START
 
     os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
     partition, backup_to = Partition(demo.REPOSITORY, MARK_ID), os.environ["LAKEGC_BACKUP_TO"]

@@ -188,7 +188,8 @@ def lakegc(
         reading, following = counters.read(), phase_of(told[1])
         if now == SPARK and not split and watch.first_worker is not None:
             split = True
-            began = replace(last, at=watch.first_worker, processor=watch.at_first_worker)
+            at, used = max(last.at, watch.first_worker), max(last.processor, watch.at_first_worker)
+            began = replace(last, at=at, processor=used)
             phases[SPARK] = Phase(SPARK)
             phases[SPARK].add(last, began, 0)
             last = began

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_resources.session import QUICK_START
+from spark_resources.spark import QUICK_START
 from tests.servers import free_port
 
 START_LIMIT_S = 120.0

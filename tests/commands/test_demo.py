@@ -19,7 +19,7 @@ import pytest
 
 from lakegc_assets.brakes import BrakeLimits, brakes
 from spark_resources.marks import MarkRecord
-from spark_resources.session import QUICK_START
+from spark_resources.spark import QUICK_START
 from tests.command_line import Lakegc
 
 LAKEGC = str(Path(sys.executable).with_name("lakegc"))

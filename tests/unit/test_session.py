@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
-from spark_resources.session import (
+from spark_resources.spark import (
     QUICK_START,
     RELIED_ON,
     check_overrides,
@@ -32,7 +32,8 @@ import pyspark.errors.utils
 from dagster import build_init_resource_context
 from pyspark import SparkContext
 from spark_resources.errors import LakegcError
-from spark_resources.session import QUICK_START, SparkResource, jvm_log
+from spark_resources.session import SparkResource
+from spark_resources.spark import QUICK_START, jvm_log
 
 found = {}
 
