@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 BETWEEN_LOOKS = 0.2
+LOOKS_A_WEIGHING = 5  # to add up all pages of a process takes milliseconds, of which the process itself stands still
 JAVA, WORKER, REST = "JVM", "Python workers", "driver"
 
 
@@ -62,7 +64,7 @@ def memory(process: int) -> int:
 
 @dataclass
 class Watch:
-    """Looks at a process and all that it started, a few times a second, until it is stopped."""
+    """Looks at a process and all that it started until it is stopped, a few times a second; at memory once a second."""
 
     root: int
     first_worker: float | None = None
@@ -86,14 +88,17 @@ class Watch:
         return processor_seconds(self.root)
 
     def _look(self) -> None:
-        while not self._ended.wait(BETWEEN_LOOKS):
+        for number in itertools.count():
+            if self._ended.wait(BETWEEN_LOOKS):
+                return
+            weighs = number % LOOKS_A_WEIGHING == 0
             used, kinds = dict.fromkeys((JAVA, WORKER, REST), 0), dict[int, str]()
             for each in tree(self.root):
                 above = kinds.get(each.parent, REST)
                 kinds[each.id] = JAVA if each.name == "java" else WORKER if above in (JAVA, WORKER) else REST
                 if above == WORKER and self.first_worker is None:
                     self.first_worker, self.at_first_worker = time.monotonic(), self.processor()
-                used[kinds[each.id]] += memory(each.id)
+                used[kinds[each.id]] += memory(each.id) if weighs else 0
             self.used = max(self.used, self.processor())
             used["all"] = sum(used.values())
             for name, size in used.items():
