@@ -123,18 +123,28 @@ QUICK_START = {
 
 
 _starting = threading.Lock()
+_ahead: list[threading.Thread] = []
 
 
 def start_ahead(overrides: Mapping[str, str]) -> None:
     """Begin to start what `start_session` will give for these overrides, and its Python workers, beside this thread.
 
-    Only for a process that needs them and nothing else of Spark: it doesn't end before Spark has started, and whatever
-    goes wrong is met again, and told, by `start_session`.
+    Only for a process that needs them and nothing else of Spark: it doesn't end before Spark has started, and Spark
+    ends with it. Whatever goes wrong is met again, and told, by `start_session`. On a cluster nothing is begun: who is
+    refused at once would take others' cores.
     """
+    if not is_local(overrides.get("spark.master", "local")):
+        return
     import pyspark.sql.classic.dataframe
     import pyspark.sql.pandas.map_ops  # noqa: F401  # here, where nobody imports them at the same time
 
-    threading.Thread(target=_start_with_workers, args=(overrides,), name="spark").start()
+    _ahead.append(threading.Thread(target=_start_with_workers, args=(overrides,), name="spark"))
+    _ahead[-1].start()
+
+
+def ends_with_the_process() -> bool:
+    """Whether Spark was started ahead: then nobody stops it before, which takes a second at times."""
+    return bool(_ahead)
 
 
 def _start_with_workers(overrides: Mapping[str, str]) -> None:
