@@ -83,11 +83,11 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     missing.check_listing(run, notes, found.missing)
     run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
     few = addresses_if_few(found.unsettled, found.facts["unsettled"])
-    told, verdicts = reasons.told_by_expired(run, notes, needed=found.unsettled, few=few)
+    told, verdicts = reasons.told_by_expired(run, notes, base, needed=found.unsettled, few=few)
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(told))
-    unserved = served_by_nobody(run, notes, unreferenced)
+    unserved = served_by_nobody(run, notes, unreferenced, base)
     unheld = held_addresses.without_held(run, notes, unserved)
     run.say("writing the expired set")
     goes_on = can_be_gone_on_from(run)
@@ -149,10 +149,10 @@ def sides(run: MarkRun) -> list[Side]:
     ]
 
 
-def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
+def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None = None) -> DataFrame:
     """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
     unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
-    datasets = same_bytes.ask(run, notes, unreferenced)
+    datasets = same_bytes.ask(run, notes, unreferenced, base)
     answers = union([run.read_dataset(one, SERVED) for one in datasets])
     unserved = unreferenced.transform(mark.not_served(answers))
     if notes.facts["unreferenced"]:

@@ -34,7 +34,7 @@ def all_known(run: MarkRun, notes: StepNotes) -> bool:
 
 
 def told_by_expired(
-    run: MarkRun, notes: StepNotes, *, needed: DataFrame, few: pa.Array | None
+    run: MarkRun, notes: StepNotes, base: Base | None, *, needed: DataFrame, few: pa.Array | None
 ) -> tuple[DataFrame, pa.Table]:
     """What ranges of expired commits tell of the needed addresses (TOLD; of one address maybe more than once), and the
     verdicts they name (VERDICTS). `few` are the same addresses where a task can hold all of them.
@@ -51,7 +51,6 @@ def told_by_expired(
         return nothing, ordered
     try:
         with errors_from_executors():
-            base = Base.of(run) if run.mark.record.optimized else None
             ranges = only_expired(run, commits, ordered, base)
             found = told_in(run, ranges, wanted=few)
             if few is None:

@@ -45,12 +45,13 @@ MANY_SIZES = 1_000_000  # 8 MB, sent to every task
 ANSWERS_PART, UNASKED_PART = "served", "unasked"
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset]:
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None = None) -> list[Dataset]:
     """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them.
+    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them. `base` is what the mark goes on
+    from, for who has opened it already.
     """
-    asked, folder = questions(run, unreferenced), run.mark.folder("expired_set", ANSWERS_PART)
+    asked, folder = questions(run, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0}
     if asked is None or not count:
@@ -71,14 +72,15 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> list[Dataset
     return [answers, *datasets]
 
 
-def questions(run: MarkRun, unreferenced: DataFrame) -> DataFrame | None:
+def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None) -> DataFrame | None:
     """The paths to ask about (columns branch, path, size); None where no branch has objects or nothing would go."""
     heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
     sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
     if not len(sizes) or not heads:
         return None
     wanted = sizes if len(sizes) <= MANY_SIZES else None
-    base = Base.of(run) if run.mark.record.optimized else None
+    if base is None and run.mark.record.optimized:
+        base = Base.of(run)
     spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges

@@ -8,6 +8,7 @@ didn't read, an earlier one has it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -35,6 +36,7 @@ from spark_resources.model import (
     Scope,
 )
 from spark_resources.stores.base import folders_in
+from spark_resources.stores.ranges import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -273,10 +275,15 @@ def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]
 
 def marks_brought_back(store: Store, since: datetime) -> Iterator[str]:
     """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
-    for folder in folders_in(store, MARKS_ROOT):
+    folders = folders_in(store, MARKS_ROOT)
+
+    def wrote(folder: str) -> bool:
         written = {folder + below for below in BROUGHT_BACK}.intersection(folders_in(store, folder))
-        if any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects):
-            yield folder.removeprefix(MARKS_ROOT).rstrip("/")
+        return any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a request for every mark that there is, each waited for
+        found = list(pool.map(wrote, folders))
+    yield from (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, one in zip(folders, found, strict=True) if one)
 
 
 UNREADABLE = (DamagedData, NotThere)
