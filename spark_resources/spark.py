@@ -130,8 +130,8 @@ def start_ahead(overrides: Mapping[str, str]) -> None:
     """Begin to start what `start_session` will give for these overrides, and its Python workers, beside this thread.
 
     Only for a process that needs them and nothing else of Spark: it doesn't end before Spark has started, and Spark
-    ends with it. Whatever goes wrong is met again, and told, by `start_session`. On a cluster nothing is begun: who is
-    refused at once would take others' cores.
+    ends with it, its last tasks a moment after it, so they must not delete anything. Whatever goes wrong is met again,
+    and told, by `start_session`. On a cluster nothing is begun: who is refused at once would take others' cores.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
@@ -230,11 +230,11 @@ def start_context(conf: SparkConf) -> SparkContext:
     from pyspark.java_gateway import launch_gateway
 
     try:
-        if SparkContext._gateway is not None:
-            return SparkContext(conf=conf)
-        with jvm_log().open("ab") as log:
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
+        gateway = SparkContext._gateway
+        if gateway is None:
+            with jvm_log().open("ab") as log:
+                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        context = SparkContext(conf=conf, gateway=gateway)
         atexit.register(jvm_log().unlink, missing_ok=True)  # kept only where Spark didn't start or the process died
         return context
     except (Py4JError, PySparkException) as error:

@@ -37,6 +37,7 @@ from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.sweep_report import sweep
 from lakegc_assets.sweeping.undo import purge, undo
 from spark_resources.datasets import all_rows
+from spark_resources.errors import LakegcError
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.marks import Mark, MarkRecord
@@ -45,7 +46,7 @@ from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
 from spark_resources.spark import QUICK_START
 from spark_resources.stores import lookalike
-from spark_resources.stores.base import AlreadyThere, Store
+from spark_resources.stores.base import Store
 from spark_resources.stores.probe import REMEMBERED, remembered_quirks
 
 _NOWHERE = Path("/nonexistent")
@@ -120,16 +121,21 @@ _probes: dict[str, bytes] = {}
 
 
 def known_store(settings: Mapping[str, str], repository: str) -> None:
-    """Leave in a repository what a mark of another one found of the same server: SeaweedFS takes seconds to tell."""
-    place = target_of(settings, repository).place
-    endpoint, store = lookalike(place.namespace, place.settings), place.store()
-    if endpoint is None:
-        return
-    if endpoint not in _probes:
-        remembered_quirks(store, endpoint, token=uuid.uuid4().hex)
-        _probes[endpoint] = store.read(REMEMBERED)
-    with suppress(AlreadyThere):
+    """Leave in a repository what a mark of another one found of the same server: SeaweedFS takes seconds to tell.
+
+    What stands in the way of that is for the mark itself to meet.
+    """
+    with suppress(LakegcError):
+        place = target_of(settings, repository).place
+        endpoint, store = lookalike(place.namespace, place.settings), place.store()
+        if endpoint is None:
+            return
+        if endpoint not in _probes:
+            remembered_quirks(store, endpoint, token=uuid.uuid4().hex)
+            _probes[endpoint] = store.read(REMEMBERED)
+            return
         store.write_if_absent(REMEMBERED, _probes[endpoint])
+        later(store, store.now())  # what was written before is old by then, as it is after a probe
 
 
 def resources() -> dict[str, Any]:

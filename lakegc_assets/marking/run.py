@@ -160,14 +160,11 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     notes = StepNotes()
     try:
         yield notes
-    except LakegcError as error:
-        run.mark.fail(f"{asset}: {error}")
-        raise
     except Exception as error:
-        run.mark.fail(f"{asset}: {type(error).__name__}: {error}")
-        raise
-    finally:
+        run.mark.fail(f"{asset}: {error if isinstance(error, LakegcError) else f'{type(error).__name__}: {error}'}")
         run.keep.release()
+        raise
+    run.keep.release()  # not after Ctrl-C: Spark would answer when its job has ended, and the session ends anyway
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 
