@@ -149,7 +149,7 @@ def sides(run: MarkRun) -> list[Side]:
     ]
 
 
-def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None = None) -> DataFrame:
+def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame:
     """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
     unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
     datasets = same_bytes.ask(run, notes, unreferenced, base)

@@ -161,7 +161,8 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     try:
         yield notes
     except Exception as error:
-        run.mark.fail(f"{asset}: {error if isinstance(error, LakegcError) else f'{type(error).__name__}: {error}'}")
+        kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
+        run.mark.fail(f"{asset}: {kind}{error}")
         run.keep.release()
         raise
     run.keep.release()  # not after Ctrl-C: Spark would answer when its job has ended, and the session ends anyway

@@ -45,11 +45,11 @@ MANY_SIZES = 1_000_000  # 8 MB, sent to every task
 ANSWERS_PART, UNASKED_PART = "served", "unasked"
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None = None) -> list[Dataset]:
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> list[Dataset]:
     """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them. `base` is what the mark goes on
-    from, for who has opened it already.
+    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` what the mark goes on
+    from.
     """
     asked, folder = questions(run, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
@@ -79,8 +79,6 @@ def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None) -> DataF
     if not len(sizes) or not heads:
         return None
     wanted = sizes if len(sizes) <= MANY_SIZES else None
-    if base is None and run.mark.record.optimized:
-        base = Base.of(run)
     spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges

@@ -115,7 +115,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     staged = expired_set.staged(run).select("address").dropDuplicates()
     committed = committed_addresses.read_live(run).dropDuplicates()
     apart = rows.transform(mark.without(staged)).transform(mark.without(committed))
-    unserved = run.keep(expired_set.served_by_nobody(run, notes, apart).select("address"))
+    unserved = run.keep(expired_set.served_by_nobody(run, notes, apart, base=None).select("address"))
     prefixes = prefixes_of(holding.in_force(run))
     judged = mark.with_holds(rows, held_addresses.read_all(run), prefixes)
     sides = {"staged": staged, "committed": committed, "unserved": unserved}
