@@ -109,6 +109,7 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
+        pictures.get_ready()  # while the server answers
         uncommitted.read_uncommitted(run)
         return described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
 
@@ -167,7 +168,6 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.M
     """
     with told():
         run = marks.go_on(context.partition_key, context.log.info)
-        pictures.get_ready()
         expired.compute(run)
         return described_set(run, price=marks.settings().price_per_gb_month)
 

@@ -133,8 +133,14 @@ def having(column: str, output: Output) -> Output:
     """The same of only those rows where a column isn't null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
-        rows = table.filter(pc.is_valid(table[column])) if table[column].null_count else table
+        rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
         return output.encode(rows) if len(rows) else (b"", 0)
+
+    def valid(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(column)
+        if values.null_count in (0, len(values)):  # nothing is copied
+            return batch.slice(0, len(values) - values.null_count)
+        return batch.filter(pc.is_valid(values))
 
     return Output(output.folder, output.suffix, encode)
 

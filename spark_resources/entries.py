@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,7 +24,6 @@ from spark_resources.datasets import (
     all_batches,
     arrow_to_spark,
     having,
-    no_rows,
     parquet,
     write_outputs,
 )
@@ -41,6 +40,7 @@ from spark_resources.model import (
     Namespace,
 )
 from spark_resources.stores.base import read_proven
+from spark_resources.tasks import id_tasks, row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +51,7 @@ ENTRY_BYTES = 32  # of a range, on average
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
 ENTRIES_A_TASK, RANGES_A_TASK = 20_000, 16  # either is worth a task of its own
+ENTRIES_A_RANGE = 1_000  # which take as long as fetching and opening one does
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # dumps of references name another entity
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -131,59 +132,23 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
 
 
-def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) -> DataFrame:
-    """Ids as a DataFrame of one column, spread over tasks of at least `batch` ids."""
-    schema = pa.schema([pa.field(name, pa.string(), nullable=False)])
-    return row_tasks(spark, pa.table({name: pa.array(ids, pa.string())}, schema=schema), batch=batch)
-
-
-def row_tasks(spark: SparkSession, table: pa.Table, *, batch: int, near: Sequence[str] = ()) -> DataFrame:
-    """The rows of a table that the driver holds, dealt out evenly to tasks of at least `batch` rows.
-
-    With `near`, ordered by these columns, and those that are close to each other come into one task.
-    """
-    if not len(table):
-        return no_rows(spark, table.schema)
-    cores = spark.sparkContext.defaultParallelism
-    wanted = min(-(-len(table) // batch), 8 * cores)
-    if near:
-        table = table.sort_by([(name, "ascending") for name in near])
-    table = table.combine_chunks()  # behind an empty chunk Spark finds no more rows
-    if wanted <= cores:
-        return spark.createDataFrame(table).coalesce(wanted)
-    if not near:
-        table = table.take(pa.array(np.argsort(np.arange(len(table)) % wanted, kind="stable")))
-    return _a_task_each(spark, evenly(table, wanted))
-
-
 def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
-    """Ranges, with a column `entries`, dealt out as `row_tasks` does: to many tasks where they are many or large."""
-    entries = pc.sum(ranges["entries"]).as_py() or 0
-    batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(entries, 1))
-    return row_tasks(spark, ranges, batch=max(batch, 1), near=near)
+    """Ranges, with a column `entries`, dealt out as `row_tasks` does: to many tasks where they are many or large.
 
-
-def evenly(table: pa.Table, pieces: int) -> list[pa.Table]:
-    """A table cut into so many pieces, not more than it has rows, in order."""
-    cuts = [len(table) * piece // pieces for piece in range(pieces + 1)]
-    return [table.slice(start, end - start) for start, end in pairwise(cuts)]
-
-
-def _a_task_each(spark: SparkSession, pieces: Sequence[pa.Table]) -> DataFrame:
-    """Pieces of a table, each the rows of one task.
-
-    Rows that Spark took for its own would come in as many tasks as there are cores, and be sent around once more.
+    Some repositories have one large range beside thousands of small ones, so tasks get as many entries, not ranges.
     """
-    name = "spark.sql.execution.arrow.localRelationThreshold"  # bytes, up to which Spark takes them
-    before = str(spark.conf.get(name))
-    spark.conf.set(name, "0")
-    try:
-        return spark.createDataFrame(pa.concat_tables(pieces))
-    finally:
-        spark.conf.set(name, before)
+    entries = ranges["entries"].to_pylist()
+    batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
+    weights = [each + ENTRIES_A_RANGE for each in entries]
+    return row_tasks(spark, ranges, batch=max(batch, 1), near=near, weights=weights)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------
+
+
+def all_relative(kinds: pa.Array) -> bool:
+    """Whether all addresses are relative by their kinds (values of `AddressType`, none null)."""
+    return bool((kinds.to_numpy(zero_copy_only=False) == int(AddressType.RELATIVE)).all())
 
 
 def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
@@ -195,12 +160,12 @@ def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
     return keys, outside
 
 
-def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array, int]:
-    """As `inside_addresses`, with the row that each key was in."""
+def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
+    """As `inside_addresses`, with the row that each key was in; None where every row has its own, in order."""
+    if all_relative(kinds):  # nearly always
+        return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
-    if pc.all(relative, min_count=0).as_py():
-        return addresses, rows, 0
     full = pc.match_substring_regex(addresses, _FULL)
     bare = pc.or_(
         relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
@@ -226,9 +191,9 @@ def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Names
 
     Raises `Refused` (invariant 5) as `inside_addresses` does.
     """
-    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
-    if pc.all(relative, min_count=0).as_py():
+    if all_relative(kinds):
         return addresses.slice(0, 0)
+    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
     full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL))
     return inside_addresses(addresses.filter(full), kinds.filter(full), namespace)[0]
 
@@ -316,14 +281,13 @@ def write_addresses(
         refs = (row for batch in batches for row in batch.to_pylist())
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
         for range_id, addresses, sizes in address_batches(place, refs, counts, decoder):
-            number = range_number(range_id)
-            rows = [(addresses, pa.nulls(len(addresses), pa.int64()))]
-            if number in numbers_sized:
+            number = pa.scalar(range_number(range_id), pa.int64())
+            columns = [pa.repeat(number, len(addresses)), addresses, pa.nulls(len(addresses), pa.int64())]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            if number.as_py() in numbers_sized:
                 distinct = pc.unique(sizes)
-                rows.append((pa.nulls(len(distinct), pa.string()), distinct))
-            columns = (pa.concat_arrays(arrays) for arrays in zip(*rows, strict=True))
-            numbers = pa.repeat(pa.scalar(number, pa.int64()), sum(len(one) for one, _ in rows))
-            yield pa.RecordBatch.from_arrays([numbers, *columns], schema=schema)
+                columns = [pa.repeat(number, len(distinct)), pa.nulls(len(distinct), pa.string()), distinct]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     outputs = [
         having("address", parquet(folder, RANGE_ADDRESSES)),
@@ -374,7 +338,8 @@ def paths_of(
             ref, rank = refs[range_id]
             batch = proven_entries(data, ref, ("path", "address", "address_type"), decoder)
             addresses, of_rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
-            arrays = {"address": addresses, "path": shown_paths(batch.column("path").take(of_rows))}
+            paths = batch.column("path") if of_rows is None else batch.column("path").take(of_rows)
+            arrays = {"address": addresses, "path": shown_paths(paths)}
             told = {name: ref[name] for name in along} | {"rank": rank}
             arrays |= {
                 name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))

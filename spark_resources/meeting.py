@@ -23,6 +23,7 @@ from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_s
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.kept import Kept
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,7 @@ ROWS_A_BUCKET = 500_000
 ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into lumps in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 ROWS_A_BATCH = 50_000
+ROWS_A_FILE = 5_000  # which take as long as opening one does
 _LUMPS = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
@@ -100,7 +102,7 @@ def meet(
         rows = found.append_column(_COUNTS, pa.nulls(len(found), pa.string()))
         yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
 
-    tasks = spark.range(0, len(files), 1, max(1, min(len(files), 4 * cores)))
+    tasks = _file_tasks(spark, [file.rows for _, _, file in files])
     shared = tasks.mapInArrow(on_executor(share), arrow_to_spark(_LUMPS))
     settled = _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(told))
     found = keep(settled.repartition("address"))  # once, and not for each of the joins to come
@@ -210,6 +212,14 @@ def _packed(table: pa.Table) -> bytes:
         writer.write_table(table)
     packed: bytes = sink.getvalue().to_pybytes()
     return packed
+
+
+def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
+    """The number of each file in tasks with about as many rows; without any, one task that has none to tell of."""
+    if not rows:
+        return spark.range(0, 0, 1, 1)
+    numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
+    return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_A_FILE for each in rows])
 
 
 def _by_bucket(shared: DataFrame, buckets: int) -> DataFrame:

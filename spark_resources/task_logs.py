@@ -37,7 +37,7 @@ def rows_of(
     spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str = ""
 ) -> DataFrame:
     """All rows of these files, read by the executors; with the number of their run as the first column, if named."""
-    from spark_resources.entries import id_tasks
+    from spark_resources.tasks import id_tasks
 
     if not keys:
         return no_rows(spark, schema)

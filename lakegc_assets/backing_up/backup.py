@@ -22,10 +22,10 @@ from spark_resources.copying.log import HELD, Fate
 from spark_resources.copying.names import OBJECTS, RENAMED
 from spark_resources.copying.task import COUNTED, WANTED, backup_rows
 from spark_resources.datasets import Batches, Place, arrow_to_spark, write_dataset
-from spark_resources.entries import id_tasks
 from spark_resources.errors import SweptWithFailures
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.stores.ranges import Part, listed
+from spark_resources.tasks import id_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,6 @@ from spark_resources.copying.log import HELD, Fate, Log
 from spark_resources.copying.restoring import restore_rows
 from spark_resources.copying.task import COUNTED, CopyOrders, on_their_side
 from spark_resources.datasets import Batches, Place, arrow_to_spark, read_dataset
-from spark_resources.entries import id_tasks
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.lakefs import LakeFS
@@ -30,6 +29,7 @@ from spark_resources.model import ADDRESSES
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings
 from spark_resources.stores.streams import About, copies_if_absent, streams_of
+from spark_resources.tasks import id_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,6 @@ from lakegc_assets.progress import Say, telling
 from spark_resources.copying.log import Log
 from spark_resources.copying.task import WANTED, CopyOrders, on_their_side
 from spark_resources.datasets import Dataset, Place, read_dataset
-from spark_resources.entries import row_tasks
 from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, own_marks
@@ -33,6 +32,7 @@ from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import folder_of as folder_in_namespace
 from spark_resources.reference_sets import reference_mark
 from spark_resources.settings import Settings
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, count, note_of
 from lakegc_assets.marking.run import Target
 from lakegc_assets.retention import retained_commits
 from spark_resources.datasets import Batches, Counts, Place, arrow_to_spark, task_name
-from spark_resources.entries import id_tasks, inside_addresses
+from spark_resources.entries import inside_addresses
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.executors import on_executor
 from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
@@ -24,6 +24,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
 from spark_resources.stores.base import folders_in
+from spark_resources.tasks import id_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -20,11 +20,12 @@ from lakegc_assets.marking.since import Base
 from lakegc_assets.retention import retained_commits
 from spark_resources.datasets import Batches, Counts, Producer, write_dataset, write_produced, write_rows
 from spark_resources.deleting.fresh import Looker
-from spark_resources.entries import ranges_of, row_tasks
+from spark_resources.entries import ranges_of
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.ranges import Part
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

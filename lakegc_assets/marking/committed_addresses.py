@@ -17,11 +17,9 @@ from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
-    id_tasks,
     range_properties,
     range_tasks,
     ranges_of,
-    row_tasks,
     table_ids,
     tables_ahead,
     write_addresses,
@@ -35,6 +33,7 @@ from spark_resources.model import (
     RANGES_OF_METARANGES,
     Scope,
 )
+from spark_resources.tasks import id_tasks, row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

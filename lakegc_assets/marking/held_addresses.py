@@ -25,7 +25,6 @@ from spark_resources.entries import (
     proven_entries,
     range_tasks,
     ranges_of,
-    row_tasks,
     tables_ahead,
 )
 from spark_resources.executors import errors_from_executors
@@ -38,6 +37,7 @@ from spark_resources.model import (
     HOLDS_BETWEEN,
     RANGE_REFS,
 )
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from spark_resources.datasets import Batches, Counts, write_produced
-from spark_resources.entries import id_tasks
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.model import STORED_OBJECTS
 from spark_resources.stores.keys import KINDS
+from spark_resources.tasks import id_tasks
 
 _SLICE = r"^(?P<slice>data/[^/]*/)"
 NOTHING_BEFORE = 2000  # the year

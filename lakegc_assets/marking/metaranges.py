@@ -13,7 +13,7 @@ from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun
 from lakegc_assets.marking.since import METARANGES, RANGES, Base, metaranges_in, pairs_of, ranges_within
 from spark_resources.datasets import Dataset, Place, all_rows
-from spark_resources.entries import Ref, ranges_of, row_tasks
+from spark_resources.entries import Ref, ranges_of
 from spark_resources.errors import DamagedData
 from spark_resources.model import (
     COMMIT_VERDICTS,
@@ -23,6 +23,7 @@ from spark_resources.model import (
     RANGES_OF_METARANGES,
     Scope,
 )
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

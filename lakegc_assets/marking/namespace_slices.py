@@ -16,11 +16,11 @@ from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, 
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import UNREADABLE, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Place, Producer, read_datasets, write_produced
-from spark_resources.entries import row_tasks
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS, is_candidate
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

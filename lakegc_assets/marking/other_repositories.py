@@ -43,18 +43,12 @@ from spark_resources.datasets import (
     write_outputs,
     write_produced,
 )
-from spark_resources.entries import (
-    fetched_ahead,
-    inside_full_addresses,
-    range_properties,
-    read_table,
-    row_tasks,
-    table_ids,
-)
+from spark_resources.entries import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, MarkRecord, finished_at, marks
 from spark_resources.model import ADDRESSES, Namespace
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,10 +13,11 @@ from lakegc_assets.marking.metaranges import refs_of
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
 from spark_resources.datasets import no_rows, write_rows
-from spark_resources.entries import paths_of, range_tasks, row_tasks
+from spark_resources.entries import paths_of, range_tasks
 from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,7 +24,7 @@ from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import SIZES, UNREADABLE, Base
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
-from spark_resources.entries import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of, row_tasks
+from spark_resources.entries import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.model import (
@@ -35,6 +35,7 @@ from spark_resources.model import (
     Namespace,
 )
 from spark_resources.model import Place as Where
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

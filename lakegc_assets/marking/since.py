@@ -21,7 +21,7 @@ from lakegc_assets.incremental import union
 from lakegc_assets.marking.run import MarkRun
 from spark_resources.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.entries import range_number, row_tasks
+from spark_resources.entries import range_number
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
 from spark_resources.model import (
@@ -37,6 +37,7 @@ from spark_resources.model import (
 )
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.ranges import AT_ONCE
+from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

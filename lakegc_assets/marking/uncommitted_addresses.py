@@ -10,12 +10,13 @@ import pyarrow as pa
 from lakegc_assets.marking import other_repositories
 from lakegc_assets.marking.run import MarkRun, step
 from spark_resources.datasets import Batches, Counts, Dataset, write_produced, write_rows
-from spark_resources.entries import id_tasks, inside_addresses
+from spark_resources.entries import inside_addresses
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.gc_lists import read_uncommitted_file
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.model import Place as Where
+from spark_resources.tasks import id_tasks
 
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next

@@ -15,7 +15,6 @@ from lakegc_assets.progress import Say
 from spark_resources.approvals import Approval
 from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, read_dataset
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.entries import id_tasks
 from spark_resources.executors import on_executor
 from spark_resources.lakefs import LakeFS
 from spark_resources.lease import Lease
@@ -24,6 +23,7 @@ from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import REFERENCE_OBJECTS, addresses_in, read_listed
 from spark_resources.stores.base import Store, folders_in
+from spark_resources.tasks import id_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,6 +36,7 @@ LARGEST = 1 << 30
 SNAPPY_RATIO = 22
 
 OWN_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
+_LONG = 0x80  # what a number's first byte is less than where it is the only one
 _PREFIX = "rocksdb."
 _PROPERTIES_BLOCK = b"rocksdb.properties"
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
@@ -161,9 +162,13 @@ def block_records(block: bytes) -> Iterator[Record]:
         raise Broken("a block's restart points don't fit into it")
     at, key, keys = 0, b"", 0
     while at < end:
-        shared, at = uvarint(block, at, end)
-        unshared, at = uvarint(block, at, end)
-        length, at = uvarint(block, at, end)
+        shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_LONG, 0, 0)
+        if shared | unshared | length < _LONG:  # nearly always one byte each
+            at += 3
+        else:
+            shared, at = uvarint(block, at, end)
+            unshared, at = uvarint(block, at, end)
+            length, at = uvarint(block, at, end)
         if shared > len(key) or unshared + length > end - at:
             raise Broken("a record runs past its block or shares more than there is")
         key = key[:shared] + block[at : at + unshared]

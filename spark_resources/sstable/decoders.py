@@ -29,11 +29,14 @@ class Decoder(Protocol):
         ...
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
-        """Both of a range, for less than one after the other where a decoder can do it in one pass."""
+        """Both of a range, for less than one after the other where a decoder can do it in one pass.
+
+        The content is to be used before the thread reads another table.
+        """
         ...
 
     def content(self, table: Table) -> Iterable[bytes]:
-        """The records of any table as its id reads them, in pieces of any length."""
+        """The records of any table as its id reads them, in pieces of any length; to be used before the next table."""
         ...
 
 

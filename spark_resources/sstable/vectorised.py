@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from spark_resources.sstable.wire import Broken
 
 _SHORTEST_RECORD = 3  # three lengths of one byte each
 _LONGEST_LENGTHS = 24  # two lengths in decimal, each followed by a bar
+_KEPT = 32 << 20  # bytes for content that each thread keeps at most: new memory costs more than what is done with it
 
 
 class Unreadable(Exception):
@@ -29,6 +31,7 @@ class VectorisedDecoder:
 
     def __init__(self) -> None:
         self._readable = ReadableDecoder()
+        self._kept = threading.local()
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
         try:
@@ -68,7 +71,7 @@ class VectorisedDecoder:
             checksum_at=room[1],
             times=np.empty(rows * asked["last_modified"], dtype=np.int64),
             time_there=np.empty(rows * asked["last_modified"], dtype=np.uint8),
-            content=np.empty(blocks.content_room * content, dtype=np.uint8),
+            content=self._room(blocks.content_room * content),
         )
         if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
             raise Unreadable
@@ -79,12 +82,21 @@ class VectorisedDecoder:
 
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
-        text = np.empty(blocks.content_room, dtype=np.uint8)
+        text = self._room(blocks.content_room)
         length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
             raise Unreadable
         blocks.check_ends()
         return text[:length].data  # type: ignore[return-value]
+
+    def _room(self, size: int) -> kernels.Bytes:
+        """Memory for content, the same for one table after another."""
+        kept: kernels.Bytes | None = getattr(self._kept, "room", None)
+        if kept is None or len(kept) < size:
+            kept = np.empty(size, dtype=np.uint8)
+            if size <= _KEPT:
+                self._kept.room = kept
+        return kept[:size]
 
 
 class _Blocks:
@@ -137,11 +149,15 @@ def _array(column: str, found: kernels.Columns) -> Any:
         case "checksum":
             return _texts(pa.string(), found.checksum_at, found.checksums)
         case "address_type":
-            return pa.array(found.kinds)
+            return _numbers(pa.int8(), found.kinds)
         case "size":
-            return pa.array(found.sizes)
+            return _numbers(pa.int64(), found.sizes)
     there = pa.py_buffer(np.packbits(found.time_there, bitorder="little"))
     return pa.Array.from_buffers(ENTRY_SCHEMA.field(column).type, len(found.times), [there, pa.py_buffer(found.times)])
+
+
+def _numbers(kind: Any, values: Any) -> Any:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
 def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:

@@ -298,14 +298,15 @@ def test_a_path_goes_with_another_address() -> None:
         ("s3://elsewhere/y", AddressType.BY_PREFIX, None),
         ("data/s/e", AddressType.RELATIVE, "data/s/e"),
     ]
-    for entries in (mixed, mixed[::-1], mixed[1:2], mixed[:1], []):
+    for entries in (mixed, mixed[::-1], mixed[1:2], mixed[:1], mixed[6:], []):
         given_addresses = pa.array([address for address, _, _ in entries], pa.string())
         kinds = pa.array([int(kind) for _, kind, _ in entries], pa.int8())
 
         keys, rows, outside = inside_rows(given_addresses, kinds, namespace)
 
         expected = {number: key for number, (_, _, key) in enumerate(entries) if key is not None}
-        assert dict(zip(rows.to_pylist(), keys.to_pylist(), strict=True)) == expected
+        of_keys = range(len(entries)) if rows is None else rows.to_pylist()
+        assert dict(zip(of_keys, keys.to_pylist(), strict=True)) == expected
         assert outside == len(entries) - len(expected)
 
 

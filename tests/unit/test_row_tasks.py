@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_resources.datasets import arrow_to_spark, no_rows
-from spark_resources.entries import ENTRIES_A_TASK, RANGES_A_TASK, ROWS_AT_ONCE, best_told, range_tasks, row_tasks
+from spark_resources.entries import ENTRIES_A_RANGE, ENTRIES_A_TASK, RANGES_A_TASK, ROWS_AT_ONCE, best_told, range_tasks
+from spark_resources.tasks import row_tasks
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
@@ -63,6 +64,27 @@ def test_tiny_ranges_take_a_task_each_or_many_wait_for_one(
     cores = spark.sparkContext.defaultParallelism
     assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
     assert sorted(row["id"] for row in found.collect()) == list(range(count))
+
+
+@pytest.mark.parametrize("near", [(), ("key", "id")])
+def test_a_task_gets_all_large_ranges(spark: SparkSession, near: tuple[str, ...]) -> None:
+    """Tasks get as many entries, as far as whole ranges allow it: large ones that lie together are spread over them."""
+    entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
+    rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
+
+    tasks = range_tasks(spark, pa.Table.from_pylist(rows), near=near)
+    found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
+
+    assert sorted(row["id"] for row in found) == list(range(len(entries)))
+    costs: dict[int, int] = {}
+    for row in found:
+        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + ENTRIES_A_RANGE
+    even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
+    assert max(costs.values()) <= even + max(entries)
+    assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_A_RANGE
+    if near:
+        ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
+        assert ids == sorted(ids)
 
 
 def test_settings_of_the_session_change(spark: SparkSession) -> None:
