@@ -1,7 +1,7 @@
 """Who refers to what is stored, of all rows of some addresses: Arrow tables in, a table out. Nothing here reads.
 
-It errs towards keeping as `lakegc_assets.mark` does, whose `census` says the same of DataFrames; what is settled, that
-is stored and held by a retained commit, is counted and not told.
+It errs towards keeping as `lakegc_assets.mark` does; what is settled, that is stored and held by a retained commit, is
+counted and not told.
 """
 
 from __future__ import annotations
@@ -15,6 +15,15 @@ import pyarrow.compute as pc
 from spark_resources.model import STORED_OBJECTS
 
 STORED, COMMITTED, MAYBE_GONE, UNCOMMITTED = "stored", "committed", "maybe_gone", "uncommitted"
+LOOKED_AT, KNOWN = "looked_at", "known"  # of a run that goes on from an earlier mark
+KNOWN_ADDRESSES = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("before", pa.bool_(), nullable=False),  # whether a range that holds it counted at the earlier mark
+        pa.field("live", pa.bool_(), nullable=False),  # whether one counts now
+        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't then
+    ]
+)
 _LISTED = ("modified", "size", "checksum", "slice")
 CENSUS = pa.schema(
     [
@@ -24,12 +33,12 @@ CENSUS = pa.schema(
         pa.field("uncommitted", pa.bool_(), nullable=False),
     ]
 )
-"""The columns of `mark.census`."""
+"""An object that is stored (`listed`; of several listings the youngest) or live, and who refers to it."""
 
 
 def census(met: Mapping[str, pa.Table], youngest: datetime) -> tuple[pa.Table, dict[str, int]]:
-    """What is stored and no retained commit holds, and what is live and should be listed and isn't (CENSUS); and the
-    counts of `mark.counted`.
+    """What is stored and no retained commit holds, and what is live and should be listed and isn't (CENSUS); and what
+    a review wants to know of all of it, as counts and bytes.
 
     `met` has all rows of the addresses it has any of: STORED_OBJECTS under `stored`, and columns `address`: what counts
     as committed, what counts so where it is stored, and what is staged. What is `youngest` is still old.
@@ -79,8 +88,40 @@ def census(met: Mapping[str, pa.Table], youngest: datetime) -> tuple[pa.Table, d
     return pa.concat_tables([found, lost]), counts
 
 
+def census_since(met: Mapping[str, pa.Table], youngest: datetime, folders: pa.Array) -> tuple[pa.Table, dict[str, int]]:
+    """The same in a run that goes on from an earlier mark and has looked at what may have changed since.
+
+    What `met` has as committed are addresses of ranges that were read now. It also has what earlier marks `known` of
+    its addresses (KNOWN_ADDRESSES) and which were `looked_at` one by one (column address); `folders` were listed. What
+    counted as committed before, and wasn't looked at, is settled: it is as it was, and isn't told. The counts have
+    `again` and `again_bytes`, what the earlier mark counted as settled and this one counts again: rather too many than
+    too few, for the less is stored the stricter brakes are.
+    """
+    stored, known = met[STORED], met[KNOWN]
+    before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
+    new = [met[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_AT)]
+    told = together(*new, again)
+    was_known = pc.is_in(told, value_set=before)
+    seen = pc.is_in(told, value_set=together(stored["address"], met[LOOKED_AT]["address"]))
+    seen = pc.or_(seen, pc.is_in(slices_of(told), value_set=folders))
+    settled = told.filter(pc.and_(was_known, pc.invert(seen)))
+    now = {
+        COMMITTED: _without(together(met[COMMITTED]["address"], _of(live, told)), settled),
+        UNCOMMITTED: _without(met[UNCOMMITTED]["address"], settled),
+    }
+    found, counts = census({**met, **{name: pa.table([column], ["address"]) for name, column in now.items()}}, youngest)
+    counted_again, objects = told.filter(pc.and_(was_known, seen)), once(stored)
+    sizes = objects["size"].filter(pc.is_in(objects["address"], value_set=counted_again))
+    return found, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
+
+
+def together(*addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The distinct addresses of all of these."""
+    return pc.unique(pa.chunked_array([chunk for column in addresses for chunk in column.chunks], pa.string()))
+
+
 def once(stored: pa.Table) -> pa.Table:
-    """Each address once: of several listings the youngest, as `mark.census` tells it."""
+    """Each address once: of several listings the youngest."""
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in _LISTED)]
@@ -92,6 +133,15 @@ def once(stored: pa.Table) -> pa.Table:
 def in_listed_area(addresses: pa.Array) -> pa.Array:
     """Whether the listing would hold such an address if the store does (`mark.in_listed_area`)."""
     return pc.or_(pc.starts_with(addresses, "data/"), pc.invert(pc.match_substring(addresses, "/")))
+
+
+def slices_of(addresses: pa.Array) -> pa.Array:
+    """The folder that each address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
+    return pc.struct_field(pc.extract_regex(addresses, r"^(?P<slice>data/[^/]*/|data/|)"), "slice")
+
+
+def _without(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
+    return addresses.filter(pc.invert(pc.is_in(addresses, value_set=others)))
 
 
 def _of(addresses: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.ChunkedArray:

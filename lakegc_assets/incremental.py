@@ -118,41 +118,6 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
 # --- what is known of each address ----------------------------------------------------------------------------------
 
 
-def census(clean: DataFrame, *, known: DataFrame, looked_at: DataFrame, folders: DataFrame) -> DataFrame:
-    """A `mark.census` of an optimized run, with a column `known`: whether a retained commit referred to it before.
-
-    `clean` is the census of what was looked at, what is staged, and what is new among the committed. `known` are their
-    addresses in ranges that were read before: `before` where a range held it that counted at the earlier mark, `live`
-    where one holds it that counts now. `looked_at` were looked for one by one, `folders` (column slice) were listed.
-    What was known, and not looked at, is settled: it is as it was, and isn't told.
-    """
-    from pyspark.sql import functions as F
-
-    ranges = known.groupBy("address").agg(F.max("live").alias("live"), F.max("before").alias("before"))
-    looked = looked_at.select("address").dropDuplicates().withColumn("looked", F.lit(True))
-    listed = folders.select("slice").dropDuplicates().withColumn("in_listed", F.lit(True))
-    joined = (
-        clean.withColumn("slice", slice_of(F.col("address")))
-        .join(ranges, "address", "left")
-        .join(looked, "address", "left")
-        .join(F.broadcast(listed), "slice", "left")
-        .withColumn("known", F.coalesce("before", F.lit(False)))
-    )
-    seen = F.col("listed").isNotNull() | F.col("looked").isNotNull() | F.col("in_listed").isNotNull()
-    committed = F.col("committed") | F.coalesce("live", F.lit(False))
-    return joined.where(seen | ~F.col("known")).select(
-        "address", "listed", committed.alias("committed"), "uncommitted", "known"
-    )
-
-
-def counted_again() -> dict[str, Column]:
-    """What a census has of the objects that the earlier mark counted as settled: rather too many than too few, for the
-    less is stored the stricter brakes are."""
-    from pyspark.sql import functions as F
-
-    return {"again": F.count_if("known"), "again_bytes": F.sum(F.when(F.col("known"), F.col("listed.size")))}
-
-
 def slice_of(address: Column) -> Column:
     """The folder that an address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
     from pyspark.sql import functions as F

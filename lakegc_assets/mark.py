@@ -16,38 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def census(
-    slices: DataFrame, *, committed: DataFrame, uncommitted: DataFrame, also: DataFrame | None = None
-) -> DataFrame:
-    """All that is known of each address, once: what the store lists of it (or null), and who refers to it.
-
-    `slices` is STORED_OBJECTS, the others have a column `address`; `also` are to be told of whatever is known.
-    Columns: address, listed (struct of STORED_OBJECTS without address; of several listings the youngest), committed and
-    uncommitted (boolean).
-    """
-    from pyspark.sql import functions as F
-
-    def sighting(df: DataFrame, listed: Column, **referred: bool) -> DataFrame:
-        flags = [F.lit(referred.get(name, False)).alias(name) for name in ("committed", "uncommitted")]
-        return df.select("address", listed.alias("listed"), *flags)
-
-    described = F.struct("modified", "size", "checksum", "slice")
-    stored = sighting(slices, described)
-    nothing = F.lit(None).cast(stored.schema["listed"].dataType)
-    sightings = stored.unionByName(sighting(committed, nothing, committed=True)).unionByName(
-        sighting(uncommitted, nothing, uncommitted=True)
-    )
-    return (
-        (sightings if also is None else sightings.unionByName(sighting(also, nothing)))
-        .groupBy("address")
-        .agg(
-            F.max("listed").alias("listed"),
-            F.max("committed").alias("committed"),
-            F.max("uncommitted").alias("uncommitted"),
-        )
-    )
-
-
 def unreferenced(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
     """From a census: what the store holds, minus committed, minus uncommitted, minus young (STORED_OBJECTS).
 
@@ -93,25 +61,6 @@ def in_listed_area() -> Column:
     from pyspark.sql import functions as F
 
     return F.col("address").startswith("data/") | ~F.col("address").contains("/")
-
-
-def counted(cutoff: datetime, grain: timedelta) -> dict[str, Column]:
-    """What a review wants to know of a census, as aggregates."""
-    from pyspark.sql import functions as F
-
-    listed, live = F.col("listed").isNotNull(), F.col("committed") | F.col("uncommitted")
-    return {
-        "candidates": F.count_if(listed),
-        "candidate_bytes": F.sum("listed.size"),
-        "young": F.count_if(listed & (F.col("listed.modified") > F.lit(cutoff - grain))),
-        "committed": F.count_if(listed & F.col("committed")),
-        "committed_bytes": F.sum(F.when(F.col("committed"), F.col("listed.size"))),
-        "unsettled": F.count_if(is_unsettled()),
-        "unreferenced": F.count_if(is_unreferenced(cutoff, grain)),
-        "live_not_listed": F.count_if(is_missing()),
-        "uncommitted": F.count_if(listed & F.col("uncommitted")),
-        "live_inside": F.count_if(live),
-    }
 
 
 def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:

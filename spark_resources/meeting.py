@@ -23,6 +23,7 @@ from spark_resources.datasets import Batches, Counts, Dataset, Place, arrow_to_s
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.kept import Kept
+from spark_resources.model import ADDRESSES
 from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
@@ -53,24 +54,34 @@ Settle: TypeAlias = Callable[[Met], tuple[pa.Table, Counts]]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Datasets of one schema, of which some columns are wanted, the address among them; with `distinct`, only the
-    address, and most of what a file has many times just once."""
+    """Datasets of one schema. Of each of their files `share` makes the rows that meet, of the schema `wanted`, with an
+    address; they meet as they are where it isn't given. There are `most` of them, where that is known to be less."""
 
     name: str
     datasets: tuple[Dataset, ...]
     schema: pa.Schema
-    distinct: bool = False
+    wanted: pa.Schema
+    share: Callable[[pa.Table], pa.Table] | None = None
+    most: int | None = None
 
-    @property
-    def wanted(self) -> pa.Schema:
-        return pa.schema([self.schema.field("address")]) if self.distinct else self.schema
+    @classmethod
+    def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+        """All rows and columns."""
+        return cls(name, tuple(datasets), schema, schema)
+
+    @classmethod
+    def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+        """The addresses alone, and most of what a file has many times just once."""
+        return cls(name, tuple(datasets), schema, ADDRESSES, addresses_once)
 
     @property
     def rows(self) -> int:
         return sum(dataset.rows for dataset in self.datasets)
 
-    def share(self, found: pa.Table) -> pa.Table:
-        return pa.table([pc.unique(found["address"])], schema=self.wanted) if self.distinct else found
+
+def addresses_once(table: pa.Table) -> pa.Table:
+    """The distinct addresses of a table (ADDRESSES)."""
+    return pa.table([pc.unique(table["address"])], schema=ADDRESSES)
 
 
 def meet(
@@ -85,17 +96,19 @@ def meet(
     of_sides = [(number, dataset) for number, side in enumerate(sides) for dataset in side.datasets]
     files = [(number, dataset.folder, file) for number, dataset in of_sides for file in dataset.files]
     cores = spark.sparkContext.defaultParallelism
-    buckets = buckets_for(sum(side.rows for side in sides), cores)
+    buckets = buckets_for(sum(side.rows if side.most is None else side.most for side in sides), cores)
+    wanted = {side.name: side.wanted for side in sides}
     told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_COUNTS, pa.string())])
 
     def share(batches: Batches) -> Batches:
         for task in (number for batch in batches for number in batch.column(0).to_pylist()):
             number, folder, file = files[task]
-            held = read_file(place, folder, file, sides[number].schema)
-            yield from lumps(sides[number].share(held), number, buckets, read=len(held))
+            side = sides[number]
+            held = read_file(place, folder, file, side.schema)
+            yield from lumps(side.share(held) if side.share else held, number, buckets, read=len(held))
 
     def gather(batches: Batches) -> Batches:
-        met, seen = gathered(batches, sides)
+        met, seen = gathered(batches, wanted)
         found, counts = settle(met)
         nothing = {field.name: pa.nulls(1, field.type) for field in schema}
         yield from pa.table({**nothing, _COUNTS: [json.dumps([seen, counts])]}, schema=told).to_batches()
@@ -142,13 +155,14 @@ def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa
     """The rows of a file, which holds `read` of them, by bucket: each bucket's in one piece, some at a time."""
     at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     announced = (read, len(table))
-    for at in range(0, len(table), at_once):
+    for at in range(0, max(len(table), 1), at_once):
         some = table.slice(at, at_once).combine_chunks()
         of_rows = bucket_of(some["address"], buckets)
         ordered = some.take(pa.array(np.argsort(of_rows, kind="stable")))
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
         there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
+        there = there or [(0, _packed(ordered))]  # that a file was read is told where nothing of it is wanted, too
         rest = [0] * (len(there) - 1)
         columns = {
             "bucket": [bucket for bucket, _ in there],
@@ -162,9 +176,9 @@ def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa
         announced = (0, 0)
 
 
-def gathered(batches: Batches, sides: Sequence[Side]) -> tuple[dict[str, pa.Table], Counts]:
+def gathered(batches: Batches, wanted: Mapping[str, pa.Schema]) -> tuple[dict[str, pa.Table], Counts]:
     """The rows of a task's lumps by side, and how many were read and sent for them and have come."""
-    pieces: list[list[pa.Table]] = [[side.wanted.empty_table()] for side in sides]
+    names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
     seen: Counts = {}
     for batch in batches:
         lump = dict(zip(_LUMPS.names, batch.columns, strict=True))
@@ -173,8 +187,8 @@ def gathered(batches: Batches, sides: Sequence[Side]) -> tuple[dict[str, pa.Tabl
         for number, read, sent, packed in zip(*counted, lump["rows"], strict=True):
             pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
             for name, count in (("read", read), ("sent", sent), ("met", len(pieces[number][-1]))):
-                seen[f"{name} {sides[number].name}"] = seen.get(f"{name} {sides[number].name}", 0) + count
-    return {side.name: pa.concat_tables(some) for side, some in zip(sides, pieces, strict=True)}, seen
+                seen[f"{name} {names[number]}"] = seen.get(f"{name} {names[number]}", 0) + count
+    return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}, seen
 
 
 def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakegc_assets import census, incremental, mark
+from lakegc_assets import census, mark
 from lakegc_assets.incremental import union
 from lakegc_assets.marking import (
     came_back,
@@ -28,7 +30,7 @@ from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
 from lakegc_assets.marking.writing import in_ranges, some_addresses, tasks_for, together, write_mark
 from spark_resources.approvals import withdraw_reference_summary
-from spark_resources.datasets import Counts
+from spark_resources.datasets import Counts, Dataset, File, read_file
 from spark_resources.executors import errors_from_executors
 from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import MarkRecord, digest_of, previous_mark
@@ -42,6 +44,7 @@ from spark_resources.model import (
     MarkState,
     Scope,
 )
+from spark_resources.stores.ranges import AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,24 +108,6 @@ def addresses_if_few(objects: DataFrame, count: int) -> pa.Array | None:
     return objects.select("address").toArrow()["address"].combine_chunks() if count <= FEW_ENOUGH_TO_SEND else None
 
 
-def census_since(run: MarkRun, base: Base) -> DataFrame:
-    """Who refers to what is stored, in a run that goes on from an earlier mark."""
-    slices = namespace_slices.stored(run)
-    live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    again = base.addresses(live=live & base.refs.keys() - base.counted).select("address")
-    new = union([committed(run, slices), again])
-    looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
-    told = run.keep(mark.census(slices, committed=new, uncommitted=staged(run), also=looked_at))
-    addresses, only = told.select("address"), None
-    if told.count() <= FEW_ENOUGH_TO_SEND:
-        only = addresses.toArrow()["address"].combine_chunks()
-    known = base.addresses(before=base.counted, live=live & base.refs.keys(), only=only)
-    if only is None:
-        known = known.transform(mark.only(addresses))
-    folders = run.read("namespace_slices", FOLDERS, FOLDERS_PART)
-    return incremental.census(told, known=known, looked_at=looked_at, folders=folders)
-
-
 def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, Counts]:
     """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and its counts."""
 
@@ -130,6 +115,39 @@ def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, Counts]
         return census.census(met, youngest)
 
     return meet(run.spark(), run.place, sides(run), settle, census.CENSUS, run.keep)
+
+
+def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame, Counts]:
+    """The same in a run that goes on from an earlier mark."""
+    rows = run.rows("namespace_slices", FOLDERS, FOLDERS_PART)
+    folders = pa.array([row["slice"] for row in rows], pa.string())
+    looked_at = run.mark.dataset("namespace_slices", LOOKED_AT_PART)
+    told = [*sides(run), Side.of_addresses(census.LOOKED_AT, [looked_at], ADDRESSES)]
+    live = base.refs.keys() & {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
+    only = addresses_told(run, told, base, live - base.counted)
+
+    def settle(met: Met) -> tuple[pa.Table, Counts]:
+        return census.census_since(met, youngest, folders)
+
+    return meet(run.spark(), run.place, [*told, base.known(live, only)], settle, census.CENSUS, run.keep)
+
+
+def addresses_told(run: MarkRun, told: Sequence[Side], base: Base, again: Collection[str]) -> pa.Array | None:
+    """All addresses that these sides have, or ranges of earlier marks that count again, where a task can hold as many;
+    None where they may be too many."""
+    entries = sum(base.refs[one]["entries"] for one in again)
+    if entries + sum(side.rows for side in told) > FEW_ENOUGH_TO_SEND:
+        return None
+    files = [(side, dataset, file) for side in told for dataset in side.datasets for file in dataset.files]
+
+    def addresses(side: Side, dataset: Dataset, file: File) -> pa.ChunkedArray:
+        return read_file(run.place, dataset.folder, file, side.schema)["address"]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda of: addresses(*of), files))
+    if again:
+        found.append(base.addresses(live=again).select("address").toArrow()["address"])
+    return census.together(*found)
 
 
 def sides(run: MarkRun) -> list[Side]:
@@ -142,10 +160,10 @@ def sides(run: MarkRun) -> list[Side]:
         for part in uncommitted_addresses.parts(local_adapter=run.local_adapter)
     ]
     return [
-        Side(census.STORED, tuple(namespace_slices.datasets(run)), STORED_OBJECTS),
-        Side(census.COMMITTED, (needed,), RANGE_ADDRESSES, distinct=True),
-        Side(census.MAYBE_GONE, tuple(others), RANGE_ADDRESSES, distinct=True),
-        Side(census.UNCOMMITTED, tuple(lists), ADDRESSES, distinct=True),
+        Side.whole(census.STORED, namespace_slices.datasets(run), STORED_OBJECTS),
+        Side.of_addresses(census.COMMITTED, [needed], RANGE_ADDRESSES),
+        Side.of_addresses(census.MAYBE_GONE, others, RANGE_ADDRESSES),
+        Side.of_addresses(census.UNCOMMITTED, lists, ADDRESSES),
     ]
 
 
@@ -178,14 +196,7 @@ class Found:
     @classmethod
     def since(cls, run: MarkRun, cutoff: datetime, grain: timedelta, base: Base) -> Found:
         """By a run that goes on from an earlier mark."""
-        from pyspark.sql import Observation
-
-        wanted = mark.counted(cutoff, grain) | incremental.counted_again()
-        observation = Observation("census")
-        counts = [column.alias(name) for name, column in wanted.items()]
-        found = census_since(run, base).observe(observation, *counts).where(mark.is_unsettled() | mark.is_missing())
-        run.keep(found).count()
-        facts = {name: int(value or 0) for name, value in observation.get.items()}
+        found, facts = changes_met(run, cutoff - grain, base)
         return cls.told(found, with_settled(facts, base.newest), cutoff, grain)
 
     @classmethod
@@ -212,19 +223,3 @@ def with_settled(facts: dict[str, int], before: MarkRecord) -> dict[str, int]:
         "live_inside": objects,
     }
     return {name: value + more.get(name, 0) for name, value in facts.items()} | {"looked_at": facts["candidates"]}
-
-
-def committed(run: MarkRun, slices: DataFrame) -> DataFrame:
-    """All addresses that count as committed; those that an earlier sweep may have taken, as far as they are stored."""
-    asset = committed_addresses.ASSET
-    needed = committed_addresses.read_part(run, committed_addresses.ADDRESSES_PART)
-    if committed_addresses.MAYBE_GONE_PART not in run.mark.record.step(asset).datasets:
-        return needed
-    maybe_gone = committed_addresses.read_part(run, committed_addresses.MAYBE_GONE_PART)
-    return union([needed, maybe_gone.transform(mark.only(slices))])
-
-
-def staged(run: MarkRun) -> DataFrame:
-    """All addresses that any reading of what is staged gave."""
-    parts = uncommitted_addresses.parts(local_adapter=run.local_adapter)
-    return union([run.read(uncommitted_addresses.ASSET, ADDRESSES, part) for part in parts])

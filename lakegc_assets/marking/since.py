@@ -7,7 +7,7 @@ didn't read, an earlier one has it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.census import KNOWN, KNOWN_ADDRESSES
 from lakegc_assets.incremental import union
 from lakegc_assets.marking.run import MarkRun
 from spark_resources.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
@@ -24,6 +25,7 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.entries import range_number
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, digest_of, mark_folder, own_marks
+from spark_resources.meeting import Side
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
@@ -161,6 +163,24 @@ class Base:
         found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
         ranges = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
         return found.join(ranges, "range").select("address", "before", "live")
+
+    def known(self, live: Set[str], only: pa.Array | None) -> Side:
+        """Which addresses the ranges held that counted at the newest mark, or hold that are `live` of those that were
+        read (KNOWN_ADDRESSES); with `only`, of these addresses alone: as many as each task can hold."""
+        of = {"before": self.counted, "live": live, "again": live - self.counted}
+        numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
+
+        def share(table: pa.Table) -> pa.Table:
+            if only is not None:
+                table = table.filter(pc.is_in(table["address"], value_set=only))
+            flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
+            found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
+            said = found.filter(pc.or_(found["before"], found["live"]))
+            return said.group_by(KNOWN_ADDRESSES.names).aggregate([])
+
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
+        most = None if only is None else len(only)
+        return Side(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, share, most)
 
     @property
     def sizes(self) -> list[Dataset]:

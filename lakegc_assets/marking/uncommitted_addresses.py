@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakegc_assets.incremental import union
 from lakegc_assets.marking import other_repositories
 from lakegc_assets.marking.run import MarkRun, step
 from spark_resources.datasets import Batches, Counts, Dataset, write_produced, write_rows
@@ -17,6 +19,9 @@ from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.model import Place as Where
 from spark_resources.tasks import id_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next
@@ -114,3 +119,8 @@ def served_at_changes(lakefs: LakeFS, repository: str, branch: str) -> Iterator[
     except NotThere:
         if branch in lakefs.branches(repository):
             raise
+
+
+def read_live(run: MarkRun) -> DataFrame:
+    """All addresses that any reading of what is staged gave (column address)."""
+    return union([run.read(ASSET, ADDRESSES, part) for part in parts(local_adapter=run.local_adapter)])

@@ -112,7 +112,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
 
     rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
-    staged = expired_set.staged(run).select("address").dropDuplicates()
+    staged = uncommitted_addresses.read_live(run).dropDuplicates()
     committed = committed_addresses.read_live(run).dropDuplicates()
     apart = rows.transform(mark.without(staged)).transform(mark.without(committed))
     unserved = run.keep(expired_set.served_by_nobody(run, notes, apart, base=None).select("address"))

@@ -1,19 +1,20 @@
-"""Who refers to what is stored: by tables that met as by DataFrames, and every row of an address meets the others."""
+"""Who refers to what is stored, in clean marks and others, and every row of an address meets the others."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from lakegc_assets import census, mark
+from lakegc_assets import census
 from spark_resources import meeting
 from spark_resources.datasets import (
     Batches,
@@ -32,6 +33,11 @@ from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.stores.settings import StoreSettings
 
 CUTOFF, GRAIN = datetime(2026, 11, 20, 8, tzinfo=UTC), timedelta(seconds=1)
+LISTED = ("modified", "size", "checksum", "slice")
+COUNTS = (
+    "candidates", "candidate_bytes", "young", "committed", "committed_bytes", "unsettled", "unreferenced",
+    "live_not_listed", "uncommitted", "live_inside",
+)  # fmt: skip
 AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}")
 
 
@@ -57,22 +63,70 @@ def listed(draw: random.Random, most: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=STORED_OBJECTS)
 
 
-def told(spark: SparkSession, met: Met) -> tuple[list[str], dict[str, int]]:
-    """What DataFrames say of the same."""
+def known(draw: random.Random, most: int) -> pa.Table:
+    """What ranges of earlier marks say of some addresses, of many more than once."""
+    rows = [
+        {"address": address, "before": before, "live": live, "again": live and not before and draw.random() < 0.5}
+        for address in addresses(draw, most)["address"].to_pylist()
+        for before, live in [draw.choice([(True, True), (True, False), (False, True)])]
+    ]
+    return pa.Table.from_pylist(rows, schema=census.KNOWN_ADDRESSES)
 
-    def frame(name: str) -> DataFrame:
-        return spark.createDataFrame(met[name])
 
-    stored = frame(census.STORED)
-    there = frame(census.MAYBE_GONE).transform(mark.only(stored))
-    committed = frame(census.COMMITTED).unionByName(there)
-    found = mark.census(stored, committed=committed, uncommitted=frame(census.UNCOMMITTED)).persist()
-    counts = found.agg(*[column.alias(name) for name, column in mark.counted(CUTOFF, GRAIN).items()]).first()
-    rows = found.where(mark.is_unsettled() | mark.is_missing()).select(*census.CENSUS.names).collect()
-    assert counts is not None
-    return as_text([row.asDict(recursive=True) for row in rows]), {
-        name: int(value or 0) for name, value in counts.asDict().items()
+def said(met: Met, *, known: bool = False, folders: tuple[str, ...] = ()) -> tuple[list[str], dict[str, int]]:
+    """What a census has to say of the same, address by address; with `known`, one since an earlier mark."""
+    listings: dict[str, list[dict[str, Any]]] = {}
+    for row in met[census.STORED].to_pylist():
+        listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
+    youngest = {
+        one: max(rows, key=lambda row: [(row[name] is not None, row[name]) for name in LISTED])
+        for one, rows in listings.items()
     }
+    of = {name: set(met[name]["address"].to_pylist()) for name in met if name != census.STORED}
+    flags = {"before": set[str](), "live": set[str](), "again": set[str]()}
+    for row in met[census.KNOWN].to_pylist() if known else []:
+        for name in flags:
+            flags[name] |= {row["address"]} if row[name] else set()
+    looked_at = of[census.LOOKED_AT] if known else set()
+    rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
+    told = {*youngest, *of[census.COMMITTED], *of[census.UNCOMMITTED], *looked_at, *flags["again"]}
+    for one in told:
+        listed, staged = youngest.get(one), one in of[census.UNCOMMITTED]
+        seen = listed is not None or one in looked_at or folder_of(one) in folders
+        if one in flags["before"] and not seen:
+            continue
+        committed = one in of[census.COMMITTED] or one in flags["live"]
+        committed |= listed is not None and one in of[census.MAYBE_GONE]
+        size = listed["size"] if listed else 0
+        young = listed is not None and listed["modified"] > CUTOFF - GRAIN
+        unsettled, missing = listed is not None and not committed, (committed or staged) and listed is None
+        missing &= one.startswith("data/") or "/" not in one
+        counts["live_inside"] += committed or staged
+        counts["live_not_listed"] += missing
+        counts["unsettled"] += unsettled
+        counts["unreferenced"] += unsettled and not staged and not young
+        for name, counted in {
+            "candidates": True,
+            "young": young,
+            "committed": committed,
+            "uncommitted": staged,
+        }.items():
+            counts[name] += counted and listed is not None
+        counts["candidate_bytes"] += size
+        counts["committed_bytes"] += size if committed else 0
+        if one in flags["before"]:
+            counts["again"] += 1
+            counts["again_bytes"] += size
+        if unsettled or missing:
+            rows.append({"address": one, "listed": listed, "committed": committed, "uncommitted": staged})
+    return as_text(rows), counts
+
+
+def folder_of(address: str) -> str:
+    """What a clean run lists to find an address."""
+    if not address.startswith("data/"):
+        return ""
+    return f"data/{address.split('/')[1]}/" if address.count("/") > 1 else "data/"
 
 
 def as_text(rows: list[dict[str, Any]]) -> list[str]:
@@ -84,8 +138,8 @@ def as_moment(found: datetime) -> str:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tables_and_dataframes_tell_the_same(spark: SparkSession, seed: int) -> None:
-    """Whatever is listed once or twice, committed, staged, maybe gone, or missing: the same rows and counts."""
+def test_a_census_counts_or_tells_anything_else(seed: int) -> None:
+    """Whatever is listed once or twice, committed, staged, maybe gone, or missing: these rows and counts."""
     draw = random.Random(seed)
     met = {census.STORED: listed(draw, 120)}
     met |= {name: addresses(draw, 40) for name in (census.COMMITTED, census.MAYBE_GONE, census.UNCOMMITTED)}
@@ -94,9 +148,45 @@ def test_tables_and_dataframes_tell_the_same(spark: SparkSession, seed: int) -> 
 
     rows, counts = census.census(met, CUTOFF - GRAIN)
 
-    wanted, counted = told(spark, met)
+    wanted, counted = said(met)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_census_since_a_mark_tells_what_is_settled(seed: int) -> None:
+    """Only what was seen now, or wasn't known before, is told and counted; and what is known of it counts."""
+    draw = random.Random(seed)
+    met = {census.STORED: listed(draw, 120)}
+    met |= {name: addresses(draw, 40) for name in (census.COMMITTED, census.UNCOMMITTED, census.LOOKED_AT)}
+    met[census.MAYBE_GONE] = ADDRESSES.empty_table()
+    met[census.KNOWN] = known(draw, 80)
+    folders = tuple(folder_of(one) for one in addresses(draw, 4)["address"].to_pylist())
+    if seed == 0:
+        met, folders = {name: table.slice(0, 0) for name, table in met.items()}, ()
+
+    rows, counts = census.census_since(met, CUTOFF - GRAIN, pa.array(folders, pa.string()))
+
+    wanted, counted = said(met, known=True, folders=folders)
+    assert as_text(rows.to_pylist()) == wanted
+    assert counts == counted
+
+
+def test_what_nobody_looked_at_is_missing() -> None:
+    """A live object that was settled and lies where nobody listed isn't missed; of a range that counts again it is."""
+    settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
+    back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
+    met = {census.STORED: STORED_OBJECTS.empty_table()} | {
+        name: ADDRESSES.empty_table()
+        for name in (census.COMMITTED, census.MAYBE_GONE, census.UNCOMMITTED, census.LOOKED_AT)
+    }
+    met[census.KNOWN] = pa.Table.from_pylist([settled, back], schema=census.KNOWN_ADDRESSES)
+    met[census.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
+
+    for folders, lost in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
+        rows, counts = census.census_since(met, CUTOFF, pa.array(folders, pa.string()))
+        assert sorted(rows["address"].to_pylist()) == lost
+        assert counts["live_not_listed"] == len(lost)
 
 
 # --- meeting ----------------------------------------------------------------------------------------------------------
@@ -146,8 +236,10 @@ def sides(place: Place) -> list[Side]:
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
     return [
-        Side("stored", (written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)), STORED_OBJECTS),
-        Side("live", (written(place, "c", live, 4),), ADDRESSES, distinct=True),
+        Side.whole(
+            "stored", [written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)], STORED_OBJECTS
+        ),
+        Side.of_addresses("live", [written(place, "c", live, 4)], ADDRESSES),
     ]
 
 
@@ -172,6 +264,22 @@ def test_rows_of_one_address_come_to_several_tasks(
     assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
     assert {one for one, row in by_address.items() if row["live"]} == set(live)
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
+
+
+def test_a_file_of_which_nothing_is_wanted_is_lost(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept
+) -> None:
+    """Where nothing is wanted of a file, or of all, its rows count as read, and the others meet."""
+    stored, live = sides
+
+    def wanted(table: pa.Table) -> pa.Table:
+        return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
+
+    for share, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
+        found, _ = meet(spark, place, [stored, replace(live, share=share, most=3)], met_by_address, MET, keep)
+        told = {row["address"] for row in found.collect() if row["live"]}
+        assert "data/\n\x00" not in told
+        assert (len(told) > 0) == bool(least)
 
 
 def test_files_that_were_changed_meet(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
