@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -161,6 +162,29 @@ def test_a_range_under_another_id_has_entries(decoder: Decoder) -> None:
         assert properties == read_properties(data, name=name)
     with pytest.raises(DamagedData, match=f"its content is that of {name}"):
         read_proven_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
+
+
+@every_decoder
+def test_ranges_one_after_the_other_are_taken_for_each_other(decoder: Decoder) -> None:
+    """A decoder reads large and small ranges in any order, from several threads at once: each is proven by its own
+    content, and what one had to say stays when the next is read."""
+    counts = (400, 3, 900, 1, 40)
+    ranges = [
+        write_range([Entry(b"p/%06d" % n, f"data/{count}/{n}", checksum=f"{n:08}") for n in range(count)])
+        for count in counts
+    ]
+
+    def read(place: int) -> tuple[int, Any]:
+        table = ranges[place % len(ranges)]
+        return place, read_proven_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(read, range(40)))
+
+    for place, entries in found:
+        count = counts[place % len(counts)]
+        assert entries["address"].to_pylist() == [f"data/{count}/{n}" for n in range(count)]
+        assert entries["checksum"].to_pylist() == [f"{n:08}" for n in range(count)]
 
 
 @every_decoder
