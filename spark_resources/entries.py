@@ -133,11 +133,12 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
 
 
 def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
-    """Ranges, with a column `entries`, dealt out as `row_tasks` does: to many tasks where they are many or large.
+    """Ranges, with a column `entries` (null where nobody knows it), dealt out as `row_tasks` does: to many tasks where
+    they are many or large.
 
     Some repositories have one large range beside thousands of small ones, so tasks get as many entries, not ranges.
     """
-    entries = ranges["entries"].to_pylist()
+    entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
     weights = [each + ENTRIES_A_RANGE for each in entries]
     return row_tasks(spark, ranges, batch=max(batch, 1), near=near, weights=weights)

@@ -87,6 +87,14 @@ def test_a_task_gets_all_large_ranges(spark: SparkSession, near: tuple[str, ...]
         assert ids == sorted(ids)
 
 
+def test_ranges_nobody_knows_the_entries_of_are_lost(spark: SparkSession) -> None:
+    """Tables that nothing refers to are dealt out with the others, though nobody says how many entries they have."""
+    ranges = pa.table({"id": pa.array(range(60), pa.int64()), "entries": pa.array([None, 90_000, 5] * 20, pa.int64())})
+
+    for some in (ranges, ranges.slice(0, 1)):
+        assert sorted(row["id"] for row in range_tasks(spark, some).collect()) == some["id"].to_pylist()
+
+
 def test_settings_of_the_session_change(spark: SparkSession) -> None:
     """How Spark holds other tables stays as it was."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
