@@ -176,7 +176,7 @@ class Base:
             flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
             found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
             said = found.filter(pc.or_(found["before"], found["live"]))
-            return said.group_by(KNOWN_ADDRESSES.names).aggregate([])
+            return said.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         most = None if only is None else len(only)
