@@ -99,8 +99,7 @@ def census_since(met: Mapping[str, pa.Table], youngest: datetime, folders: pa.Ar
     """
     stored, known = met[STORED], met[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
-    new = [met[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_AT)]
-    told = together(*new, again)
+    told = together(told_now(met), again)
     was_known = pc.is_in(told, value_set=before)
     seen = pc.is_in(told, value_set=together(stored["address"], met[LOOKED_AT]["address"]))
     seen = pc.or_(seen, pc.is_in(slices_of(told), value_set=folders))
@@ -115,9 +114,15 @@ def census_since(met: Mapping[str, pa.Table], youngest: datetime, folders: pa.Ar
     return found, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
 
 
-def together(*addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+def told_now(met: Mapping[str, pa.Table]) -> pa.Array:
+    """The distinct addresses that a run which goes on from an earlier mark has to say something of by itself."""
+    return together(*(met[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_AT)))
+
+
+def together(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The distinct addresses of all of these."""
-    return pc.unique(pa.chunked_array([chunk for column in addresses for chunk in column.chunks], pa.string()))
+    chunks = [column.chunks if isinstance(column, pa.ChunkedArray) else [column] for column in addresses]
+    return pc.unique(pa.chunked_array([chunk for some in chunks for chunk in some], pa.string()))
 
 
 def once(stored: pa.Table) -> pa.Table:

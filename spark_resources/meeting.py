@@ -55,7 +55,7 @@ Settle: TypeAlias = Callable[[Met], tuple[pa.Table, Counts]]
 @dataclass(frozen=True, slots=True)
 class Side:
     """Datasets of one schema. Of each of their files `share` makes the rows that meet, of the schema `wanted`, with an
-    address; they meet as they are where it isn't given. There are `most` of them, where that is known to be less."""
+    address; they meet as they are where it isn't given. At `most` so many do, where that is known to be less."""
 
     name: str
     datasets: tuple[Dataset, ...]

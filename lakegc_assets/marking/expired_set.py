@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets import census, mark
 from lakegc_assets.incremental import union
@@ -31,6 +32,7 @@ from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
 from lakegc_assets.marking.writing import in_ranges, some_addresses, tasks_for, together, write_mark
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Counts, Dataset, File, read_file
+from spark_resources.errors import DamagedData
 from spark_resources.executors import errors_from_executors
 from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import MarkRecord, digest_of, previous_mark
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 ASSET = "expired_set"
 FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
+OFTEN_TOLD = 4  # rows that an address has at the most, mostly: stored, staged, staged when asked again, in a range
 
 
 def compute(run: MarkRun) -> None:
@@ -127,6 +130,8 @@ def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame
     only = addresses_told(run, told, base, live - base.counted)
 
     def settle(met: Met) -> tuple[pa.Table, Counts]:
+        if only is not None:
+            check_all_asked(census.told_now(met), only)
         return census.census_since(met, youngest, folders)
 
     return meet(run.spark(), run.place, [*told, base.known(live, only)], settle, census.CENSUS, run.keep)
@@ -134,9 +139,9 @@ def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame
 
 def addresses_told(run: MarkRun, told: Sequence[Side], base: Base, again: Collection[str]) -> pa.Array | None:
     """All addresses that these sides have, or ranges of earlier marks that count again, where a task can hold as many;
-    None where they may be too many."""
+    None where they are too many."""
     entries = sum(base.refs[one]["entries"] for one in again)
-    if entries + sum(side.rows for side in told) > FEW_ENOUGH_TO_SEND:
+    if entries + sum(side.rows for side in told) > OFTEN_TOLD * FEW_ENOUGH_TO_SEND:
         return None
     files = [(side, dataset, file) for side in told for dataset in side.datasets for file in dataset.files]
 
@@ -147,7 +152,19 @@ def addresses_told(run: MarkRun, told: Sequence[Side], base: Base, again: Collec
         found = list(pool.map(lambda of: addresses(*of), files))
     if again:
         found.append(base.addresses(live=again).select("address").toArrow()["address"])
-    return census.together(*found)
+    distinct = census.together(*found)
+    return distinct if len(distinct) <= FEW_ENOUGH_TO_SEND else None
+
+
+def check_all_asked(told: pa.Array, only: pa.Array) -> None:
+    """Raise `DamagedData` (invariant 3) where nobody asked what earlier marks know of an address: it may be live."""
+    lost = told.filter(pc.invert(pc.is_in(told, value_set=only)))
+    if len(lost):
+        raise DamagedData(
+            f"nobody asked what earlier marks know of {len(lost):,} addresses, such as {lost[0].as_py()!r}, which is a "
+            "fault of lakegc. Nothing was marked; make a new mark with --clean, and report it.",
+            invariant=3,
+        )
 
 
 def sides(run: MarkRun) -> list[Side]:

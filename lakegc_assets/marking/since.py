@@ -179,7 +179,9 @@ class Base:
             return said.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
-        most = None if only is None else len(only)
+        rows = [file.rows for dataset in datasets for file in dataset.files]
+        # a file says of an address that it was held before, now, or both
+        most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
         return Side(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, share, most)
 
     @property

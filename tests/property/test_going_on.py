@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.checks import nothing_missed
-from lakegc_assets.marking import namespace_slices
+from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.resource import MarkOptions
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.holds import HOLDS_KEY
@@ -139,6 +139,41 @@ def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
     assert not passed
     assert measured["names"] == stray
     assert nothing_missed(optimized.record)[0]
+
+
+@pytest.mark.parametrize("few", [0, 1, 4, 250_000])
+def test_many_changes_find_another_set_than_few(lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """However many addresses a task can hold, a mark since another finds what a clean one does: with ranges that were
+    let go, and those that count again."""
+    monkeypatch.setattr(expired_set, "FEW_ENOUGH_TO_SEND", few)
+    lake.mark("m1")
+    lake.put("staged", b"staged")
+    lake.put("kept", b"replaced")
+    lake.repository.commit("main", "third")
+    lake.put("staged", b"staged again")
+    lake.write("data/stray")
+    lake.days(20)
+    let_go, clean = lake.mark("m2"), lake.mark("m3", CLEAN)
+    set_rules(lake.repository, Rules(90))
+    again, clean_again = lake.mark("m4"), lake.mark("m5", CLEAN)
+
+    assert let_go.record.optimized
+    assert again.record.optimized
+    assert let_go.expired == clean.expired
+    assert {lake.old, "data/stray"} <= clean.expired
+    assert again.expired == clean_again.expired == {"data/stray"}
+
+
+def test_an_address_nobody_asked_about_is_garbage(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that would compare an address without what earlier marks know of it ends with an error."""
+    lake.mark("m1")
+    lake.write("data/stray")
+    lake.days(1)
+    asked = expired_set.addresses_told
+    monkeypatch.setattr(expired_set, "addresses_told", lambda *of: asked(*of)[1:])
+
+    with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 addresses"):
+        lake.mark("m2")
 
 
 def test_every_mark_reads_what_branches_have_again(lake: Lake) -> None:
