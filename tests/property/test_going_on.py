@@ -141,7 +141,7 @@ def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
     assert nothing_missed(optimized.record)[0]
 
 
-@pytest.mark.parametrize("few", [0, 1, 4, 250_000])
+@pytest.mark.parametrize("few", [0, 250_000])
 def test_many_changes_find_another_set_than_few(lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """However many addresses a task can hold, a mark since another finds what a clean one does: with ranges that were
     let go, and those that count again."""
