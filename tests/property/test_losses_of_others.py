@@ -15,6 +15,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from lakegc_assets import census
 from lakegc_assets import mark as rule
 from lakegc_assets.marking.namespace_slices import all_parts, candidates, parts_of
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
@@ -24,7 +25,7 @@ from spark_resources.datasets import Place
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.marks import Mark
-from spark_resources.model import STORED_OBJECTS, AddressType, Commit, MarkState, Namespace, Rules
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, AddressType, Commit, MarkState, Namespace, Rules
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
@@ -396,14 +397,16 @@ def test_cutoff_with_whole_second_last_modified() -> None:
         {"address": name, "size": 1, "modified": modified, "checksum": None, "slice": "data/s/"}
         for name, modified in times.items()
     ]
+    grain, nothing = Quirks().time_resolution, ADDRESSES.empty_table()
+    stored = {census.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
+    live = dict.fromkeys((census.COMMITTED, census.MAYBE_GONE, census.UNCOMMITTED), nothing)
+    told, counts = census.census(stored | live, cutoff - grain)
     with environment({}):
-        spark = SharedSpark().spark_session
-        stored = spark.createDataFrame(pa.Table.from_pylist(rows, schema=STORED_OBJECTS))
-        nothing = stored.select("address").limit(0)
-        census = rule.census(stored, committed=nothing, uncommitted=nothing)
-        old = census.transform(rule.unreferenced(cutoff, Quirks().time_resolution)).collect()
+        found = SharedSpark().spark_session.createDataFrame(told)
+        old = found.transform(rule.unreferenced(cutoff, grain)).collect()
 
     assert [row["address"] for row in old] == ["surely before"]
+    assert (counts["unreferenced"], counts["young"]) == (1, 2)
 
 
 def test_object_written_after_listing_survives(task: Task) -> None:
