@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
+from lakegc_assets.census import slices_of
 from lakegc_assets.incremental import can_have_changed, opened, slice_of, union
 from lakegc_assets.marking.retained_commits import completed, dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
@@ -90,7 +91,7 @@ def candidates(run: MarkRun, base: Base, gone: frozenset[str], folders: Sequence
     """Addresses outside these folders that may be garbage (columns address, slice): unsettled before, in ranges that
     were let go, or brought back since."""
     unsettled = base.unsettled().select("address").transform(mark.without(base.gone()))
-    in_ranges = base.addresses(before=gone).select("address")
+    in_ranges = base.addresses(gone)
     addresses = union([unsettled, in_ranges, base.brought_back().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
     sliced = addresses.where(mark.in_listed_area()).withColumn("slice", slice_of(addresses["address"]))
@@ -130,9 +131,7 @@ def looking(run: MarkRun) -> Producer:
             wanted = pc.is_in(found["address"], value_set=batch.column("address"))
             for objects in found.filter(wanted).to_batches():
                 counts["bytes"] = counts.get("bytes", 0) + (pc.sum(objects.column("size")).as_py() or 0)
-                slices = pc.struct_field(
-                    pc.extract_regex(objects.column("address"), r"^(?P<slice>data/[^/]*/)"), "slice"
-                )
+                slices = slices_of(objects.column("address"))
                 yield pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)
 
     return produce

@@ -94,7 +94,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(mark.only(told))
     unserved = served_by_nobody(run, notes, unreferenced, base)
-    unheld = held_addresses.without_held(run, notes, unserved)
+    unheld = held_addresses.without_held(run, notes, unserved, base)
     run.say("writing the expired set")
     goes_on = can_be_gone_on_from(run)
     objects = found.unsettled if goes_on else run.keep(unheld)
@@ -151,7 +151,7 @@ def addresses_told(run: MarkRun, told: Sequence[Side], base: Base, again: Collec
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(lambda of: addresses(*of), files))
     if again:
-        found.append(base.addresses(live=again).select("address").toArrow()["address"])
+        found.append(base.addresses(again).toArrow()["address"])
     distinct = census.together(*found)
     return distinct if len(distinct) <= FEW_ENOUGH_TO_SEND else None
 

@@ -130,13 +130,13 @@ def read_all(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame) -> DataFrame:
+def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base | None) -> DataFrame:
     """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holding.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
     if addresses.rows:
-        notes.facts["held_not_listed"] = count_absent(run)
+        notes.facts["held_not_listed"] = count_absent(run, base)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return would_go
@@ -167,19 +167,19 @@ def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
     return {one: {name: counts[f"{name} {one}"] for name in ("objects", "bytes")} for one in ids}
 
 
-def without_settled(run: MarkRun) -> Callable[[DataFrame], DataFrame]:
+def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame]:
     """Drop what an optimized run had no reason to look at: it is as it was."""
-    base, looked_at = Base.of(run), run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
-    settled = base.addresses(before=base.counted).transform(mark.without(looked_at))
+    looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
+    settled = base.addresses(base.counted).transform(mark.without(looked_at))
     return lambda df: df.transform(mark.without(settled.transform(mark.only(df))))
 
 
-def count_absent(run: MarkRun) -> int:
+def count_absent(run: MarkRun, base: Base | None) -> int:
     """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
     held = read_all(run).select("address").dropDuplicates().where(mark.in_listed_area())
     absent = held.transform(mark.without(namespace_slices.stored(run)))
-    if run.mark.record.optimized:
-        absent = absent.transform(without_settled(run))
+    if base is not None:
+        absent = absent.transform(without_settled(run, base))
     absent = run.keep(absent)
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")

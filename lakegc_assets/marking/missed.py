@@ -45,7 +45,7 @@ def missed(run: MarkRun, base: Base, expired: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    let_go = base.addresses(before=base.counted - live)
+    let_go = base.addresses(base.counted - live)
     known = union([one.select("address") for one in (base.unsettled(), let_go, base.brought_back())])
     top, deepest = F.regexp_extract("address", r"^data/([^/]+)/", 1), F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is the last

@@ -39,7 +39,6 @@ from spark_resources.model import (
 )
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.ranges import AT_ONCE
-from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,30 +138,16 @@ class Base:
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
-    def addresses(
-        self, *, before: Collection[str] = (), live: Collection[str] = (), only: pa.Array | None = None
-    ) -> DataFrame:
-        """The addresses of these ranges that earlier marks read: columns address, before and live (boolean). With
-        `only`, these addresses alone: as many as each task can hold."""
-        numbers = sorted({range_number(one) for one in (*before, *live)})
-        was, is_live = ({range_number(one) for one in ids} for ids in (before, live))
-        rows = pa.table(
-            {
-                "range": pa.array(numbers, pa.int64()),
-                "before": pa.array([one in was for one in numbers], pa.bool_()),
-                "live": pa.array([one in is_live for one in numbers], pa.bool_()),
-            }
-        )
-        from pyspark.sql import functions as F
+    def addresses(self, ranges: Collection[str]) -> DataFrame:
+        """The addresses that these ranges hold, as earlier marks read them (column address; one may come often)."""
+        numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
 
         def wanted(table: pa.Table) -> pa.Table:
-            found = table.filter(pc.is_in(table["range"], value_set=rows["range"].combine_chunks()))
-            return found if only is None else found.filter(pc.is_in(found["address"], value_set=only))
+            return table.filter(pc.is_in(table["range"], value_set=numbers))
 
-        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if numbers else []
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if ranges else []
         found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
-        ranges = F.broadcast(row_tasks(self.spark, rows, batch=100_000))
-        return found.join(ranges, "range").select("address", "before", "live")
+        return found.select("address")
 
     def known(self, live: Set[str], only: pa.Array | None) -> Side:
         """Which addresses the ranges held that counted at the newest mark, or hold that are `live` of those that were
