@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +27,8 @@ app = typer.Typer(
     help="Garbage collection for lakeFS: shows what would go and why, and deletes nothing by itself.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -56,6 +57,12 @@ StoreOption = typer.Option(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lakegc {metadata.version('lakegc')}")
+        raise typer.Exit
+
+
 @app.callback()
 def settings_options(
     setting: Annotated[
@@ -63,6 +70,9 @@ def settings_options(
         typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="show lakegc's version and exit", callback=show_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
     if setting:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -58,6 +59,18 @@ def test_a_command_has_no_help(helps: dict[str, Any]) -> None:
     for code, text, _ in helps.values():
         assert code == 0
         assert text.startswith("Usage: ")
+
+
+def lakegc(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "lakegc_assets.cli", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stdout
+
+
+def test_version_and_short_help_are_answered() -> None:
+    """What people type first: `lakegc --version` names the installed version, `-h` is `--help`."""
+    assert lakegc("--version") == (0, f"lakegc {metadata.version('lakegc')}\n")
+    assert lakegc("mark", "-h") == lakegc("mark", "--help")
 
 
 def test_a_review_waits_for_dagster() -> None:
