@@ -6,6 +6,7 @@
     │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
     ├── SweptWithFailures       exit 4   a sweep ended, and not every object could be deleted, or was garbage to the end
     └── Unavailable             exit 1   the server or the store could not be used
+        ├── Transient                    it may pass: repeated by the retry policy, and only by that
         ├── Forbidden                    it answered: not with these rights
         └── NotThere                     it answered: no such thing
 
@@ -58,6 +59,18 @@ class SweptWithFailures(LakegcError):
 
 class Unavailable(LakegcError):
     """Raised when the lakeFS server or the object store gave no usable answer."""
+
+
+class Transient(Unavailable):
+    """Raised for a failure that may pass by itself: busy, out of reach, an answer that got lost.
+
+    `after_s` is how many seconds the other side asks to be left alone. The retry policy takes it for itself: what is
+    raised when it gives up is a plain `Unavailable`.
+    """
+
+    def __init__(self, message: str, *, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
 
 
 class Forbidden(Unavailable):

@@ -72,12 +72,16 @@ NOT_SENT = "NotSent"
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What became of one key of `delete_many`. `code` and `message` are the store's own words, empty on success."""
+    """What became of one key of `delete_many`. `code` and `message` are the store's own words, empty on success.
+
+    `transient` says of a failure that it may pass, or that the key may even be deleted, since the answer got lost.
+    """
 
     key: str
     deletion: Deletion
     code: str = ""
     message: str = ""
+    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,155 @@
+"""One retry policy for every store and for the lakeFS server.
+
+Whoever sends a request says of its failure whether it may pass: `Transient`, or any other error. Nothing else is
+repeated, and nothing below a policy repeats by itself, so a policy's times hold for all that it calls.
+
+Deletes are not repeated here: before each repetition a sweep makes the checks of a first one. A store says of each
+key that failed whether that may pass (`DeleteResult.transient`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spark_resources.errors import NotThere, Transient, Unavailable
+from spark_resources.stores.base import AlreadyThere, Changed
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+_log = logging.getLogger(__name__)
+
+
+class RetryPolicy(BaseModel):
+    """How long, and how often, a request is repeated. Times are in seconds.
+
+    `total_s` begins with the first failure; the last repetition begins when it ends, and 0 means none. Before the n-th
+    repetition comes a random wait of up to `first_wait_s` * 2^(n-1), and never more than `longest_wait_s`; where the
+    store or the server names a time, no less than that. `attempts` bounds the requests as well, the first included.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    total_s: float = Field(default=60.0, ge=0)
+    first_wait_s: float = Field(default=0.5, ge=0)
+    longest_wait_s: float = Field(default=8.0, ge=0)
+    attempts: int | None = Field(default=None, ge=1)
+
+    def call(self, act: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
+        """What `act` returns, repeated while it raises `Transient`.
+
+        Raises `Unavailable` with the last failure's words when the time is over, so that no policy around this one
+        begins anew; every other error at once.
+        """
+        try:
+            return act()
+        except Transient as error:
+            return self._repeated(act, error, sleep)
+
+    def _repeated(self, act: Callable[[], _T], first: Transient, sleep: Callable[[float], None]) -> _T:
+        import tenacity  # takes 50 ms, which most processes never need
+
+        pending = [first]
+
+        def attempt() -> _T:
+            if pending:  # the failure that was met already: tenacity's clock begins with it
+                raise pending.pop()
+            return act()
+
+        backoff = tenacity.wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Transient),
+            stop=self._is_over,
+            wait=lambda state: self._wait(state, backoff(state)),
+            sleep=sleep,
+            before_sleep=tenacity.before_sleep_log(_log, logging.INFO),
+            retry_error_callback=_give_up,
+        )
+        return retrying(attempt)
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        return _elapsed(state) >= self.total_s or state.attempt_number >= (self.attempts or state.attempt_number + 1)
+
+    def _wait(self, state: RetryCallState, backoff: float) -> float:
+        """No further than to the end of the time, so that the last repetition is at its very end."""
+        return min(max(backoff, _last(state).after_s), max(0.0, self.total_s - _elapsed(state)))
+
+
+NO_RETRIES = RetryPolicy(total_s=0)
+
+
+class HasPolicy(Protocol):
+    @property
+    def retry(self) -> RetryPolicy: ...
+
+
+_Self = TypeVar("_Self", bound=HasPolicy)
+
+
+def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenate[_Self, _P], _T]:
+    """A method that is repeated by its object's policy: for what may be done twice."""
+
+    @wraps(method)
+    def repeated(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self.retry.call(lambda: method(self, *args, **kwargs))
+
+    return repeated
+
+
+def write_on_condition(
+    policy: RetryPolicy, write: Callable[[], str], read_with_tag: Callable[[], tuple[bytes, str]], data: bytes
+) -> str:
+    """A conditional write, repeated; returns the tag of what was written.
+
+    A write whose answer was lost may have been done: then it is its repetition that finds the key taken or the object
+    changed. So that object is read, and if it holds this very `data`, the write was done.
+    """
+    lost = False
+
+    def attempt() -> str:
+        nonlocal lost
+        try:
+            return write()
+        except Transient:
+            lost = True
+            raise
+        except (AlreadyThere, Changed):
+            tag = _tag_of(read_with_tag, data) if lost else None
+            if tag is None:
+                raise
+            return tag
+
+    return policy.call(attempt)
+
+
+def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
+    """The object's tag if it holds these bytes."""
+    try:
+        found, tag = read_with_tag()
+    except NotThere:
+        return None
+    return tag if found == data else None
+
+
+def _elapsed(state: RetryCallState) -> float:
+    return max(state.seconds_since_start or 0.0, state.idle_for)
+
+
+def _last(state: RetryCallState) -> Transient:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, Transient)
+    return error
+
+
+def _give_up(state: RetryCallState) -> None:
+    error, tries = _last(state), state.attempt_number
+    how_often = f" Tried {tries} times in {_elapsed(state):.0f} seconds." if tries > 1 else ""
+    raise Unavailable(f"{error}{how_often}") from error.__cause__

@@ -1,0 +1,156 @@
+"""The retry policy: how long it goes on, what it repeats, and conditional writes whose answer was lost."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable
+from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.retry import NO_RETRIES, RetryPolicy, retried, write_on_condition
+
+SOON = RetryPolicy(first_wait_s=0, attempts=3)
+
+
+class Clock:
+    """Seconds that pass only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now, self.waits = 0.0, [0.0][:0]
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+
+def failing(*errors: Exception) -> Callable[[], str]:
+    """Fails like this, one after the other, and then succeeds."""
+    left = list(errors)
+
+    def act() -> str:
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return act
+
+
+def away_until(clock: Clock, end: float) -> Callable[[], str]:
+    def act() -> str:
+        if clock.now < end:
+            raise Transient("away")
+        return "done"
+
+    return act
+
+
+@pytest.mark.parametrize("outage_s", [1, 10, 40, 59.9])
+def test_an_outage_shorter_than_the_policys_time_is_survived(outage_s: float) -> None:
+    """A store that is away for a second must not kill a mark."""
+    clock = Clock()
+    assert RetryPolicy().call(away_until(clock, outage_s), sleep=clock.sleep) == "done"
+    assert clock.now <= 60.001
+
+
+def test_the_policy_gives_up_at_the_end_of_its_time_and_says_how_long_it_tried() -> None:
+    clock = Clock()
+    with pytest.raises(Unavailable, match=r"^away Tried \d+ times in 60 seconds\.$") as raised:
+        RetryPolicy().call(away_until(clock, 1e9), sleep=clock.sleep)
+    assert type(raised.value) is Unavailable
+    assert clock.now == pytest.approx(60)
+
+
+def test_waits_grow_are_jittered_and_stay_below_their_bound() -> None:
+    waits = []
+    for _ in range(50):
+        clock = Clock()
+        with pytest.raises(Unavailable):
+            RetryPolicy().call(away_until(clock, 1e9), sleep=clock.sleep)
+        waits.append(clock.waits)
+    assert all(each[number] <= 0.5 * 2**number for each in waits for number in range(4))
+    assert all(max(each) <= 8 for each in waits)
+    assert len({each[0] for each in waits}) > 40
+    assert max(max(each) for each in waits) > 4
+
+
+def test_a_time_that_the_other_side_names_is_waited_for() -> None:
+    clock = Clock()
+    assert RetryPolicy().call(failing(Transient("busy", after_s=20)), sleep=clock.sleep) == "done"
+    assert clock.waits == [20]
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("no"), Forbidden("no"), NotThere("no"), LakegcError("no"), OSError("no")]
+)
+def test_what_does_not_pass_is_not_repeated(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        SOON.call(failing(error))
+
+
+def test_no_retries_means_one_request() -> None:
+    with pytest.raises(Unavailable, match=r"^away$"):
+        NO_RETRIES.call(failing(Transient("away")))
+
+
+def test_policies_inside_each_other_do_not_multiply_their_time() -> None:
+    asked = 0
+
+    def act() -> str:
+        nonlocal asked
+        asked += 1
+        raise Transient("away")
+
+    with pytest.raises(Unavailable):
+        SOON.call(lambda: SOON.call(act))
+    assert asked == 3
+
+
+def test_a_retried_method_is_repeated_by_its_objects_policy() -> None:
+    class Asker:
+        retry = SOON
+
+        def __init__(self) -> None:
+            self.act = failing(Transient("away"), Transient("away"))
+
+        @retried
+        def ask(self, what: str) -> str:
+            return what + self.act()
+
+    assert Asker().ask("it is ") == "it is done"
+
+
+def test_a_transient_error_comes_back_from_an_executor() -> None:
+    assert str(pickle.loads(pickle.dumps(Transient("away")))) == "away"
+
+
+# --- conditional writes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
+def test_a_conditional_write_whose_answer_was_lost_is_known_again_by_its_bytes(refused: Unavailable) -> None:
+    """Otherwise a run that holds the lease would refuse itself."""
+    act = failing(Transient("the answer was lost"), refused)
+    assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
+
+
+@pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
+def test_another_ones_write_is_never_taken_for_ones_own(refused: Unavailable) -> None:
+    act = failing(Transient("the answer was lost"), refused)
+    with pytest.raises(type(refused)):
+        write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")
+
+
+def test_equal_bytes_are_no_excuse_where_no_answer_was_lost() -> None:
+    """Two runs that write the same bytes: only one of them created the object."""
+    with pytest.raises(AlreadyThere):
+        write_on_condition(SOON, failing(AlreadyThere("there")), lambda: (b"mine", "tag"), b"mine")
+
+
+def test_an_object_that_vanished_after_a_lost_answer_is_not_ones_own() -> None:
+    def gone() -> tuple[bytes, str]:
+        raise NotThere("gone")
+
+    with pytest.raises(Changed):
+        write_on_condition(SOON, failing(Transient("lost"), Changed("changed")), gone, b"mine")
