@@ -40,9 +40,6 @@ class Refused(LakegcError):
         super().__init__(message)
         self.invariant = invariant
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_refused, (type(self), str(self), self.invariant))
-
 
 class DamagedData(Refused):
     """Raised for bytes that are missing, short, foreign or not what their name promises."""
@@ -79,7 +76,3 @@ class Forbidden(Unavailable):
 
 class NotThere(Unavailable):
     """Raised when the thing that was named does not exist; never for "could not look"."""
-
-
-def _rebuild_refused(kind: type[Refused], message: str, invariant: int | None) -> Refused:
-    return kind(message, invariant=invariant)

@@ -6,35 +6,89 @@ nor Dagster.
 from __future__ import annotations
 
 import base64
-import pickle
+import json
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spark_resources.errors import LakegcError
+from spark_resources.errors import (
+    DamagedData,
+    Forbidden,
+    LakegcError,
+    NotThere,
+    Refused,
+    SweptWithFailures,
+    Unavailable,
+    WrongUsage,
+)
+from spark_resources.stores.base import AlreadyThere, Changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_MARK = re.compile(r"lakegc-error\[([A-Za-z0-9+/=]+)\]")
+_KNOWN: dict[str, type[LakegcError]] = {
+    kind.__name__: kind
+    for kind in (
+        LakegcError,
+        WrongUsage,
+        Refused,
+        DamagedData,
+        SweptWithFailures,
+        Unavailable,
+        Forbidden,
+        NotThere,
+        AlreadyThere,
+        Changed,
+    )
+}
+_NONCE = secrets.token_hex(16)  # of this process: the driver's travels to executors with the functions it sends them
+_LONGEST = 20_000  # characters of a message, which may quote a store
 
 
 def on_executor(
     step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Wrap a `mapInArrow` function so that a lakegc error it raises can be raised again on the driver."""
+    nonce = _NONCE
 
     def wrapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from step(batches)
         except LakegcError as error:
-            packed = base64.b64encode(pickle.dumps(error)).decode()
-            raise RuntimeError(f"lakegc-error[{packed}]") from None
+            raise RuntimeError(as_text(error, nonce)) from None
 
     return wrapped
+
+
+def as_text(error: LakegcError, nonce: str) -> str:
+    """An error as text that survives Spark's: the nearest known class, the message and the invariant, as JSON."""
+    kind = next(each.__name__ for each in type(error).__mro__ if each is _KNOWN.get(each.__name__))
+    invariant = error.invariant if isinstance(error, Refused) else None
+    packed = json.dumps({"class": kind, "message": str(error)[:_LONGEST], "invariant": invariant})
+    return f"lakegc-error[{nonce}:{base64.b64encode(packed.encode()).decode()}]"
+
+
+def from_text(text: str, nonce: str) -> LakegcError | None:
+    """The error that an executor put into a text with this nonce; None where there is none.
+
+    Spark's texts quote what a store or a server answered, so nothing without the nonce counts, and what has it is data:
+    one of the known classes and its message.
+    """
+    found = re.search(rf"lakegc-error\[{nonce}:([A-Za-z0-9+/=]+)\]", text)
+    if found is None:
+        return None
+    try:
+        told = json.loads(base64.b64decode(found.group(1), validate=True))
+        kind, message, invariant = _KNOWN[told["class"]], str(told["message"]), told["invariant"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if not issubclass(kind, Refused):
+        return kind(message)
+    return kind(message, invariant=invariant if isinstance(invariant, int) else None)
 
 
 def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
@@ -70,9 +124,7 @@ def errors_from_executors() -> Iterator[None]:
         if not isinstance(error, PySparkException | Py4JError):
             raise
         text = str(error)
-        found = _MARK.search(text)
-        if found is not None:
-            raised: LakegcError = pickle.loads(base64.b64decode(found.group(1)))
+        if (raised := from_text(text, _NONCE)) is not None:
             raise raised from None
         raise LakegcError(f"a Spark task failed: {why_failed(text)}") from error
 

@@ -267,9 +267,6 @@ class BadHolds(Refused):
             invariant=3,
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (BadHolds, (self.where, self.troubles))
-
 
 def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
     """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line."""

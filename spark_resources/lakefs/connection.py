@@ -108,6 +108,8 @@ class Connection:
             raise Unavailable(f"{self.where} can't be asked for {question.what!a}: that is not Unicode text") from None
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(question, _root(error)) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._not_lakefs(question, f"an answer that can't be read ({type(error).__name__})") from None
         return int(response.status_code), response.headers, response.raw_data
 
     def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes) -> Answer:
@@ -218,7 +220,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -227,7 +229,7 @@ def _date(header: str | None) -> datetime | None:
         return None
     try:
         return parsedate_to_datetime(header).astimezone(UTC)
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

@@ -22,6 +22,7 @@ from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.model import Namespace
+from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.settings import StoreSettings
 
 # The domains that lakeFS knows. It talks to https://<account>.<domain>, whatever else the namespace says.
@@ -163,7 +164,7 @@ def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
         raise in_our_words(error, where, doing, key) from error
     except AzureError as error:  # its text, and that of its causes, may hold a token in a URL
         raise in_our_words(error, where, doing, key) from None
-    except ValueError as error:  # of an answer that lacks what Azure always says
+    except MALFORMED as error:  # of an answer that lacks what Azure always says
         raise Unavailable(f"could not {doing} {where}: {_without_secrets(str(error))} Is this Azure?") from None
 
 

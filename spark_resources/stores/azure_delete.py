@@ -15,7 +15,7 @@ from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.azure_client import code_of, message_of
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
+from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
@@ -57,6 +57,8 @@ def _delete_one(client: ContainerClient, name: str) -> _Answer:
         client.delete_blob(name, delete_snapshots="include")
     except AzureError as error:
         return _because(error)
+    except MALFORMED as error:
+        return _with(type(error).__name__, str(error))
     return _deleted
 
 

@@ -19,7 +19,7 @@ from spark_resources.stores.azure import _OVERWRITTEN, _THERE, AzureStore
 from spark_resources.stores.azure_client import code_of, in_our_words
 from spark_resources.stores.azure_copy import copy_blob
 from spark_resources.stores.azure_listing import checksum
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
 from spark_resources.stores.streams import PART, About, Cold, Streams, parts, plain_text, whole
 
 _FIELDS = {
@@ -131,6 +131,10 @@ class AzureStreams:
                 self._store.stat(key)  # raises where nothing is there at all
                 raise Changed(f"{key!r} in {self.where} is another object by now") from None
             raise in_our_words(error, self.where, doing, key) from None
+        except MALFORMED as error:
+            raise Unavailable(
+                f"could not {doing} {key!r} in {self.where}: its answer can't be read ({error})"
+            ) from None
 
 
 class _Absent:

@@ -23,6 +23,10 @@ class Changed(Unavailable):
     """Raised by `replace_if_unchanged` where the object is no longer the one with that tag (or is gone)."""
 
 
+MALFORMED = (ValueError, TypeError, RecursionError)
+"""What clients raise for an answer that they can't parse, such as a time that is none; stores make it `Unavailable`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """One stored object: `size` in bytes, `modified` by the store's clock, `checksum` its ETag (unquoted) or None."""

@@ -25,6 +25,7 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.settings import StoreSettings
 
 
@@ -47,8 +48,9 @@ class NotSent(Exception):
 HOST = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
-# What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body.
-Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError)
+# What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body, an
+# answer that can't be parsed.
+Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
 
 # Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
 SOON_S = 4.0

@@ -30,6 +30,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
         yield
     except (ClientError, BotoCoreError) as error:
         raise in_our_words(error, where, doing, key) from error
-    except ResponseParserError as error:
+    except (ResponseParserError, *MALFORMED) as error:
         raise Unavailable(
             f"could not {doing} {where}: its answer is not S3's ({error}). Check the endpoint."
         ) from error

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
+from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 from spark_resources.stores.keys import fits_xml
 from spark_resources.stores.s3_client import code_of
 
@@ -65,7 +66,7 @@ def _delete_batch(
         if code_of(error) in _ONE_BY_ONE:
             return _one_by_one(client, bucket, wholes, lambda: seconds() < until)
         return dict.fromkeys(wholes, _because(error))
-    except BotoCoreError as error:
+    except (BotoCoreError, ResponseParserError, *MALFORMED) as error:
         return dict.fromkeys(wholes, _because(error))
     answers: dict[str, _Answer] = {one["Key"]: _deleted for one in answer.get("Deleted", ()) if "Key" in one}
     for failed in (one for one in answer.get("Errors", ()) if "Key" in one):
@@ -84,7 +85,7 @@ def _one_by_one(
 def _delete_one(client: S3Client, bucket: str, whole: str) -> _Answer:
     try:
         client.delete_object(Bucket=bucket, Key=whole)
-    except (ClientError, BotoCoreError) as error:
+    except (ClientError, BotoCoreError, ResponseParserError, *MALFORMED) as error:
         return _because(error)
     return _deleted
 
@@ -101,7 +102,7 @@ def _with(code: str, message: str) -> _Answer:
     return lambda key: _failed(key, code, message)
 
 
-def _because(error: ClientError | BotoCoreError) -> _Answer:
+def _because(error: Exception) -> _Answer:
     if isinstance(error, ClientError):
         return _with(code_of(error), str(error.response.get("Error", {}).get("Message", "")))
     return _with(type(error).__name__, str(error))

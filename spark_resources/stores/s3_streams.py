@@ -11,10 +11,11 @@ from itertools import chain, islice
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from spark_resources.errors import NotThere, Unavailable, WrongUsage
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
 from spark_resources.stores.s3 import S3Store
 from spark_resources.stores.s3_client import code_of, in_our_words, status_of
 from spark_resources.stores.s3_copy import ONE_REQUEST
@@ -185,7 +186,7 @@ class S3Streams:
                     raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
                 raise Changed(f"{key!r} in {self.where} is another object by now") from error
             raise _in_our_words(error, self.where, doing, key) from error
-        except HTTPError as error:  # of an answer's body
+        except (HTTPError, ResponseParserError, *MALFORMED) as error:  # of an answer's body
             raise Unavailable(f"could not {doing} {key!r} in {self.where}: {error}. Try again.") from error
 
 

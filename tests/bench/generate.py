@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +72,7 @@ def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Hel
     """All versions of one range of a trunk, written."""
     file = done / f"{piece.trunk:05}-{piece.place:04}"
     if file.exists():
-        return pickle.loads(file.read_bytes())  # type: ignore[no-any-return]
+        return [_held(row) for row in json.loads(file.read_text())]
     paths = [path_of(piece.trunk, piece.place, slot) for slot in range(history.size.entries)]
     held = []
     for version in history.versions(piece.trunk, piece.place):
@@ -81,9 +80,19 @@ def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Hel
         sink.put(f"_lakefs/{table.id}", table.data)
         held.append(Held(version.since, version.until, ref))
     part = file.with_suffix(".part")
-    part.write_bytes(pickle.dumps(held))
+    part.write_text(json.dumps([_as_json(one) for one in held]))
     part.rename(file)
     return held
+
+
+def _as_json(held: Held) -> list[Any]:
+    ref = held.ref
+    return [held.since, held.until, ref.id, ref.min_key.hex(), ref.max_key.hex(), ref.estimated_size, ref.count]
+
+
+def _held(row: list[Any]) -> Held:
+    since, until, name, min_key, max_key, size, entries = row
+    return Held(since, until, RangeRef(name, bytes.fromhex(min_key), bytes.fromhex(max_key), size, entries))
 
 
 def write_ranges(history: History, sink: Sink, done: Path) -> dict[int, list[list[Held]]]:

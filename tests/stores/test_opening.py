@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from pyspark import cloudpickle
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
@@ -26,7 +26,7 @@ def test_a_secret_is_printed() -> None:
 
     for text in (repr(SETTINGS), str(SETTINGS), SETTINGS.model_dump_json(), store.where, repr(store)):
         assert "hush" not in text
-    again = pickle.loads(pickle.dumps(SETTINGS))
+    again = cloudpickle.loads(cloudpickle.dumps(SETTINGS))
     assert again == SETTINGS
     assert again.s3_secret_access_key.get_secret_value() == "hush-hush"
 

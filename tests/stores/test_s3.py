@@ -224,6 +224,18 @@ def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> No
             assert not isinstance(caught.value, NotThere)
 
 
+def test_an_answer_that_boto3_can_not_parse_is_unavailable() -> None:
+    """A time that is none, in a header or a body, is an error of the store: a person reads what to check, and a delete
+    whose answer can't be read counts as failed, not as done.
+    """
+    said = {"Last-Modified": "yesterday"}
+    with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="its answer is not S3's"):
+        at(answers.settings()).stat("data/x")
+    with answering(200, b"<" * 20_000, XML) as answers:
+        [result] = at(answers.settings()).delete_many(["data/x"])
+    assert result.deletion is Deletion.FAILED
+
+
 # --- answers to listings ----------------------------------------------------------------------------------------------
 
 

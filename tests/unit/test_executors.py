@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_resources.errors import LakegcError
-from spark_resources.executors import errors_from_executors
+from spark_resources.deleting.task import ProofTooOld
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.executors import as_text, errors_from_executors, from_text, on_executor
+from spark_resources.model import Namespace
+from spark_resources.stores import open_store
+from spark_resources.stores.base import Changed
+from tests.stores.providers import answering
 
 
 def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,3 +53,66 @@ def test_a_failed_task_says_what_failed_and_what_to_do(
         assert word in str(told.value)
     assert "\n" not in str(told.value)
     assert "org.apache" not in str(told.value)
+
+
+def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever answers for a store can put anything into a header, and its text ends up in errors of Spark's: what was
+    once unpickled from there ran on the driver with every credential it has.
+    """
+    witness = tmp_path / "it ran"
+    pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
+    with answering(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
+        settings = answers.settings()
+
+        def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches
+            open_store(Namespace.parse("s3://bucket/ns"), settings).stat("data/x")
+
+        with pytest.raises(Unavailable, match="Invalid timestamp"), errors_from_executors():
+            spark.range(0, 1, 1, 1).mapInArrow(on_executor(look), "id long").collect()
+
+    assert not witness.exists()
+
+
+def test_a_text_without_the_nonce_of_this_process_is_no_error_of_an_executor(spark: SparkSession) -> None:
+    """A store that knows the form of errors can't say that something is absent, or refused, in lakegc's name."""
+    forged = as_text(NotThere("nothing is staged"), "0" * 32)
+
+    def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ValueError(f"a strange answer: {forged}")
+
+    with pytest.raises(LakegcError, match="ValueError: a strange answer") as raised, errors_from_executors():
+        spark.range(0, 1, 1, 1).mapInArrow(on_executor(quotes), "id long").collect()
+    assert type(raised.value) is LakegcError
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (DamagedData("short\n\x1b \udc80", invariant=3), DamagedData),
+        (Refused("no"), Refused),
+        (ProofTooOld("old", invariant=1), Refused),
+        (Forbidden("no rights"), Forbidden),
+        (Changed("another object"), Changed),
+        (LakegcError("it broke"), LakegcError),
+    ],
+)
+def test_an_error_arrives_with_its_class_message_and_invariant(
+    raised: LakegcError, expected: type[LakegcError]
+) -> None:
+    """An error of a class that only one module knows arrives as the nearest class of all, so as the same exit code."""
+    arrived = from_text(f"org.apache.spark: RuntimeError: {as_text(raised, 'n1')}\n\tat x", "n1")
+
+    assert type(arrived) is expected
+    assert str(arrived) == str(raised)
+    assert getattr(arrived, "invariant", None) == getattr(raised, "invariant", None)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["not JSON", '["list"]', '{"class": "SystemExit", "message": "m", "invariant": null}', '{"class": []}', "[" * 9999],
+)
+def test_a_damaged_or_foreign_error_is_none(told: str) -> None:
+    """What can't be read as one of the known errors is told as any failure of Spark's, and breaks nothing."""
+    assert from_text(f"lakegc-error[n1:{base64.b64encode(told.encode()).decode()}]", "n1") is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import pickle
 import socket
 import subprocess
 import sys
@@ -21,9 +20,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from pyspark import cloudpickle
 from starlette.responses import Response
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
 from tests.recordings.replay import serving
 from tests.scripted import (
@@ -81,6 +81,14 @@ def test_a_passing_fault_stops_a_mark(script: Script, lake: LakeFS, fault: Scrip
 
     assert lake.branches("lake") == {"main": "c"}
     assert script.calls() == ["GET lake/branches"] * 2
+
+
+def test_an_answer_nested_beyond_reading_is_no_answer(script: Script, lake: LakeFS) -> None:
+    """JSON that is nested too deep for Python's parser is as bad as none, and never a crash with a traceback."""
+    script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
+
+    with pytest.raises(DamagedData, match="not whole JSON"):
+        lake.branches("lake")
 
 
 WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
@@ -293,7 +301,7 @@ def test_an_executor_can_not_build_a_client(script: Script, lake: LakeFS) -> Non
     """A client pickles by its settings and works on the other side."""
     lake.repository("lake")
 
-    assert pickle.loads(pickle.dumps(lake)).repository("lake") == lake.repository("lake")
+    assert cloudpickle.loads(cloudpickle.dumps(lake)).repository("lake") == lake.repository("lake")
 
 
 def test_a_secret_shows(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:

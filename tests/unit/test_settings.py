@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pyspark import cloudpickle
 
 from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFSSettings
@@ -279,7 +279,7 @@ def test_settings_change_under_way(home: Path) -> None:
 
     with pytest.raises(ValidationError):
         settings.min_age = timedelta(0)
-    arrived = pickle.loads(pickle.dumps(settings))
+    arrived = cloudpickle.loads(cloudpickle.dumps(settings))
     assert arrived == settings
     assert arrived.origins == settings.origins
 
