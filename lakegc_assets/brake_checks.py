@@ -6,7 +6,7 @@ the mark's record in the namespace, in one step.
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
@@ -22,7 +22,7 @@ PROMISES = {
     "jump": "No more would go than allowed against the previous mark.",
     "live": "Much of the repository is live, as in the previous mark.",
     "listing": "As much is stored as the previous mark would leave.",
-    "others": "All repositories that may refer to objects here were looked into.",
+    "others": "All repositories that may refer to objects here were read.",
     "age": "The mark is young enough to be swept.",
 }
 
@@ -37,21 +37,27 @@ def spec(name: str) -> dg.AssetCheckSpec:
     )
 
 
-def as_result(brake: Brake) -> dg.AssetCheckResult:
-    how = (
-        f"write 'release {brake.name}: because …' into the approval in sweep_approval, or "
-        f"lakegc approve REPOSITORY MARK --release {brake.name} --because 'why this is right'"
-    )
+def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
+    """The result of one check: of one brake, or of those for each repository that could not be read."""
+    tripped = [brake for brake in found if brake.tripped]
+    measured = [brake.measured for brake in found if brake.measured is not None]
     return dg.AssetCheckResult(
-        passed=not brake.tripped,
+        passed=not tripped,
         asset_key=assets.expired_set.key,
-        check_name=f"brake_{brake.name}",
+        check_name=f"brake_{name}",
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Tripped: {brake.why}. To sweep it all the same: {how}" if brake.tripped else brake.why,
+        description="\n".join(map(how_to_release, tripped)) or found[0].why,
         metadata={
-            "bound": brake.bound,
-            "measured": "nothing to compare with" if brake.measured is None else brake.measured,
+            "bound": found[0].bound,
+            "measured": sum(measured) if measured else "nothing to compare with",
         },
+    )
+
+
+def how_to_release(brake: Brake) -> str:
+    return (
+        f"Tripped: {brake.why}. To sweep it all the same: write 'release {brake.name}: because …' into the approval in "
+        f"sweep_approval, or lakegc approve REPOSITORY MARK --release '{brake.name}' --because 'why this is right'"
     )
 
 
@@ -73,7 +79,8 @@ with warnings.catch_warnings():
         except LakegcError as error:
             yield from (unmeasured(name, str(error)) for name in BRAKES)
             return
-        yield from map(as_result, found)
+        for name in BRAKES:
+            yield as_result(name, [brake for brake in found if brake.name.partition("/")[0] == name])
 
 
 BRAKE_CHECKS = [check_brakes]

@@ -6,7 +6,7 @@ Pure: numbers in, verdicts out. A brake never stops a mark; it stops an approval
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from spark_resources.marks import MarkRecord
     from spark_resources.settings import Settings
 
-BRAKES = ("share", "bytes", "count", "jump", "live", "listing", "others", "age")
+OTHERS = "others"
+BRAKES = ("share", "bytes", "count", "jump", "live", "listing", OTHERS, "age")
 COUNTS = ("candidates", "candidate_bytes", "expired", "expired_bytes", "live")
 GIB = 2**30
 
@@ -57,8 +58,8 @@ class Brake:
 class Measured:
     """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished, or the
     inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
-    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be looked into,
-    `*` for all.
+    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be read, each
+    with the reason, `*` for all.
     """
 
     counts: Mapping[str, int]
@@ -66,7 +67,7 @@ class Measured:
     previous_id: str | None
     unreadable: tuple[str, ...]
     finished: datetime
-    unread: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
@@ -91,7 +92,8 @@ def dated(record: MarkRecord) -> datetime:
 
 
 def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
-    """Every brake of a finished mark, in the order of BRAKES. `now` by the store's clock."""
+    """Every brake of a finished mark, in the order of BRAKES; where other repositories could not be read, `others` has
+    one brake for each. `now` by the store's clock."""
     return applied(Measured.of(record), limits, now=now)
 
 
@@ -103,7 +105,7 @@ def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Bra
         jump(found, limits),
         live(found, limits),
         listing(found, limits),
-        others(found),
+        *others(found),
         age(found, limits, now),
     )
 
@@ -170,19 +172,37 @@ def listing(found: Measured, limits: BrakeLimits) -> Brake:
     return Brake("listing", left < limits.listing, left, limits.listing, why)
 
 
-def others(found: Measured) -> Brake:
-    """Other repositories may refer to objects here, and could not be looked into (invariant 5)."""
+def others(found: Measured) -> tuple[Brake, ...]:
+    """Other repositories may refer to objects here, and could not be read (invariants 2 and 5): a brake for each."""
     if not found.unread:
-        return Brake("others", False, 0, 0, "every other repository that may refer to objects here was looked into")
-    which = "other repositories" if "*" in found.unread else ", ".join(found.unread)
-    why = f"{which} may refer to objects that would go, and could not be looked into"
-    return Brake("others", True, len(found.unread), 0, why)
+        return (Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects here was read"),)
+    return tuple(
+        Brake(name_of_release(repository), True, 1, 0, f"{sentence_about(repository)}: {why}")
+        for repository, why in sorted(found.unread.items())
+    )
 
 
-def unread_in(record: MarkRecord) -> tuple[str, ...]:
-    """The other repositories that a mark could not look into. A mark of the reference's looks into none."""
+def sentence_about(repository: str) -> str:
+    who = "other repositories" if repository == "*" else f"repository {repository}"
+    return f"{who} may refer to objects here, and could not be read"
+
+
+def name_of_release(repository: str) -> str:
+    """The name that releases one repository that could not be read, and no other; `*` where none may be listed."""
+    return f"{OTHERS}/{repository}"
+
+
+def unread_in(record: MarkRecord) -> dict[str, str]:
+    """The other repositories that a mark could not read, each with the reason. A mark of the reference's reads none."""
     step = record.steps.get("committed_addresses")
-    return tuple(sorted(step.facts.get("elsewhere", {}).get("unread", {}))) if step is not None else ()
+    return dict(step.facts.get("elsewhere", {}).get("unread", {})) if step is not None else {}
+
+
+def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:
+    """The other repositories that may stay unread in a sweep, each with the reason given: those that the mark recorded
+    as unread and its approval released by name."""
+    names = {repository: name_of_release(repository) for repository in unread_in(record)}
+    return {repository: released[name] for repository, name in names.items() if name in released}
 
 
 def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:

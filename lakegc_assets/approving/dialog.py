@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakegc_assets.brakes import BRAKES
+from lakegc_assets.brakes import BRAKES, OTHERS, name_of_release
 from spark_resources.errors import WrongUsage
 
 UNKNOWN = "unknown (UI)"
@@ -54,9 +54,14 @@ def parse(text: str) -> Said:
 
 
 def known_brake(name: str) -> str:
-    """The name itself. Raises `WrongUsage` where no brake is called that."""
-    if name not in BRAKES:
+    """The name itself. Raises `WrongUsage` where no brake is called that, or where it lacks the repository's name."""
+    brake, _, repository = name.partition("/")
+    if brake not in BRAKES or ("/" in name and brake != OTHERS):
         raise WrongUsage(f"there is no brake '{name}'; the brakes are {', '.join(BRAKES)}")
+    if brake == OTHERS and not repository:
+        raise WrongUsage(
+            f"the brake {OTHERS} is released for one repository at a time, by its name: {name_of_release('REPOSITORY')}"
+        )
     return name
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
+from lakegc_assets.brakes import name_of_release, sentence_about
 from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
 from lakegc_assets.marking.same_bytes import WINDOW, inside, serve
 from spark_resources import sstable
@@ -121,13 +122,26 @@ def uncounted(counts: Counts) -> Unread:
 
 
 def tell_unread(run: MarkRun, unread: Unread) -> None:
-    """Say which repositories could not be read, or raise `Refused` where all are required."""
+    """Say which repositories could not be read. Raises `Refused` where one has to be: every one that isn't released in
+    a sweep, all of them where the settings require so."""
     for repository, why in sorted(unread.items()):
-        who = "other repositories" if repository == "*" else f"repository {repository}"
-        sentence = f"{who} may refer to objects of {run.partition.repository}, and could not be looked into: {why}"
+        sentence = f"{sentence_about(repository)}: {why}"
         if run.limits.others_required:
-            raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=5)
+            raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=2)
+        if run.unread_released is not None and repository not in run.unread_released:
+            raise Refused(f"{sentence} {how_to_go_on(run, repository)}", invariant=2)
         run.say(sentence)
+
+
+def how_to_go_on(run: MarkRun, repository: str) -> str:
+    """What a person does about a repository that stops a sweep."""
+    name = run.partition.repository
+    return (
+        "The sweep was stopped: nothing more is deleted. Run the same command again when it can be read. If it never "
+        f"can be: lakegc mark {name}, which records it as unread, and release it by name in the approval of that mark: "
+        f"lakegc approve {name} MARK --release '{name_of_release(repository)}' --because 'why nothing there refers to "
+        f"objects of {name}'."
+    )
 
 
 # --- what is staged -------------------------------------------------------------------------------------------------
@@ -155,13 +169,23 @@ def branches_of(run: MarkRun, found: Others, unread: Unread) -> pa.Table:
 
     def branches(repository: str) -> list[dict[str, str]]:
         names: list[str] = []
-        with reading_of(repository, unread), suppress(NotThere):
+        with reading_of(repository, unread), unless_gone(run.lakefs, repository):
             names = sorted(run.lakefs.branches(repository))
         return [{"repository": repository, "branch": name} for name in names]
 
     with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
         rows = [row for each in pool.map(branches, sorted(found.places)) for row in each]
     return pa.Table.from_pylist(rows, schema=BRANCHES)
+
+
+@contextmanager
+def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
+    """Pass over `NotThere` where a second listing lacks the repository, too: one that was deleted refers to nothing."""
+    try:
+        yield
+    except NotThere:
+        if any(each.id == repository for each in lakefs.repositories()):
+            raise
 
 
 def asking(run: MarkRun) -> Producer:
@@ -198,10 +222,9 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
 
 
 def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
-    try:
+    with unless_gone(lakefs, repository):
         return branch in lakefs.branches(repository)
-    except NotThere:
-        return False
+    return False
 
 
 # --- what is committed ----------------------------------------------------------------------------------------------

@@ -94,6 +94,8 @@ class MarkRun:
     say: Say
     proven: pa.Array | None = None
     """Ids of ranges that an approved set was proved against already, and that a proof needn't read again."""
+    unread_released: Mapping[str, str] | None = None
+    """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
     keep: Kept = field(default_factory=Kept)
     """Keeps the rows of a DataFrame until the end of the step."""
 

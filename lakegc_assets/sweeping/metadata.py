@@ -39,6 +39,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "repeated": max(0, report.attempts - report.taken),
             "proofs": len(report.proofs),
             "deleting": report.deleting,
+            **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,
             "where": f"{place.namespace.uri}/{folder}",
         }

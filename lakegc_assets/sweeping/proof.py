@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets import mark
+from lakegc_assets.brakes import released_repositories, unread_in
 from lakegc_assets.holds import prefixes_of
 from lakegc_assets.marking import (
     committed_addresses,
@@ -24,6 +25,7 @@ from lakegc_assets.marking import (
 )
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from spark_resources.approvals import read_approval
 from spark_resources.datasets import all_rows, write_dataset
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
@@ -73,7 +75,7 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
     run.say(f"proved again: {objects:,} objects are live by now" if objects else "proved again: all is still garbage")
-    return Proof(number, began, rescued, objects)
+    return Proof(number, began, rescued, objects, unread_in(inner.mark.record))
 
 
 def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
@@ -95,7 +97,22 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         basis=CLEAN,
     )
     proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
-    return MarkRun(run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, manifest(run))
+    return MarkRun(
+        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, manifest(run),
+        released_by_approval(run),
+    )  # fmt: skip
+
+
+def released_by_approval(run: SweepRun) -> dict[str, str]:
+    """The other repositories that the approval of this very mark released by name, each with the reason.
+
+    None for a mark of the reference's, which records no repository as unread.
+    """
+    record = run.mark.record
+    approval = None if run.theirs is not None else read_approval(run.place, record.mark_id)
+    if approval is None or approval.sha256 != record.approval:
+        return {}
+    return released_repositories(record, approval.released)
 
 
 def manifest(run: SweepRun) -> pa.Array | None:

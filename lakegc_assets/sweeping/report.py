@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,12 @@ ASSET = "sweep_report"
 class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
-    `seconds`, `requests`, `attempts`, `proofs` and `taken` (objects that were deleted or put aside) are those of the
-    run that ended the sweep, and not of runs before it that were cut off.
+    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (objects that were deleted or put aside) are those
+    of the run that ended the sweep, and not of runs before it that were cut off.
     `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
     the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
-    objects aside, as trying again has to do, too.
+    objects aside, as trying again has to do, too. `unread` are the other repositories that could not be read and were
+    released by name, each with why it could not be.
     """
 
     mark_id: str
@@ -57,6 +58,7 @@ class Report:
     taken: int = 0
     dataset: Mapping[str, Any] = field(default_factory=dict)
     deleting: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
     format: int = REPORT_FORMAT
 
     @property
@@ -81,6 +83,8 @@ class Report:
                 f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore them from a backup, or by "
                 f"'lakegc undo' if they were quarantined"
             )
+        if self.unread:
+            text += f". Other repositories were not read, and were released: {', '.join(sorted(self.unread))}"
         return text
 
     def to_json(self) -> bytes:
@@ -99,6 +103,11 @@ class Report:
             return cls(**{**plain, **times, "proofs": proofs, "late": tuple(plain["late"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
+
+
+def all_unread(proofs: Iterable[Proof]) -> dict[str, str]:
+    """The other repositories that any of these proofs could not read, each with the reason."""
+    return {repository: why for proof in proofs for repository, why in proof.unread.items()}
 
 
 def report_key(mark_id: str) -> str:
@@ -152,6 +161,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         quarantine=run.limits.quarantine,
         taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.deleting().value,
+        unread=all_unread([*tally.proofs, *([closing] if closing else [])]),
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )
     run.store.write(report_key(record.mark_id), report.to_json())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -132,9 +132,11 @@ class SweepRun:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """One proof that candidates are garbage. `began` by the store's clock, before its first reading; `rescued` has
-    columns address, size, why: candidates that are live now."""
+    columns address, size, why: candidates that are live now. `unread` are the other repositories that could not be
+    read, each with the reason: all of them were released."""
 
     number: int
     began: datetime
     rescued: DataFrame
     rescued_objects: int
+    unread: Mapping[str, str] = field(default_factory=dict)

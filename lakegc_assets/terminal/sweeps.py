@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from lakegc_assets.brakes import sentence_about
 from lakegc_assets.sweeping.opening import SweepOptions, open_swept
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
@@ -61,6 +62,8 @@ def show_report(report: Report, *, as_json: bool) -> None:
         f"{len(report.proofs) + bool(done)} times.{before}",
         markup=False,
     )
+    for repository, why in sorted(report.unread.items()):
+        out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
     if done:
         out.print(f"As to space: {report.deleting}.", markup=False, soft_wrap=True)
     if report.objects.get(Outcome.QUARANTINED.value):

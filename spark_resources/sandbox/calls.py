@@ -6,7 +6,7 @@ import base64
 import hmac
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any, NamedTuple, TypeVar
@@ -28,13 +28,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this sandbox answers: see `Sandbox`."""
+    """How this sandbox answers: see `Sandbox`. `failing` has the status that each failing repository answers."""
 
     access_key_id: str
     secret_access_key: str
     oversights: frozenset[Oversight]
     uncommitted_page: int
     request_log: Callable[[str], None] | None = None
+    failing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,10 @@ class Sandbox:
         self.root = root.resolve()
         self._port = port
         self._place = place
-        self._options = Options(ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log)
+        self._failing: dict[str, int] = {}
+        self._options = Options(
+            ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log, self._failing
+        )
         self._catalog = Catalog(self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY)
         self._running: _Running | None = None
 
@@ -147,6 +150,13 @@ class Sandbox:
         Raises `Problem`, as the server answers.
         """
         return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
+
+    def fail(self, name: str, status: int | None) -> None:
+        """Answer every request about a repository with this status, such as 503 or 403; None ends that."""
+        if status is None:
+            self._failing.pop(name, None)
+        else:
+            self._failing[name] = status
 
     def repository(self, name: str) -> SandboxRepository:
         """A repository by name. Raises `Problem` 404 where it isn't there."""

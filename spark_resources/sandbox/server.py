@@ -63,6 +63,8 @@ def _guarded(handler: Handler, call: Call, path: str) -> Response:
     try:
         if path not in _OPEN_TO_ALL and not authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
+        if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
+            raise Problem(status, "as the sandbox was told to answer")
         return handler(call)
     except Problem as problem:
         return failure(problem)

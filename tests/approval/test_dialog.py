@@ -10,6 +10,7 @@ from lakegc_assets.approving.dialog import UNKNOWN, Said, parse
 from lakegc_assets.brakes import BRAKES
 from spark_resources.errors import WrongUsage
 
+RELEASED = ["others/lake" if brake == "others" else brake for brake in BRAKES]
 BLANKS = st.text(" \t\n", max_size=2)
 WORDS = st.text(
     st.characters(exclude_categories=["Cc", "Cf", "Cs", "Zl", "Zp"], exclude_characters=";"), min_size=1, max_size=30
@@ -27,6 +28,8 @@ WORDS = st.text(
         ("by Ada; release jump: because so; release share: because a:b", Said("Ada", {"jump": "so", "share": "a:b"})),
         ("Release Jump : Because it was release day", Said(UNKNOWN, {"jump": "it was release day"})),
         ("by release jump", Said("release jump", {})),
+        ("release others/a-lake: because so", Said(UNKNOWN, {"others/a-lake": "so"})),
+        ("release others/*: because so", Said(UNKNOWN, {"others/*": "so"})),
     ],
 )
 def test_a_word_is_misheard(text: str, said: Said) -> None:
@@ -52,6 +55,8 @@ def test_a_word_is_misheard(text: str, said: Said) -> None:
         ("release jump share: because so", "no reason"),
         ("release jumps: because so", "no brake 'jumps'"),
         ("release all: because so", "no brake 'all'"),
+        ("release others: because so", "others/REPOSITORY"),
+        ("release jump/lake: because so", "no brake 'jump/lake'"),
         ("release jump: because so; release jump: because again", "twice"),
         ("by Ada\x1b[31m", "can't be shown"),
         ("by \u202eadA", "can't be shown"),
@@ -67,7 +72,7 @@ def test_a_word_that_says_something_else_is_taken_for_a_yes(text: str, words: st
 
 @given(
     who=st.none() | WORDS,
-    released=st.dictionaries(st.sampled_from(BRAKES), WORDS),
+    released=st.dictionaries(st.sampled_from(RELEASED), WORDS),
     order=st.randoms(use_true_random=False),
     blank=BLANKS,
 )
@@ -94,5 +99,5 @@ def test_any_text_is_refused_or_read(text: str) -> None:
     except WrongUsage:
         return
     assert said.who
-    assert set(said.released) <= set(BRAKES)
+    assert {name.partition("/")[0] for name in said.released} <= set(BRAKES)
     assert all(said.released.values())

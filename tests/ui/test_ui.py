@@ -18,7 +18,7 @@ from tests.ui.pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 pytestmark = pytest.mark.timeout(1200)  # each waits for what the one before it began
 
 MARK = "lake|by-hand"
-WORD = "by Ada; release share: because it is a test; release others: because one is broken"
+WORD = "by Ada; release share: because it is a test; release others/night-broken: because it is broken"
 
 
 def stored(sandbox: Sandbox) -> set[bytes]:
@@ -170,7 +170,7 @@ def test_more_is_swept_than_was_approved(ui: Ui, approved: Approved, swept: Run,
     assert (found.who, found.how, found.released) == (
         "Ada",
         UI_ENTRANCE,
-        {"share": "it is a test", "others": "one is broken"},
+        {"share": "it is a test", "others/night-broken": "it is broken"},
     )
     assert approved.stored - left == {b"first"}
     # two are live, and of the third a branch may serve it: nothing was asked

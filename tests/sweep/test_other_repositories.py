@@ -1,0 +1,120 @@
+"""What other repositories refer to when a sweep verifies again, and other repositories that it can't read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweeping.report import Report
+from spark_resources.errors import Refused
+from spark_resources.model import AddressType
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.sstable import Entry
+from tests.marking import Marked, Marker, Sweeper
+
+NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+
+
+@pytest.fixture
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("others")) as server:
+        yield server
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox) -> SandboxRepository:
+    """A repository beside two others, `other` and `third`."""
+    for name in ("other", "third"):
+        sandbox.create(name)
+    found = sandbox.create("lake")
+    found.put("main", "kept", b"kept")
+    found.commit("main", "kept")
+    return found
+
+
+def garbage(lake: SandboxRepository, name: str) -> Entry:
+    entry = lake.put("main", name, name.encode())
+    lake.delete("main", [name])
+    return entry
+
+
+def stage_elsewhere(other: SandboxRepository, entry: Entry, path: str) -> None:
+    """Stage an object of the lake in another repository."""
+    there = replace(entry, path=path.encode(), address=f"local://lake/{entry.address}", address_type=AddressType.FULL)
+    other.stage("main", [there])
+
+
+def mark(sandbox: Sandbox, mark_id: str = "m1") -> Marked:
+    return Marker().mark(settings(sandbox), "lake", mark_id, NO_AGE)
+
+
+def approve(sandbox: Sandbox, mark_id: str = "m1") -> None:
+    """Approve a mark, with a release for each brake that has tripped."""
+    Sweeper().approve(settings(sandbox), "lake", mark_id)
+
+
+def sweep(sandbox: Sandbox, mark_id: str = "m1") -> Report:
+    return Sweeper().sweep(settings(sandbox), "lake", mark_id, SweepOptions())
+
+
+def settings(sandbox: Sandbox) -> dict[str, str]:
+    return {**sandbox.settings, "attempts": "1"}
+
+
+def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
+    return lake.objects.file(entry.address).exists()
+
+
+@pytest.mark.parametrize("status", [503, 403])
+def test_a_sweep_stops_at_another_repository_that_it_can_not_read(
+    sandbox: Sandbox, lake: SandboxRepository, status: int
+) -> None:
+    """What the mark could read may refer to more by now, and nobody can tell: nothing is deleted before it is read."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    assert mark(sandbox).expired == {imported.address, nobodys.address}
+    approve(sandbox)
+    stage_elsewhere(sandbox.repository("other"), imported, "imported")
+    sandbox.fail("other", status)
+
+    with pytest.raises(Refused, match=r"repository other .*--release 'others/other' --because"):
+        sweep(sandbox)
+    assert is_stored(lake, imported)
+    assert is_stored(lake, nobodys)
+
+    sandbox.fail("other", None)
+    report = sweep(sandbox)
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert sandbox.repository("other").read("main", "imported")[1] == b"imported"
+
+
+def test_a_release_by_name_lets_a_sweep_pass_over_that_repository_alone(
+    sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """A repository that the mark could not read, and the approval released, stops no sweep; any other one still does,
+    and what was known of the released one before stays."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    stage_elsewhere(sandbox.repository("other"), imported, "imported")
+    mark(sandbox, "m0")
+    sandbox.fail("other", 503)
+    assert mark(sandbox).expired == {nobodys.address}
+    approve(sandbox)
+    sandbox.fail("third", 403)
+
+    with pytest.raises(Refused, match="repository third "):
+        sweep(sandbox)
+    assert is_stored(lake, nobodys)
+
+    sandbox.fail("third", None)
+    report = sweep(sandbox)
+
+    assert report.objects == {"deleted": 1}
+    assert list(report.unread) == ["other"]
+    assert "released: other" in report.sentence()
+    assert is_stored(lake, imported)
