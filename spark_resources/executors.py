@@ -21,6 +21,7 @@ from spark_resources.errors import (
     NotThere,
     Refused,
     SweptWithFailures,
+    Transient,
     Unavailable,
     WrongUsage,
 )
@@ -39,6 +40,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
         DamagedData,
         SweptWithFailures,
         Unavailable,
+        Transient,
         Forbidden,
         NotThere,
         AlreadyThere,

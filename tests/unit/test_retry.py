@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 
 import pytest
+from pyspark import cloudpickle
 
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable
 from spark_resources.stores.base import AlreadyThere, Changed
@@ -122,7 +122,7 @@ def test_a_retried_method_is_repeated_by_its_objects_policy() -> None:
 
 
 def test_a_transient_error_comes_back_from_an_executor() -> None:
-    assert str(pickle.loads(pickle.dumps(Transient("away")))) == "away"
+    assert str(cloudpickle.loads(cloudpickle.dumps(Transient("away")))) == "away"
 
 
 # --- conditional writes ---------------------------------------------------------------------------------------------
