@@ -155,7 +155,7 @@ def all_relative(kinds: pa.Array) -> bool:
 def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
     """Addresses as keys relative to the namespace (formats §4), and how many lie outside.
 
-    Raises `Refused` (invariant 5) for an address that is the namespace's but for scheme, host's case or slashes.
+    Raises `Refused` (invariant 5) for an address of which `Namespace.place` says that it is a conflict.
     """
     keys, _, outside = inside_rows(addresses, kinds, namespace)
     return keys, outside

@@ -82,12 +82,13 @@ class Place(StrEnum):
 
     INSIDE = "inside"
     OUTSIDE = "outside"
-    CONFLICT = "conflict"  # the namespace but for scheme, host's case or slashes: stops the mark (invariant 5)
+    CONFLICT = "conflict"  # maybe inside, and not surely which key: stops the mark (invariant 5)
 
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ANY_SCHEME = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
 _AZURE = frozenset({"http", "https"})  # of a namespace in Azure: https://<account>.<domain>/<container>/<path>
+_BUCKETS = frozenset({"s3", "gs"})  # of a namespace in a bucket: <scheme>://<bucket>/<path>
 _HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
 
 
@@ -129,23 +130,24 @@ class Namespace:
         return self.scheme in _AZURE
 
     @property
-    def is_google(self) -> bool:
-        return self.scheme == "gs"
+    def is_bucket(self) -> bool:
+        """Whether the namespace is in a bucket of S3 or Google Cloud."""
+        return self.scheme in _BUCKETS
 
     @property
     def read_otherwise(self) -> str | None:
         """A regular expression for full addresses inside that lakeFS may read as another key than they show (RE2).
 
-        It takes a full address for a URL (decodes it, cuts a query, in Azure a slash at its end too), and a relative
-        one for the name itself; and its answers show either of them as one that isn't encoded.
+        It takes a full address for a URL (decodes some escapes and keeps others, cuts a query, in Azure a slash at its
+        end too), and a relative one for the name itself.
         """
         if self.is_azure:
             return r"[%?]|/$"
-        return "[%?]" if self.is_google else None
+        return "[%?]" if self.is_bucket else None
 
     def _is_read_otherwise(self, address: str) -> bool:
         """As `read_otherwise`, whose `$` is the very end."""
-        if not (self.is_azure or self.is_google):
+        if not (self.is_azure or self.is_bucket):
             return False
         return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
@@ -154,21 +156,41 @@ class Namespace:
         return self._loosely(self.uri)
 
     def _loosely(self, uri: str) -> str:
-        return _azure_place(uri) if self.is_azure else _loosely(_decoded(uri))
+        if self.is_azure:
+            return _azure_place(uri)
+        return _loosely(_decoded(_bucket_url(uri) if self.is_bucket else uri))
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
-        """Where an address lies, and its key relative to the namespace if inside (the address itself if not)."""
+        """Where an entry's address lies, and its key relative to the namespace if inside (the address itself if not).
+
+        A relative address is the key, byte for byte. A full one is what lakeFS reads it as, and a conflict where that
+        may be another key than it shows.
+        """
         if kind is AddressType.RELATIVE:
             return Place.INSIDE, address
         if _SCHEME.match(address) is None:
             if kind is AddressType.FULL:
                 return Place.CONFLICT, address
             return Place.INSIDE, address
+        where, key = self._place_as_shown(address)
+        unsure = where is Place.INSIDE and self._is_read_otherwise(address)
+        return (Place.CONFLICT, address) if unsure else (where, key)
+
+    def place_of_answer(self, address: str) -> tuple[Place, str]:
+        """As `place`, of a physical address that the server answers (`stat`, `ls`, an announced location).
+
+        Such an address was resolved already: in a bucket it shows the very key, whatever is in it. Not so in Azure.
+        """
+        if self.is_bucket and _SCHEME.match(address) is not None:
+            return self._place_as_shown(address)
+        return self.place(address)
+
+    def _place_as_shown(self, address: str) -> tuple[Place, str]:
+        """Where an address with a scheme lies, if what stands behind the namespace is the key."""
         for root in (self.uri, *self.also):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
-                unsure = key.startswith("/") or self._is_read_otherwise(address)
-                return (Place.CONFLICT, address) if unsure else (Place.INSIDE, key)
+                return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
         loose = self._loosely(address)
         if any(loose.startswith(self._loosely(root) + "/") for root in (self.uri, *self.also)):
             return Place.CONFLICT, address
@@ -192,15 +214,16 @@ class Namespace:
         if self.is_azure:
             return _azure_lookalikes(self.normal_form())
         shapes = {loosely(root) for root in (self.uri, *self.also) for loosely in (_loosely, self._loosely)}
+        user, port = ("(?:[^/]*@)?", "(?::[^/]*)?") if self.is_bucket else ("", "")
         forms = [
-            f"(?i:{re.escape(host)})" + "".join(f"/+{re.escape(part)}" for part in parts)
+            f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
         ]
         if self.scheme == "local":
             forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
         # whatever is percent-encoded in the bucket, or on the local adapter anywhere, may be here: lakeFS decodes it
-        bucket = "" if self.scheme == "local" else rf"(?i:{re.escape(self.bucket)})/"
+        bucket = "" if self.scheme == "local" else rf"{user}(?i:{re.escape(self.bucket)}){port}/"
         return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
 
     def check_elsewhere(self, address: str) -> None:
@@ -217,7 +240,7 @@ class Namespace:
         elif self._is_read_otherwise(address) and address.startswith(self.uri + "/"):
             what = f"is in the namespace {self.uri}, and lakeFS may read its %, its ? or its last slash as another name"
         else:
-            what = f"differs from the namespace {self.uri} only in scheme, host's case or slashes"
+            what = f"differs from the namespace {self.uri} only in scheme, host's case, user, port, escapes or slashes"
         raise Refused(
             f"the address {address} {what}. "
             "If it is in this namespace, lakegc would take a live object for garbage, so it stops here. "
@@ -228,7 +251,7 @@ class Namespace:
     def key(self, location: str) -> str:
         """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""
         folder = "/" if self.is_azure and location.endswith("/") else ""  # read as written: it is no entry's address
-        place, key = self.place(location.removesuffix(folder) if folder else location)
+        place, key = self.place_of_answer(location.removesuffix(folder) if folder else location)
         if place is not Place.INSIDE:
             raise Refused(
                 f"the server announced {location}, which is not inside the namespace {self.uri}. "
@@ -250,6 +273,16 @@ def _decoded(uri: str) -> str:
     scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
     host, _, path = rest.lstrip("/").partition("/")
     return f"{scheme}://{host}/{unquote(path, errors='replace')}"
+
+
+def _bucket_url(uri: str) -> str:
+    """A URI of a bucket without what lakeFS, which reads it as a URL, leaves out: user, query; and without a port.
+
+    A fragment is none to it: `#` belongs to the key.
+    """
+    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
+    authority, slash, path = rest.lstrip("/").partition("?")[0].partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2].partition(':')[0]}{slash}{path}"
 
 
 def _azure_place(uri: str) -> str:

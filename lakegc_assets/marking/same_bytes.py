@@ -219,7 +219,7 @@ def served_batch(
 def inside(address: str | None, namespace: Namespace) -> str | None:
     if address is None:
         return None
-    where, key = namespace.place(address)
+    where, key = namespace.place_of_answer(address)
     if where is Where.CONFLICT:
         namespace.check_elsewhere(address)
     return key if where is Where.INSIDE else None

@@ -98,7 +98,7 @@ def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Counts]:
             counts["asked"] = counts.get("asked", 0) + len(addresses)
             inside = []
             for address in addresses:
-                where, key = place.namespace.place(address)
+                where, key = place.namespace.place_of_answer(address)
                 if where is Where.CONFLICT:
                     place.namespace.check_elsewhere(address)
                 elif where is Where.INSIDE:

@@ -59,8 +59,14 @@ class S3Store:
     def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
         """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise.
 
-        Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold.
+        Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold, or one
+        that lakeFS reads as another.
         """
+        if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
+            raise WrongUsage(
+                f"{namespace.uri} can't be a namespace in S3: expected s3://<bucket>/<path> without % and ?, and "
+                "without a user or a port, which lakeFS reads as those of a URL"
+            )
         if quirks is None:
             quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
         self._client = s3_client(settings)

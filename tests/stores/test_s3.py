@@ -413,6 +413,15 @@ def test_entities_blow_a_listing_up() -> None:
 # --- answers to deletes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
+)
+def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
+    """`s3://bucket/a%20b` is the folder `a b` to lakeFS: what lies in `a%20b` is not of this repository."""
+    with pytest.raises(WrongUsage, match="can't be a namespace"):
+        at(StoreSettings(), uri)
+
+
 def test_a_key_that_the_answer_leaves_out_counts_as_deleted() -> None:
     """Only a key that the store's answer names is deleted; one with an error, or left out, has failed."""
     body = (

@@ -148,6 +148,14 @@ def test_an_address_of_this_place_in_another_form_stops_the_mark() -> None:
         list(answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE))
 
 
+@pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
+def test_what_the_server_answers_is_the_key_byte_for_byte(key: str) -> None:
+    """A key with a % or a ? is served by a relative entry and shown behind the namespace: it is live, and no stop."""
+    server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
+    (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE)
+    assert batch["address"].to_pylist() == [key]
+
+
 def test_one_path_of_several_sizes_is_asked_once_and_answered_for_each() -> None:
     """Two heads of one branch can have different sizes at a path; both questions get the one answer."""
     server = Branches({"main": {"p": address(1)}})
