@@ -19,6 +19,7 @@ import typer
 
 from lakegc_assets.progress import listening
 from lakegc_assets.terminal.holds_commands import holds_app
+from lakegc_assets.terminal.output import EscapedOutput, print_error, print_text
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.naming import Partition, Scope, default_mark_id
 
@@ -59,7 +60,7 @@ StoreOption = typer.Option(
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lakegc {metadata.version('lakegc')}")
+        print_text(f"lakegc {metadata.version('lakegc')}")
         raise typer.Exit
 
 
@@ -368,7 +369,7 @@ def ui(
     check_java()
     refuse_taken(host, port)
     home = dagster_home(os.environ)
-    typer.echo(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
+    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
     sys.stdout.flush()
     serve_ui(home, host=host, port=port)
 
@@ -400,21 +401,22 @@ def up(
         if request_log:
             to_stderr = request_log == "-"
             log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
-            say = partial(print, file=log, flush=True)
+            say = partial(print_text, file=log)
         sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=say))
         over = f", objects under {store}" if store else ""
-        typer.echo(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
+        print_text(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
         for name, value in sandbox.environment.items():
-            typer.echo(f"  export {name}={value}")
-        typer.echo("\nFor lakectl, in ~/.lakectl.yaml:\n")
+            print_text(f"  export {name}={value}")
+        print_text("\nFor lakectl, in ~/.lakectl.yaml:\n")
         for line in sandbox.lakectl_configuration.splitlines():
-            typer.echo(f"  {line}")
-        typer.echo("\nCtrl-C ends it; the data stays.")
+            print_text(f"  {line}")
+        print_text("\nCtrl-C ends it; the data stays.")
+        sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
-            typer.echo("stopped")
+            print_text("stopped")
 
 
 # --- around a command -----------------------------------------------------------------------------------------------
@@ -490,7 +492,7 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
     except typer.Exit as stop:
         return stop.exit_code
     except _UsageError as error:
-        error.show()
+        error.show(EscapedOutput())
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return _failed("interrupted; what was begun can be gone on with, or begun anew", 1)
@@ -506,8 +508,8 @@ def _failed(message: str, code: int) -> int:
     if os.environ.get("LAKEGC_DEBUG"):
         import traceback
 
-        traceback.print_exc()
-    typer.secho(f"lakegc: {message}", err=True, fg="red" if code == 1 else "yellow")
+        print_error(traceback.format_exc())
+    print_error(f"lakegc: {message}", colour="red" if code == 1 else "yellow")
     return code
 
 

@@ -19,6 +19,7 @@ from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import probed, who
 from lakegc_assets.terminal import brakes
 from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.output import print_error, print_text
 from lakegc_assets.terminal.words import cell, console, printing, size
 from spark_resources.approvals import Approval
 from spark_resources.errors import WrongUsage
@@ -167,9 +168,9 @@ def show(proposal: Proposal, asked: Asked) -> None:
 @printing()
 def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
     if given.for_reference:
-        print(f"lakegc: warning: {TO_THE_REFERENCE}", file=sys.stderr)
+        print_error(f"lakegc: warning: {TO_THE_REFERENCE}")
     if as_json:
-        print(json.dumps(document(proposal, given), indent=1))
+        print_text(json.dumps(document(proposal, given), indent=1))
         return
     console().print(
         f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted.\n"

@@ -21,6 +21,7 @@ from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_
 from lakegc_assets.backing_up.restore import restore as bring_back
 from lakegc_assets.backing_up.run import CopyLimits
 from lakegc_assets.progress import tell
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, outcomes, printing, size
 from spark_resources.copying.log import Fate
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
@@ -140,7 +141,7 @@ def opened(
 def show_restored(partition: Partition, done: Restored, *, as_json: bool) -> None:
     with printing():
         if as_json:
-            print(json.dumps(document(partition, done), indent=1))
+            print_text(json.dumps(document(partition, done), indent=1))
         else:
             for line in lines(done):
                 console().print(cell(line), soft_wrap=True)
@@ -213,7 +214,9 @@ def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
     with printing():
         if as_json:
             found = {"wanted": done.wanted, "same": dict(done.same), "wrong": done.wrong, "success": done.success}
-            print(json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1))
+            print_text(
+                json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1)
+            )
         else:
             console().print(
                 cell(f"{sum(done.same.values()):,} of {done.wanted:,} objects of {name} came back the same.")

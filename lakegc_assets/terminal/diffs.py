@@ -17,6 +17,7 @@ from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_A
 from lakegc_assets.marking.totals import Sum, Totals, counted
 from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import expired_tables, open_mark
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import amounts, as_document, show_sums
 from lakegc_assets.terminal.words import console, printing, size
 from spark_resources.datasets import all_rows, file_batches
@@ -144,7 +145,7 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
             markup=False, soft_wrap=True,
         )  # fmt: skip
     else:
-        print(json.dumps(document(before.record, after.record, found), indent=1))
+        print_text(json.dumps(document(before.record, after.record, found), indent=1))
 
 
 def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from lakegc_assets.fsck.check import Checked, check
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Report
 from lakegc_assets.progress import tell
 from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.output import print_error, print_text
 from lakegc_assets.terminal.words import console, harmless, size
 from spark_resources.errors import WrongUsage
 
@@ -81,14 +81,14 @@ def write_list(path: Path, lost: Iterator[str]) -> list[str]:
 def show(report: Report, *, missing: Path | None, as_json: bool) -> int:
     """Print a report and return the exit code."""
     if as_json:
-        print(json.dumps(document(report, missing), indent=1))
+        print_text(json.dumps(document(report, missing), indent=1))
     else:
         show_proved(report)
         show_wrong(report)
         show_notes(report, missing)
     if report.sound:
         return SOUND
-    print(f"lakegc: {harmless(verdict(report))}", file=sys.stderr)
+    print_error(f"lakegc: {harmless(verdict(report))}")
     return DAMAGED
 
 

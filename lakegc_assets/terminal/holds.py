@@ -16,6 +16,7 @@ from lakegc_assets.holds import References, held_commits, in_force, unseen
 from lakegc_assets.marking.run import Target
 from lakegc_assets.retention import retained_commits
 from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, printing
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
@@ -35,12 +36,14 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
             f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC"
         )
     add_hold(target.place, hold)
-    print(f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}.")
+    print_text(
+        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}."
+    )
 
 
 def drop(repository: str, hold_id: str) -> None:
     drop_hold(Server.configured().target(repository).place, hold_id)
-    print(f"{hold_id} holds nothing any more: the next mark goes without it.")
+    print_text(f"{hold_id} holds nothing any more: the next mark goes without it.")
 
 
 @printing()
@@ -50,10 +53,10 @@ def show(repository: str, *, as_json: bool) -> None:
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
     if as_json:
         rows = [{**hold.fields(), "state": state(hold, now)} for hold in holds]
-        print(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
+        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
         return
     if not holds:
-        print(f"{repository} has no holds: only the rules, branches and what is staged keep anything.")
+        print_text(f"{repository} has no holds: only the rules, branches and what is staged keep anything.")
         return
     table = Table(title=f"Holds of {repository}", title_justify="left")
     for heading in ("hold", "what", "owner", "reason", "until", "state"):
@@ -71,10 +74,10 @@ def check(repository: str, *, as_json: bool) -> None:
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
     found = matches(target, server, holds, now) if holds else []
     if as_json:
-        print(json.dumps({"repository": repository, "file": where(target.place), "holds": found}, indent=1))
+        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": found}, indent=1))
         return
     if not holds:
-        print(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
+        print_text(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
         return
     table = Table(title=f"What the holds of {repository} match now", title_justify="left")
     for heading in ("hold", "what", "state", "branches", "tags", "commits", "beyond the rules", "objects"):
@@ -84,7 +87,7 @@ def check(repository: str, *, as_json: bool) -> None:
         table.add_row(row["hold"], cell(row["what"]), row["state"], *("" if n is None else str(n) for n in numbers))
     console().print(table)
     if any(isinstance(hold, PathHold) for hold in holds):
-        print("Which objects are held by their paths the next mark tells: it reads what commits have there.")
+        print_text("Which objects are held by their paths the next mark tells: it reads what commits have there.")
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:

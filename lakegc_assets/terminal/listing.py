@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import age, harmless, size
 from spark_resources.model import EXPIRED_OBJECTS
 
@@ -30,20 +31,20 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
         writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
     elif form == "jsonl":
         for row in rows:
-            print(as_json_line(row))
+            print_text(as_json_line(row))
     elif form == "json":
         separator = "["
         for row in rows:
-            print(separator, as_json_line(row), sep="\n", end="")
+            print_text(f"{separator}\n{as_json_line(row)}", end="")
             separator = ","
-        print("\n]" if separator == "," else "[]")
+        print_text("\n]" if separator == "," else "[]")
     else:
         none = True
         for row in rows:
             none = False
-            print(as_line(row, now, first))
+            print_text(as_line(row, now, first))
         if none:
-            print("Nothing changed." if first else "Nothing may go.")
+            print_text("Nothing changed." if first else "Nothing may go.")
 
 
 def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:

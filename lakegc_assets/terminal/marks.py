@@ -17,6 +17,7 @@ from rich.text import Text
 from lakegc_assets.approving import proposals
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.terminal import brakes
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from spark_resources.approvals import Standing, withdraw_stale_summary
 from spark_resources.datasets import file_batches
@@ -82,7 +83,7 @@ def basis_in_words(record: MarkRecord) -> str:
 def show_made(record: MarkRecord, *, as_json: bool) -> None:
     tripped = brakes.configured(record, now=record.finished or record.start)
     if as_json:
-        print(json.dumps(summary(record) | {"brakes": brakes.document(tripped)}, indent=1))
+        print_text(json.dumps(summary(record) | {"brakes": brakes.document(tripped)}, indent=1))
         return
     commits, ranges, facts = (
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
@@ -163,7 +164,7 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
             trouble.append((name, str(error)))  # one broken repository doesn't hide the others
     if as_json:
         found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
-        print(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
+        print_text(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
         return
     table = Table(title="Marks", title_justify="left")
     for heading in ("repository", "mark", "state", "made (UTC)", "objects", "bytes", "by"):

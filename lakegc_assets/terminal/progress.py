@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,22 +18,23 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from lakegc_assets.terminal.output import print_error
+from lakegc_assets.terminal.words import EscapingConsole, harmless
+
 SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @contextmanager
 def shown() -> Iterator[Callable[[str], None]]:
     """A function that shows a sentence as the present step until the context ends."""
-    console = Console(stderr=True)
+    console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         began = time.monotonic()
-        yield lambda sentence: print(
-            f"lakegc: [{time.monotonic() - began:6.1f} s] {sentence}", file=sys.stderr, flush=True
-        )
+        yield lambda sentence: print_error(f"lakegc: [{time.monotonic() - began:6.1f} s] {sentence}")
         return
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -46,7 +46,7 @@ def shown() -> Iterator[Callable[[str], None]]:
         watcher = threading.Thread(target=_watch, args=(bars, bar, ended), daemon=True)
         watcher.start()
         try:
-            yield lambda sentence: bars.reset(bar, description=sentence, total=None)
+            yield lambda sentence: bars.reset(bar, description=harmless(sentence), total=None)
         finally:
             ended.set()
             watcher.join()

@@ -16,6 +16,7 @@ from lakegc_assets.marking.run import Target
 from lakegc_assets.marking.totals import Totals, counted
 from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import Server, made_by, state_of
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import as_document, show_sums
 from lakegc_assets.terminal.words import console, size
 from spark_resources.marks import own_marks
@@ -60,7 +61,7 @@ def show(theirs: Theirs, *, every: bool, form: str) -> None:
         gone += len(table) - len(stored)
         totals.add(counted(stored, start=theirs.found.written))
     if form == "json":
-        print(json.dumps(document(theirs, totals, gone), indent=1))
+        print_text(json.dumps(document(theirs, totals, gone), indent=1))
     else:
         show_totals(theirs, totals, gone)
 

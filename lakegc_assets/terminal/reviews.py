@@ -15,6 +15,7 @@ from lakegc_assets.marking.totals import Totals, counted
 from lakegc_assets.terminal import brakes, diffs
 from lakegc_assets.terminal.listing import as_json, list_rows
 from lakegc_assets.terminal.marks import Server, expired_tables, open_mark
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import as_document, show_sums
 from lakegc_assets.terminal.words import age, cell, console, printing, size
 from lakegc_assets.words import a_month, money, part
@@ -108,7 +109,7 @@ def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 
     if form == "table":
         show_review(review)
     else:
-        print(json.dumps(document(review), indent=1))
+        print_text(json.dumps(document(review), indent=1))
 
 
 # --- for people -----------------------------------------------------------------------------------------------------

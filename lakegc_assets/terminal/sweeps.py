@@ -17,6 +17,7 @@ from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.run import SweepRun
 from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, outcomes, printing
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.model import Outcome, Partition
@@ -84,7 +85,7 @@ class Done:
     def show(self, *, as_json: bool) -> None:
         with printing():
             if as_json:
-                print(json.dumps({"repository": self.partition.repository, "mark_id": self.partition.mark_id,
+                print_text(json.dumps({"repository": self.partition.repository, "mark_id": self.partition.mark_id,
                                   "objects": self.objects}))  # fmt: skip
             else:
                 counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))

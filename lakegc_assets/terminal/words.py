@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType  # noqa: TID251
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from lakegc_assets.terminal.output import escaped
 from lakegc_assets.words import age, harmless, size
 
-__all__ = ["age", "cell", "console", "harmless", "outcomes", "printing", "size"]
+__all__ = ["EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "printing", "size"]
 
 NOT_A_TERMINAL = 130
 
 
+class EscapingConsole(Console):
+    """Rich's console, which by itself lets escape sequences through that stand in what it prints."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escaped(segment.text))
+
+
 def console() -> Console:
     """Standard output; wide enough for tables where it isn't a terminal."""
-    return Console() if sys.stdout.isatty() else Console(width=NOT_A_TERMINAL)
+    return EscapingConsole() if sys.stdout.isatty() else EscapingConsole(width=NOT_A_TERMINAL)
 
 
 @contextmanager

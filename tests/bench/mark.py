@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
-from rich.console import Console
+from rich.console import Console  # noqa: TID251
 from rich.table import Table
 
 from spark_resources.datasets import Place, all_rows, file_batches
