@@ -95,7 +95,8 @@ def live_is_listed(record: MarkRecord) -> Measured:
 def same_bytes_asked(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
     names = ("questions", "unasked", "unanswered", "kept_as_served_or_unclear")
-    return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names}
+    why = {"unclear": "; ".join(facts.get("unclear", []))}
+    return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names} | why
 
 
 def young_kept(record: MarkRecord) -> Measured:
@@ -149,8 +150,8 @@ INVARIANTS = [
         "Every branch was asked about equal sizes.",
         same_bytes_asked,
         otherwise="Some paths were not asked about (unasked), or got no clear answer (unanswered). Their objects were "
-        "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see in this run's "
-        "log what the server answered.",
+        "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see to what "
+        "the server answered (unclear).",
     ),
     Invariant(
         assets.expired_set,

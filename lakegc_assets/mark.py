@@ -98,13 +98,15 @@ def with_holds(objects: DataFrame, held: DataFrame, prefixes: Sequence[tuple[str
 
 
 def questions(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFrame) -> DataFrame:
-    """The paths that branches must be asked about: columns branch, path, size; each branch and path once a size.
+    """The paths that branches must be asked about: columns repository, branch, path, size; each once a size.
 
     A candidate that equals an entry of a branch head in size may be what that branch serves at that path, though no
-    list says so. `head_entries` is HEAD_ENTRIES, `branch_ranges` has columns branch and range_id.
+    list says so. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository, branch and
+    range_id.
     """
     alike = head_entries.join(candidates.select("size").dropDuplicates(), "size", "left_semi")
-    return alike.join(branch_ranges, "range_id").select("branch", "path", "size").dropDuplicates()
+    joined = alike.join(branch_ranges, ["repository", "range_id"])
+    return joined.select("repository", "branch", "path", "size").dropDuplicates()
 
 
 def beyond_bound(asked: DataFrame, bound: int) -> DataFrame:
@@ -117,18 +119,27 @@ def beyond_bound(asked: DataFrame, bound: int) -> DataFrame:
     return by_size.select("size", running.alias("asked")).where(F.col("asked") > bound).select("size")
 
 
-def unanswered(asked: DataFrame) -> DataFrame:
+def unanswered(asked: DataFrame, why: str) -> DataFrame:
     """Questions that nobody asks, as SERVED: every candidate of their size is kept."""
     from pyspark.sql import functions as F
 
     nothing = F.lit(None).cast("string").alias("address")
-    return asked.select("branch", "path", "size", nothing, F.lit(False).alias("answered"))
+    return asked.select("repository", "branch", "path", "size", nothing, F.lit(why).alias("unclear"))
 
 
-def not_served(served: DataFrame) -> Callable[[DataFrame], DataFrame]:
-    """Drop the candidates that a branch serves, or may serve because a question of their size has no clear answer."""
+def why_served(served: DataFrame) -> Callable[[DataFrame], DataFrame]:
+    """Add a column `why`: a branch serves the candidate, or may serve it because a path probe of its size has no clear
+    answer; null where neither is so. `served` is SERVED."""
     from pyspark.sql import functions as F
 
-    addresses = served.where(F.col("address").isNotNull()).select("address").dropDuplicates()
-    doubtful = served.where(~F.col("answered")).select("size").dropDuplicates()
-    return lambda df: df.transform(without(addresses)).join(doubtful, "size", "left_anti")
+    inside = served.where(F.col("address").isNotNull())
+    by_address = inside.groupBy("address").agg(F.min(F.struct("repository", "branch")).alias("by"))
+    doubtful = served.where(F.col("unclear").isNotNull()).groupBy("size").agg(F.min("unclear").alias("unclear"))
+    serving = F.concat(F.lit("branch "), F.col("by.branch"), F.lit(" of repository "), F.col("by.repository"))
+    why = F.when(F.col("by").isNotNull(), F.concat(serving, F.lit(" serves it"))).when(
+        F.col("unclear").isNotNull(),
+        F.concat(F.lit("a branch may serve it, since a path probe has no clear answer: "), F.col("unclear")),
+    )
+    return lambda df: (
+        df.join(by_address, "address", "left").join(doubtful, "size", "left").select(*df.columns, why.alias("why"))
+    )

@@ -425,11 +425,12 @@ HEAD_ENTRIES = pa.schema(
 )
 SERVED = pa.schema(
     [
+        pa.field("repository", pa.string(), nullable=False),
         pa.field("branch", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),  # of the head's entry that raised the question
         pa.field("address", pa.string()),  # what the branch serves, if that lies inside; null if nothing or outside
-        pa.field("answered", pa.bool_(), nullable=False),
+        pa.field("unclear", pa.string()),  # why nobody knows what is served there; null where it is known
     ]
 )
 EXPIRED_OBJECTS = pa.schema(

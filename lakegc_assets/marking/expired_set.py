@@ -186,13 +186,24 @@ def sides(run: MarkRun) -> list[Side]:
 
 def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame:
     """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
+    judged = judged_by_servers(run, notes, unreferenced, base)
+    return judged.where(judged["why"].isNull()).drop("why")
+
+
+def judged_by_servers(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame:
+    """The objects that no other repository refers to, with a column `why`: why each is kept, null for none."""
+    from pyspark.sql import functions as F
+
     unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
     datasets = same_bytes.ask(run, notes, unreferenced, base)
     answers = union([run.read_dataset(one, SERVED) for one in datasets])
-    unserved = unreferenced.transform(mark.not_served(answers))
+    judged = unreferenced.transform(mark.why_served(answers))
     if notes.facts["unreferenced"]:
-        unserved = unserved.transform(mark.without(came_back.live_at_the_end(run, notes)))
-    return unserved
+        late = came_back.live_at_the_end(run, notes).withColumn("late", F.lit(True))
+        meanwhile = F.when(F.col("late"), F.lit("it was staged or committed meanwhile"))
+        why = F.coalesce("why", meanwhile)
+        judged = judged.join(late, "address", "left").withColumn("why", why).drop("late")
+    return judged
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets import mark
 from lakegc_assets.brakes import name_of_release, sentence_about
+from lakegc_assets.marking.path_probes import WINDOW, inside, is_branch, serve, unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
-from lakegc_assets.marking.same_bytes import WINDOW, inside, serve
 from spark_resources import sstable
 from spark_resources.datasets import (
     Batches,
@@ -178,16 +178,6 @@ def branches_of(run: MarkRun, found: Others, unread: Unread) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=BRANCHES)
 
 
-@contextmanager
-def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
-    """Pass over `NotThere` where a second listing lacks the repository, too: one that was deleted refers to nothing."""
-    try:
-        yield
-    except NotThere:
-        if any(each.id == repository for each in lakefs.repositories()):
-            raise
-
-
 def asking(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
@@ -219,12 +209,6 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
     except NotThere:
         if is_branch(lakefs, repository, branch):
             raise
-
-
-def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
-    with unless_gone(lakefs, repository):
-        return branch in lakefs.branches(repository)
-    return False
 
 
 # --- what is committed ----------------------------------------------------------------------------------------------

@@ -132,21 +132,20 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     staged = uncommitted_addresses.read_live(run).dropDuplicates()
     committed = committed_addresses.read_live(run).dropDuplicates()
     apart = rows.transform(mark.without(staged)).transform(mark.without(committed))
-    unserved = run.keep(expired_set.served_by_nobody(run, notes, apart, base=None).select("address"))
+    kept = run.keep(expired_set.judged_by_servers(run, notes, apart, base=None).select("address", "why"))
     prefixes = prefixes_of(holding.in_force(run))
     judged = mark.with_holds(rows, held_addresses.read_all(run), prefixes)
-    sides = {"staged": staged, "committed": committed, "unserved": unserved}
+    sides = {"staged": staged, "committed": committed, "asked": kept}
     for name, side in sides.items():
         judged = judged.join(side.withColumn(name, F.lit(True)), "address", "left")
     why = (
-        F.when(F.col("staged"), "it is staged on a branch")
-        .when(F.col("committed"), "a retained commit or a branch refers to it")
-        .when(F.col("unserved").isNull(), "a branch serves it or may serve it, or another repository refers to it")
-        .otherwise(F.concat(F.lit("held by "), F.col("hold")))
+        F.when(F.col("staged"), F.lit("it is staged on a branch"))
+        .when(F.col("committed"), F.lit("a retained commit or a branch refers to it"))
+        .when(F.col("asked").isNull(), F.lit("another repository refers to it"))
+        .when(F.col("why").isNotNull(), F.col("why"))
+        .when(F.col("hold").isNotNull(), F.concat(F.lit("held by "), F.col("hold")))
     )
-    live = judged.where(F.col("unserved").isNull() | F.col("hold").isNotNull()).select(
-        "address", "size", why.alias("why")
-    )
+    live = judged.select("address", "size", why.alias("why")).where(F.col("why").isNotNull())
     dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows

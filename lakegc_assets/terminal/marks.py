@@ -111,6 +111,8 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         table.add_row(name, cell(value))
     out = console()
     out.print(table)
+    for why in facts.get("unclear", []):
+        out.print(cell(f"{why}."), soft_wrap=True)
     if facts["young"] and not facts["expired"]:
         out.print(
             f"What was stored less than {hours(record.min_age)} ago is kept, referred to or not. Where nobody writes, "

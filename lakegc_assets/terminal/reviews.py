@@ -172,14 +172,14 @@ def costs(review: Review) -> str:
 
 
 def why_not_more(review: Review) -> list[str]:
-    """What can't be told about reasons, where it matters."""
+    """What can't be told about reasons, where it matters, and what was kept since nobody could tell who serves it."""
     reasons = {label.name for label in review.totals.by["reason"]}
     found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
         found.append(f"Some expired commits could not be read, so they explain nothing: {review.facts['unexplained']}")
     elif ExpiredReason.UNKNOWN.value in reasons:
         found.append("The commit graph could not be read, so whether expired commits had these objects is not known.")
-    return found
+    return [*found, *(f"{why}." for why in review.facts.get("unclear", []))]
 
 
 def show_objects(review: Review, kind: str) -> None:
@@ -256,6 +256,7 @@ def document(review: Review) -> dict[str, Any]:
         **{kind: [pointed_out(review, row) for row in rows] for kind, rows in review.looked_at.items()},
         "sample_seed": record.mark_id,
         "unexplained": facts.get("unexplained"),
+        "unclear": facts.get("unclear", []),
         "held": {hold: dict(kept) for hold, kept in sorted(review.held.items())},
         "brakes": brakes.document(review.brakes),
         "changed": changed,

@@ -1,4 +1,4 @@
-"""What branches serve at the paths in question: complete, exact, and silent where it isn't sure (invariant 2)."""
+"""What branches serve at the paths in question: complete, exact, and unclear where it isn't sure (invariant 2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.marking.same_bytes import WINDOW, answered, serve
+from lakegc_assets.marking.path_probes import WINDOW, answered, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.model import Namespace
@@ -27,6 +27,7 @@ class Branches:
     empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
     failing: dict[str, LakegcError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)  # besides those that serve something
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
@@ -44,8 +45,13 @@ class Branches:
         address = self.served[branch].get(path)
         return None if address is None else Served(path, address, 1, "")
 
+    def branches(self, repository: str) -> dict[str, str]:
+        return dict.fromkeys([*self.served, *self.listed], "head")
+
     def _called(self, branch: str) -> None:
         self.asked.append(branch)
+        if branch not in self.served:
+            raise NotThere(f"there is no branch {branch}")
         if branch in self.failing:
             raise self.failing[branch]
 
@@ -62,7 +68,7 @@ def address(number: int) -> str:
 
 
 def rows(branch: str, paths: Sequence[str], *, size: int = 1) -> list[dict[str, Any]]:
-    return [{"branch": branch, "path": path, "size": size} for path in paths]
+    return [{"repository": "lake", "branch": branch, "path": path, "size": size} for path in paths]
 
 
 # bytes sort otherwise than UTF-16, and otherwise than a person: astral, private use, NUL, newline, slashes
@@ -103,28 +109,83 @@ def test_an_empty_page_that_announces_more_answers_nothing() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [Unavailable("gone"), Forbidden("no"), NotThere("no branch")],
+    [Unavailable("gone"), Forbidden("no")],
     ids=lambda e: type(e).__name__,
 )
 def test_what_the_server_does_not_say_clearly_is_unanswered(error: LakegcError) -> None:
     """A question without an answer is marked so, also behind the first one that failed: its candidates stay."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
-    assert [(row["branch"], row["path"], row["address"], row["answered"]) for row in found] == [
-        ("a", "p", "data/s/1", True),
-        ("b", "p", None, False),
-        ("b", "q", None, False),
-        ("c", "p", None, False),
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
+        ("a", "p", "data/s/1", None),
+        ("b", "p", None, str(error)),
+        ("b", "q", None, str(error)),
+        ("c", "p", None, str(error)),
     ]
     assert server.asked == ["a", "b"]  # a server that is down is not asked a million times
+
+
+def found_by(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+    """Branch, address and whether the answer is clear, of each probe."""
+    batches = answered(asked, server.as_lakefs(), NAMESPACE)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
+
+
+def test_a_branch_that_a_second_listing_lacks_serves_nothing() -> None:
+    """Branches come and go while a mark is made: only their own probes fall away, and all others are still asked."""
+    server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
+    asked = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
+
+    found = found_by(server, asked)
+
+    assert found[0] == ("a", "data/s/1", True)
+    assert set(found[1:-1]) == {("gone", None, True)}
+    assert found[-1] == ("c", "data/s/3", True)
+    assert server.asked.count("gone") <= WINDOW  # and not again for what is left of it
+
+
+def test_a_branch_that_is_listed_and_answers_that_it_is_gone_is_unclear() -> None:
+    """Two answers that contradict each other are no clear answer, for this branch alone."""
+    server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
+
+    found = found_by(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
+
+    assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
+
+
+def test_a_branch_that_is_made_anew_is_asked_again() -> None:
+    """A branch that was deleted and made again under its name between two requests serves what the new one does."""
+
+    class MadeAnew(Branches):
+        def branches(self, repository: str) -> dict[str, str]:
+            self.served["b"] = {"p": address(2)}
+            return super().branches(repository)
+
+    server = MadeAnew({"a": {"p": address(1)}})
+
+    assert found_by(server, [*rows("a", ["p"]), *rows("b", ["p"])]) == [
+        ("a", "data/s/1", True),
+        ("b", "data/s/2", True),
+    ]
+
+
+def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
+    """Where nobody can tell whether a branch is gone, what it may serve is kept."""
+
+    class Unlisted(Branches):
+        def branches(self, repository: str) -> dict[str, str]:
+            raise Unavailable("gone")
+
+    assert found_by(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
 
 
 def test_an_answer_that_is_damaged_stops_the_mark() -> None:
     """A server whose answers are not what they must be is not asked on: what else it says can't be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
-        list(answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE))
+        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 def test_a_window_that_fails_half_way_is_unanswered_as_a_whole() -> None:
@@ -137,22 +198,22 @@ def test_a_window_that_fails_half_way_is_unanswered_as_a_whole() -> None:
             return super().stat(repository, branch, path)
 
     server = FailingAtQ({"main": {"p": address(1), "q": address(2)}})
-    batches = answered(rows("main", ["p", "q"]), server.as_lakefs(), "lake", NAMESPACE)
-    assert [row["answered"] for batch in batches for row in batch.to_pylist()] == [False, False]
+    batches = answered(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
+    assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
 
 
 def test_an_address_of_this_place_in_another_form_stops_the_mark() -> None:
     """A served address that may be this namespace's is neither taken for outside nor left unanswered."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
-        list(answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE))
+        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 @pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
 def test_what_the_server_answers_is_the_key_byte_for_byte(key: str) -> None:
     """A key with a % or a ? is served by a relative entry and shown behind the namespace: it is live, and no stop."""
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
-    (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), "lake", NAMESPACE)
+    (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
 
 
@@ -160,7 +221,7 @@ def test_one_path_of_several_sizes_is_asked_once_and_answered_for_each() -> None
     """Two heads of one branch can have different sizes at a path; both questions get the one answer."""
     server = Branches({"main": {"p": address(1)}})
     asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
     assert server.asked == ["main"]
 
@@ -170,9 +231,9 @@ def test_more_paths_than_a_window_are_all_answered() -> None:
     there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in answered(asked, server.as_lakefs(), "lake", NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert len(found) == len(asked)
-    assert all(row["answered"] for row in found)
+    assert all(row["unclear"] is None for row in found)
     assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
         path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
     }

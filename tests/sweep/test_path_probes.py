@@ -1,0 +1,117 @@
+"""Paths that a mark and a sweep ask branches about while branches go, and while the server gives no clear answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.datasets import all_rows, open_dataset
+from spark_resources.model import RECEIPTS
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.repository import SandboxRepository
+from tests.fault.between import Between, between
+from tests.marking import Marker, Sweeper, target_of
+
+NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+BRANCHES = tuple(f"branch-{number}" for number in range(8))
+PROBES = "asking what branches serve"
+
+
+@pytest.fixture
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("probes")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(sandbox: Sandbox) -> Iterator[Between]:
+    with between(sandbox.endpoint_url) as found:
+        yield found
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox) -> SandboxRepository:
+    """Branches that have each an object of four bytes and one of five at its head, and nothing staged."""
+    found = sandbox.create("lake")
+    for branch in BRANCHES:
+        found.create_branch(branch, "main")
+        found.put_many(branch, [(f"{branch}/four", b"four"), (f"{branch}/five", b"5 5 5")])
+        found.commit(branch, "two objects")
+    return found
+
+
+def garbage(lake: SandboxRepository, data: bytes) -> str:
+    entry = lake.put("main", "garbage", data)
+    lake.delete("main", ["garbage"])
+    return entry.address
+
+
+def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
+    return {**sandbox.settings, "endpoint_url": server.endpoint, "attempts": "1"}
+
+
+def when_said(words: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Act the first time that something is said with these words in it."""
+    waiting = [act]
+
+    def heard(sentence: str) -> None:
+        if words in sentence and waiting:
+            waiting.pop()()
+
+    return heard
+
+
+def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """Of branches that come and go only their own probes fall away: the mark and the sweep take all that is garbage."""
+    free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
+    known = settings(sandbox, server)
+
+    with listening(when_said(PROBES, lambda: lake.delete_branch(BRANCHES[0]))):
+        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+
+    assert (marked.facts("expired_set")["questions"], marked.facts("expired_set")["unanswered"]) == (16, 0)
+    assert marked.expired == free
+
+    Sweeper().approve(known, "lake", "m1")
+    with listening(when_said(PROBES, lambda: lake.delete_branch(BRANCHES[1]))):
+        report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": len(free)}
+
+
+def test_a_probe_without_a_clear_answer_keeps_its_candidates(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """What nobody could tell may be what a branch serves: the mark and the sweep keep it, and say why."""
+    kept, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
+    known = settings(sandbox, server)
+    server.refused = {"/objects/stat": 503, "/objects/ls": 503}
+
+    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+
+    facts = marked.facts("expired_set")
+    assert marked.expired == {free}
+    assert facts["unanswered"] == facts["questions"] == 8
+    assert "answered 503" in facts["unclear"][0]
+
+    server.refused = {}
+    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {kept, free}
+    Sweeper().approve(known, "lake", "m2")
+    server.refused = {"/objects/stat": 503, "/objects/ls": 503}
+    report = Sweeper().sweep(known, "lake", "m2", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    place = target_of(sandbox.settings, "lake").place
+    rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
+    [rescued] = [row for row in rows if row["outcome"] == "rescued"]
+    assert rescued["address"] == kept
+    assert "no clear answer" in rescued["why"]
+    assert "answered 503" in rescued["why"]
+    assert lake.objects.file(kept).exists()
