@@ -232,13 +232,16 @@ class Sweeper:
     def __init__(self) -> None:
         self._spark = _shared_spark()
 
-    def approve(self, settings: Mapping[str, str], repository: str, mark_id: str) -> None:
+    def approve(
+        self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
+    ) -> None:
         """Say yes to a mark, whatever brakes have tripped."""
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
         tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
-        word = Word("the tests", "tests", now, dict.fromkeys(tripped, "it is a test"), digest=proposal.digest)
+        because = dict.fromkeys(tripped, "it is a test")
+        word = Word("the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference)
         known = Settings.load(quick_environment(settings), home=_NOWHERE)
         lakefs = LakeFS(LakeFSSettings.of(known))
         approve(proposal, word, lakefs, BrakeLimits(), now=now, single_deployment=False)

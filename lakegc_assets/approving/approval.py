@@ -103,6 +103,12 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
             f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
             "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
         )
+    if word.for_reference and proposal.record.optimized:
+        raise WrongUsage(
+            f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
+            "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "
+            "--for-reference, or make a mark with --clean"
+        )
     theirs = proposal.theirs
     if theirs is not None and word.for_reference:
         raise WrongUsage(f"{proposal.name} is the reference collector's own: it needs no --for-reference")

@@ -13,7 +13,7 @@ from lakegc_assets.marking import held_addresses, other_repositories
 from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
-from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within, refuse_mixed
+from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within, refuse_mixed, rows_of
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -26,6 +26,7 @@ from spark_resources.entries import (
 )
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors, on_executor
+from spark_resources.marks import Mark
 from spark_resources.model import (
     RANGE_ADDRESSES,
     RANGE_IDS,
@@ -42,6 +43,7 @@ ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
 SIZES_PARTS = {ADDRESSES_PART: "sizes", MAYBE_GONE_PART: "sizes_maybe_gone"}
 METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
+FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files of earlier marks
 
 
 def read_ranges(run: MarkRun) -> None:
@@ -68,6 +70,7 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"outside": 0, "bytes_read": 0}
         held_addresses.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
         write_left_between(run, notes, base, refs)
+        write_from_base(run, notes, base, refs)
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, base))))
         run.say(f"reading {len(refs):,} ranges with {pc.sum(refs['entries']).as_py() or 0:,} entries")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
@@ -90,6 +93,27 @@ def known_before(run: MarkRun) -> Base | None:
             invariant=3,
         )
     return Base.of(run)
+
+
+def write_from_base(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
+    """Write which ranges this mark doesn't read, because earlier ones did (RANGE_IDS); a full mark has none."""
+    if base is not None:
+        rows = [{"range_id": one} for one in refs["range_id"].to_pylist() if one in base.refs]
+        notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FROM_BASE_PART), rows, RANGE_IDS), FROM_BASE_PART)
+
+
+def read_by_itself(mark: Mark) -> list[str]:
+    """The ids of the ranges that a mark read from their tables, and not from the files of earlier marks; none where it
+    doesn't tell."""
+    if ASSET not in mark.record.steps:
+        return []
+    parts = mark.record.step(ASSET).datasets
+    if RANGES_PART not in parts or (mark.record.optimized and FROM_BASE_PART not in parts):
+        return []
+    from_base = rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS) if FROM_BASE_PART in parts else []
+    others = {row["range_id"] for row in from_base}
+    ranges = rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)
+    return [row["range_id"] for row in ranges if row["range_id"] not in others]
 
 
 def read_before(run: MarkRun, base: Base | None) -> pa.Array:

@@ -11,7 +11,7 @@ in the mark and fails a check, and what the last mark knew stays live. `require_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -221,7 +221,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     if found.places:
         run.say(f"listing the tables of {len(found.places):,} other repositories")
     tables = tables_of(run, found)
-    is_known = pc.is_in(tables["table_id"], value_set=known_tables(run, before))
+    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
         "repositories": sorted(found.places),
@@ -345,13 +345,33 @@ def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> N
     notes.wrote(finish_dataset(run.place, folder, files), part)
 
 
-def known_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
-    """The tables in which the last mark found nothing of this namespace; none where that can't be told.
+def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
+    """The tables that needn't be read: an incremental mark trusts what earlier ones found nothing in, a full one reads
+    all, and a re-verification leaves out what the approved mark read itself."""
+    if run.proven is not None:
+        return read_by_approved(run)
+    return clean_tables(run, before if run.mark.record.optimized else None, (CLEAN_PART, KNOWN_PART))
+
+
+def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
+    """The tables that the approved mark read itself, and found nothing in.
+
+    What it took from the files of earlier marks is read again: who may write to the namespace can alter those.
+    """
+    try:
+        approved = Mark.open(run.place, run.mark.record.mark_id).record
+    except NotThere:
+        return clean_tables(run, None, ())  # a mark of the reference collector tells nothing
+    return clean_tables(run, approved if same_spellings(run, approved) else None, (CLEAN_PART,))
+
+
+def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) -> pa.ChunkedArray:
+    """The tables in which a mark found nothing of this namespace; none where that can't be told.
 
     Reading them again is always right, so whatever is wrong with the older mark is none of this one's concern.
     """
     try:
-        found = [rows_before(run, before, COMMITTED, part, TABLES) for part in (CLEAN_PART, KNOWN_PART)]
+        found = [rows_before(run, record, COMMITTED, part, TABLES) for part in parts]
     except (DamagedData, NotThere):
         found = []
     return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
@@ -388,9 +408,14 @@ def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
         for record in known
         if record.finished is not None
         and record.repository_created == run.mark.record.repository_created
-        and record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run)
+        and same_spellings(run, record)
     ]
     return max(finished, key=finished_at, default=None)
+
+
+def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
+    """Whether an older mark looked for the addresses that this one looks for."""
+    return bool(record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run))
 
 
 # --- what stays because of it ---------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class MarkRun:
     limits: Limits
     say: Say
     proven: pa.Array | None = None
-    """Ids of ranges that an approved set was proved against already, and that a proof needn't read again."""
+    """In a re-verification, the ids of the ranges that needn't be read again: the approved mark read them itself."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
     keep: Kept = field(default_factory=Kept)

@@ -1,7 +1,7 @@
 """What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
 
-The approved set holds nothing that a range of the approved manifest holds, and ranges never change; so only ranges
-outside it are read. All that is found is kept apart in a folder of the proof, as a mark keeps its own.
+The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
+others are read. All that is found is kept apart in a folder of the proof, as a mark keeps its own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lakegc_assets.marking import (
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.sweeping.run import Proof, SweepRun
 from spark_resources.approvals import read_approval
-from spark_resources.datasets import all_rows, write_dataset
+from spark_resources.datasets import write_dataset
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
 from spark_resources.holds import read_holds
 from spark_resources.marks import CLEAN, Mark
-from spark_resources.model import RANGE_REFS, MarkState
+from spark_resources.model import MarkState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +98,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     )
     proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
     return MarkRun(
-        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, manifest(run),
+        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, known_ranges(run),
         released_by_approval(run),
     )  # fmt: skip
 
@@ -115,12 +115,12 @@ def released_by_approval(run: SweepRun) -> dict[str, str]:
     return released_repositories(record, approval.released)
 
 
-def manifest(run: SweepRun) -> pa.Array | None:
-    """The ids of the ranges that the approved set was proved against; None for a mark that doesn't tell."""
-    if committed_addresses.ASSET not in run.mark.record.steps:
-        return None
-    dataset = run.mark.dataset(committed_addresses.ASSET, committed_addresses.RANGES_PART)
-    return pa.array([row["range_id"] for row in all_rows(run.place, dataset, RANGE_REFS)], pa.string())
+def known_ranges(run: SweepRun) -> pa.Array:
+    """The ids of the ranges that the approved mark read itself; none for a mark that doesn't tell.
+
+    Whatever it took from the files of earlier marks is read again: who may write to the namespace can alter those.
+    """
+    return pa.array(committed_addresses.read_by_itself(run.mark), pa.string())
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:

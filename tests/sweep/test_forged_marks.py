@@ -1,0 +1,140 @@
+"""What an earlier mark's files say is no proof: somebody who may write to the namespace can have altered them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.marking.since import ADDRESSES
+from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweeping.report import Report
+from spark_resources.datasets import Place
+from spark_resources.entries import range_number
+from spark_resources.errors import WrongUsage
+from spark_resources.model import AddressType, Rules
+from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.gc_api import set_rules
+from tests.forging import forge
+from tests.marking import Marked, Marker, Sweeper, target_of
+
+DAY = timedelta(days=1)
+
+
+class Lake:
+    """A history of three commits: `dropped` is in the first two, `garbage` in the first one alone.
+
+    After two days more the rules keep the last two commits, so that `dropped` is live and no branch has it any more.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox, self.repository = sandbox, sandbox.create("lake")
+        self.settings = dict(sandbox.settings)
+        sandbox.set_clock(sandbox.now() - 30 * DAY)
+        set_rules(self.repository, Rules(5))
+        self.dropped = self.put("dropped", b"in retained history")
+        self.garbage = self.put("garbage", b"in expired history alone")
+        self.repository.commit("main", "first")
+        self.days(1)
+        self.put("garbage", b"overwritten")
+        second = self.repository.commit("main", "second")
+        [found] = self.repository.committed.ranges(second.metarange_id)
+        self.range_id = found.id
+        self.days(3)
+        self.put("dropped", b"overwritten, too")
+        self.repository.commit("main", "third")
+        self.days(1)
+
+    @property
+    def place(self) -> Place:
+        return target_of(self.settings, "lake").place
+
+    def put(self, path: str, data: bytes) -> str:
+        return self.repository.put("main", path, data).address
+
+    def days(self, days: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + days * DAY)
+
+    def mark(self, mark_id: str, *, clean: bool = False) -> Marked:
+        options = MarkOptions(min_age=timedelta(0), allow_young=True, clean=clean)
+        return Marker().mark(self.settings, "lake", mark_id, options)
+
+    def sweep(self, mark_id: str) -> Report:
+        Sweeper().approve(self.settings, "lake", mark_id)
+        return Sweeper().sweep(self.settings, "lake", mark_id, SweepOptions())
+
+    def stored(self, address: str) -> bool:
+        return self.repository.objects.file(address).exists()
+
+    def drop(self, mark_id: str) -> None:
+        """Take `dropped` out of what a mark wrote down of the second commit's range."""
+        number = range_number(self.range_id)
+
+        def without(table: pa.Table) -> pa.Table:
+            named = pc.and_(pc.equal(table["address"], self.dropped), pc.equal(table["range"], number))
+            assert pc.any(named).as_py()
+            return table.filter(pc.invert(named))
+
+        forge(self.place, mark_id, *ADDRESSES, without)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        yield Lake(sandbox)
+
+
+def test_an_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> None:
+    """The incremental mark trusts the forged one, but its sweep reads the range again before it deletes anything."""
+    assert lake.mark("m1").expired == set()
+    lake.days(2)
+    lake.drop("m1")
+
+    forged = lake.mark("m2")
+    assert forged.record.optimized
+    assert forged.expired == {lake.dropped, lake.garbage}
+    report = lake.sweep("m2")
+
+    assert (lake.stored(lake.dropped), lake.stored(lake.garbage)) == (True, False)
+    assert report.objects == {"deleted": 1, "rescued": 1}
+
+
+def test_a_table_of_another_repository_that_an_earlier_mark_calls_clean_is_read_again(lake: Lake) -> None:
+    """An incremental mark trusts what the forged one says of another repository; a full one and a sweep don't."""
+    other = lake.sandbox.create("other")
+    imported = lake.repository.put("main", "imported", b"served elsewhere")
+    lake.repository.delete("main", ["imported"])
+    there = replace(imported, address=f"local://lake/{imported.address}", address_type=AddressType.FULL)
+    other.stage("main", [there])
+    [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
+    assert lake.mark("m1").expired == set()
+    lake.days(2)
+    forge(
+        lake.place, "m1", "committed_addresses", "clean_elsewhere",
+        lambda table: pa.concat_tables([table, pa.table({"table_id": [found.id]}, schema=table.schema)]),
+    )  # fmt: skip
+
+    assert lake.mark("m2").expired == {imported.address, lake.garbage}
+    assert lake.mark("m3", clean=True).expired == {lake.garbage}
+    report = lake.sweep("m2")
+
+    assert (lake.stored(imported.address), lake.stored(lake.garbage)) == (True, False)
+    assert report.objects == {"deleted": 1, "rescued": 1}
+
+
+def test_an_incremental_mark_is_not_handed_to_the_reference_collector(lake: Lake) -> None:
+    """Its sweep reads nothing again, so what an earlier mark's altered files say would be deleted."""
+    lake.mark("m1")
+    lake.days(2)
+    lake.mark("m2")
+
+    with pytest.raises(WrongUsage, match="--clean"):
+        Sweeper().approve(lake.settings, "lake", "m2", for_reference=True)
+    lake.mark("m3", clean=True)
+    Sweeper().approve(lake.settings, "lake", "m3", for_reference=True)
