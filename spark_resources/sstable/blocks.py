@@ -1,7 +1,8 @@
 """A table's outer shape: footer, blocks, index, properties (formats §3), with every check that needs no schema.
 
-The blocks have to cover the file without a gap from its first byte to the footer, so no byte of a table is outside a
-checksum and no block can be left out of the index or be named twice.
+The blocks have to cover the file without a gap from its first byte to the footer, in the order in which lakeFS writes
+them, so no byte of a table is outside a checksum and no block can be left out of the index or be named twice. Another
+order is as good where the content is proved by its hash, which covers every record: then no byte may be in two blocks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import google_crc32c
@@ -43,6 +45,10 @@ _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
 _CODEC = pa.Codec("snappy")
 
 
+class OutOfOrder(Broken):
+    """Raised for a table whose blocks don't follow one another as lakeFS writes them, whatever they hold."""
+
+
 class Handle(NamedTuple):
     """Where a block's contents lie; its trailer follows."""
 
@@ -58,7 +64,8 @@ class Handle(NamedTuple):
 class Table:
     """A table whose footer, metaindex and properties were read and checked; its index and data weren't yet.
 
-    `key_bytes` is what its keys come to by its own account, with trailers and without sharing prefixes.
+    `key_bytes` is what its keys come to by its own account, with trailers and without sharing prefixes. `ends` are the
+    blocks that only the footer and the metaindex name. With `any_order`, the order of its blocks doesn't matter.
     """
 
     data: bytes
@@ -66,6 +73,8 @@ class Table:
     key_bytes: int
     index: Handle
     two_levels: bool
+    ends: tuple[Handle, ...]
+    any_order: bool = False
 
 
 def masked_crc(contents: bytes) -> int:
@@ -75,18 +84,26 @@ def masked_crc(contents: bytes) -> int:
 
 
 def open_table(data: bytes) -> Table:
-    """The table in `data`. Raises `Broken` where footer, metaindex or properties aren't as they must be."""
+    """The table in `data`. Raises `Broken` where footer, metaindex or properties aren't as they must be, and
+    `OutOfOrder` where they don't follow one another."""
+    table = open_in_any_order(data)
+    _check_seamless([table.index, *table.ends])
+    if table.ends[-1].end != len(data) - FOOTER_LENGTH:
+        raise OutOfOrder("its blocks don't follow one another up to the footer")
+    return replace(table, any_order=False)
+
+
+def open_in_any_order(data: bytes) -> Table:
+    """As `open_table`, of a table whose blocks may stand in any order: nothing but its content's hash proves that none
+    was left out."""
     if not data:
         raise Broken("it is empty")
     metaindex, index = _footer(data)
-    footer_at = len(data) - FOOTER_LENGTH
     found = list(block_records(read_block(data, metaindex)))
     if [record.key for record in found] != [_PROPERTIES_BLOCK]:
         raise Broken("its metaindex names something other than the properties alone")
     where = handle(found[0].value)
-    if metaindex.end != footer_at or where.end != metaindex.offset or index.end != where.offset:
-        raise Broken("its blocks don't follow one another up to the footer")
-    return _with_properties(data, index, _stored_properties(read_block(data, where)))
+    return _with_properties(data, index, (where, metaindex), _stored_properties(read_block(data, where)))
 
 
 def _footer(data: bytes) -> tuple[Handle, Handle]:
@@ -181,16 +198,21 @@ def block_records(block: bytes) -> Iterator[Record]:
 
 
 def data_blocks(table: Table) -> list[Handle]:
-    """The data blocks in order, through one level of index or two. Together they must be all of the file's front."""
-    front, found = table.index.offset, _handles(table, table.index)
-    if table.two_levels:
-        parts = found
-        begin = parts[0].offset if parts else front
-        _check_seamless(parts, begin, front)
-        front, found = begin, [where for part in parts for where in _handles(table, part)]
-    _check_seamless(found, 0, front)
+    """The data blocks in the order of their keys, through one level of index or two.
+
+    Together with the parts of the index they must be all of the file's front; of a table that may be in any order, no
+    two blocks may share a byte.
+    """
+    check = _check_disjoint if table.any_order else _check_seamless
+    parts = _handles(table, table.index) if table.two_levels else []
+    rest = [*parts, table.index, *table.ends]
+    check(rest)
+    found = [where for part in (parts if table.two_levels else [table.index]) for where in _handles(table, part)]
+    check([*found, *rest])
     if not found:
         raise Broken("its index names no block")
+    if not table.any_order and found[0].offset != 0:
+        raise OutOfOrder(f"its index skips bytes: the first block begins at {found[0].offset}")
     return found
 
 
@@ -198,14 +220,20 @@ def _handles(table: Table, index: Handle) -> list[Handle]:
     return [handle(record.value) for record in block_records(read_block(table.data, index))]
 
 
-def _check_seamless(blocks: list[Handle], begin: int, end: int) -> None:
+def _check_seamless(blocks: list[Handle]) -> None:
     """Each block must begin where the one before ended, so none is read twice and none is left out."""
-    for where in blocks:
-        if where.offset != begin:
-            raise Broken(f"its index skips or repeats bytes: a block begins at {where.offset}, not at {begin}")
-        begin = where.end
-    if begin != end:
-        raise Broken(f"its index leaves out bytes: the last block ends at {begin}, not at {end}")
+    for before, where in pairwise(blocks):
+        if where.offset != before.end:
+            raise OutOfOrder(f"its index skips or repeats bytes: a block begins at {where.offset}, not at {before.end}")
+
+
+def _check_disjoint(blocks: list[Handle]) -> None:
+    """No two blocks may share a byte, so none is read twice, and all of them are no more than the file."""
+    end = 0
+    for where in sorted(blocks):
+        if where.offset < end:
+            raise Broken(f"two of its blocks share bytes at {where.offset}")
+        end = where.end
 
 
 def records(table: Table) -> Iterator[Record]:
@@ -264,7 +292,7 @@ def _stored_properties(block: bytes) -> dict[str, bytes]:
     return found
 
 
-def _with_properties(data: bytes, index: Handle, stored: dict[str, bytes]) -> Table:
+def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
     levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
     if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
         raise Broken(f"it has an index of type 0x{levels.hex()}; lakegc knows 0 (one level) and 2 (two)")
@@ -288,7 +316,7 @@ def _with_properties(data: bytes, index: Handle, stored: dict[str, bytes]) -> Ta
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
     if key_bytes > LARGEST:
         raise Broken(f"it promises keys of more than {LARGEST} bytes")
-    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS)
+    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, ends, any_order=True)
 
 
 def _property(stored: dict[str, bytes], name: str) -> bytes:

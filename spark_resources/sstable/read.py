@@ -11,8 +11,8 @@ import pyarrow as pa
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Commit
 from spark_resources.sstable import values
-from spark_resources.sstable.blocks import Table, open_table, records
-from spark_resources.sstable.decoders import Decoder, default_decoder
+from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order, open_table, records
+from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
 from spark_resources.sstable.ids import content_id, record_content
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
 from spark_resources.sstable.wire import Broken, about
@@ -26,7 +26,7 @@ _known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 def read_properties(data: bytes, *, name: str) -> TableProperties:
     """What the table `name` says of itself. Reads footer and properties only, so it proves nothing of the records."""
     with about(name):
-        return open_table(data).properties
+        return open_in_any_order(data).properties
 
 
 def read_entries(
@@ -42,9 +42,11 @@ def read_entries(
     a column holds is decoded and checked only when the column is asked for. Raises `DamagedData`.
     """
     _check_columns(columns)
-    with about(name):
-        table = _typed(data, RANGES, "")
-        return (decoder or default_decoder(len(data))).entries(table, columns)
+
+    def read(table: Table, decoder: Decoder) -> pa.RecordBatch:
+        return decoder.entries(_typed(table, RANGES, ""), columns)
+
+    return _read(data, name, read, decoder)
 
 
 def read_proven_entries(
@@ -53,11 +55,13 @@ def read_proven_entries(
     """As `read_entries`, with what the range says of itself, and proves that it is the one that was committed as
     `name`, in the same pass."""
     _check_columns(columns)
-    with about(name):
-        table = _typed(data, RANGES, "")
-        entries, content = (decoder or default_decoder(len(data))).entries_and_content(table, columns)
+
+    def read(table: Table, decoder: Decoder) -> tuple[pa.RecordBatch, TableProperties]:
+        entries, content = decoder.entries_and_content(_typed(table, RANGES, ""), columns)
         _check_id(content_id(content, table.properties.user), name)
         return entries, table.properties
+
+    return _read(data, name, read, decoder)
 
 
 def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
@@ -72,11 +76,13 @@ def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
 
 def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
     """As `read_ranges`, and proves that the metarange is the one that was committed as `name`, in the same pass."""
-    with about(name):
-        table = _typed(data, METARANGES, "")
-        found = list(records(table))
+
+    def read(table: Table, _: Decoder) -> list[RangeRef]:
+        found = list(records(_typed(table, METARANGES, "")))
         _check_id(content_id(map(record_content, found), table.properties.user), name)
         return list(map(_known_range_ref, found))
+
+    return _read(data, name, read)
 
 
 def read_commits(data: bytes, *, name: str) -> list[Commit]:
@@ -96,8 +102,7 @@ def read_tags(data: bytes, *, name: str) -> list[Tag]:
 
 def read_records(data: bytes, *, name: str) -> list[Record]:
     """The records of any table as they are stored, keys without trailer."""
-    with about(name):
-        return list(records(open_table(data)))
+    return _read(data, name, lambda table, _: list(records(table)))
 
 
 def range_ref(data: bytes, *, name: str) -> RangeRef:
@@ -109,8 +114,10 @@ def range_ref(data: bytes, *, name: str) -> RangeRef:
 def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
     """The id that the content of the table `name` has. Every record is read and checked on the way."""
     with about(name):
-        table = open_table(data)
-        return content_id((decoder or default_decoder(len(data))).content(table), table.properties.user)
+        try:
+            return _id_of(open_table(data), decoder or default_decoder(len(data)))
+        except OutOfOrder:
+            return _id_of(open_in_any_order(data), READABLE)
 
 
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
@@ -132,12 +139,27 @@ def _check_columns(columns: Sequence[str]) -> None:
 
 
 def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:
+    return _read(data, name, lambda table, _: [read(record) for record in records(_typed(table, kind, entity))])
+
+
+def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
+    """What `read` makes of the table `name`. One whose blocks stand in another order than lakeFS writes them is as good
+    if its content is that of its name; otherwise nobody can say whether it is whole."""
     with about(name):
-        return [read(record) for record in records(_typed(data, kind, entity))]
+        try:
+            return read(open_table(data), decoder or default_decoder(len(data)))
+        except OutOfOrder as broken:
+            table = open_in_any_order(data)
+            if _id_of(table, READABLE) != name:
+                raise broken from None
+            return read(table, READABLE)
 
 
-def _typed(data: bytes, kind: str, entity: str) -> Table:
-    table = open_table(data)
+def _id_of(table: Table, decoder: Decoder) -> str:
+    return content_id(decoder.content(table), table.properties.user)
+
+
+def _typed(table: Table, kind: str, entity: str) -> Table:
     found = table.properties
     if (found.type, found.entity) != (kind, entity):
         is_, wanted = (f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity)))

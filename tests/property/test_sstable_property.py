@@ -34,7 +34,9 @@ from tests.unit.sstable_cases import (
     all_blocks,
     assemble,
     data_block,
+    message,
     raw_block,
+    rearranged,
     with_right_checksum,
 )
 
@@ -102,6 +104,31 @@ def test_no_entry_that_is_written_is_lost(entries: list[Entry]) -> None:
 
         assert batch.to_pylist() == [{column: getattr(entry, column) for column in COLUMNS} for entry in entries]
         assert table_id(table.data, name=table.id, decoder=decoder) == table.id
+
+
+@given(
+    paths=st.lists(st.binary(max_size=8), min_size=1, max_size=30, unique=True).map(sorted),
+    step=st.integers(1, 8),
+    parts=st.integers(0, 3),
+    gap=st.integers(0, 9),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_a_table_is_the_same_in_any_order_of_its_blocks(
+    paths: list[bytes], step: int, parts: int, gap: int, data: st.DataObject
+) -> None:
+    """Wherever its blocks stand, a table has the id and the rows of its content, in the order of their paths."""
+    records = [(path, put_value(b"", message(b"data/" + path.hex().encode()))) for path in paths]
+    blocks = [data_block(*records[at : at + step]) for at in range(0, len(records), step)]
+    order = data.draw(st.permutations(range(len(blocks) + parts + 3)))
+    table = rearranged(blocks, order, parts=parts, gap=gap)
+    name = table_id(assemble(blocks), name=NAME)
+
+    for decoder in DECODERS:
+        assert table_id(table, name=NAME, decoder=decoder) == name
+        batch = read_entries(table, name=name, columns=("path",), decoder=decoder)
+        assert batch["path"].to_pylist() == paths
+    assert_decoders_agree(table)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=80)), max_size=40, unique_by=lambda pair: pair[0]))

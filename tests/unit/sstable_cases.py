@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -152,6 +153,29 @@ def two_levels(assembly: Assembly, handles: list[Handle], *, parts: int = 2) -> 
     step = max(1, -(-len(handles) // parts))
     found = [assembly.add(index_block(handles[at : at + step])) for at in range(0, len(handles), step)]
     return assembly.add(index_block(found))
+
+
+def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0, gap: int = 0) -> bytes:
+    """A whole table of these data blocks whose blocks stand in another order, with so many bytes between them.
+
+    `order` has the numbers of all blocks: data, the parts of the index if there are any, index, properties, metaindex.
+    """
+    levels = {"rocksdb.block.based.table.index.type": TWO_LEVELS if parts else ONE_LEVEL}
+    stated = sorted((name.encode(), value) for name, value in {**own_properties(blocks), **levels}.items())
+    count, known = len(blocks), [Handle(0, 0)] * len(order)
+    while True:  # a block's length can depend on where another stands
+        cuts = [count * part // parts for part in range(parts + 1)] if parts else [0, count]
+        leaves = [index_block(known[at:end]) for at, end in pairwise(cuts)]
+        top = index_block(known[count:-3]) if parts else leaves[0]
+        properties = block(*stated, interval=1 << 30)
+        contents = [*blocks, *(leaves if parts else []), top, properties, metaindex_of(known[-2])]
+        assembly, found = Assembly(), dict[int, Handle]()
+        for number in order:
+            found[number] = assembly.add(contents[number])
+            assembly.out += bytes(gap)
+        if (now := [found[number] for number in range(len(contents))]) == known:
+            return bytes(assembly.out) + footer_of(known[-1], known[-3])
+        known = now
 
 
 def metaindex_of(properties: Handle) -> bytes:
@@ -305,6 +329,30 @@ WHOLE = [
         _numbered_rows(100),
     ),
 ]
+
+
+# --- tables in another order ----------------------------------------------------------------------------------------
+
+
+def _rearranged() -> list[Whole]:
+    blocks = _numbered_blocks(20)  # 5 of them
+    orders = {
+        "the index behind the metaindex": ([0, 1, 2, 3, 4, 6, 7, 5], 0),
+        "properties behind the metaindex": ([0, 1, 2, 3, 4, 5, 7, 6], 0),
+        "the index in front of the data": ([5, 0, 1, 2, 3, 4, 6, 7], 0),
+        "everything from back to front": ([7, 6, 5, 4, 3, 2, 1, 0], 0),
+        "data in another order": ([0, 1, 3, 2, 4, 5, 6, 7], 0),
+        "two levels, the parts behind the top": ([0, 1, 2, 3, 4, 7, 5, 6, 8, 9], 2),
+        "two levels, data between the parts": ([0, 5, 1, 2, 6, 3, 4, 7, 8, 9], 2),
+    }
+    found = [
+        Whole(what, rearranged(blocks, order, parts=parts), _numbered_rows(100))
+        for what, (order, parts) in orders.items()
+    ]
+    return [*found, Whole("bytes between the blocks", rearranged(blocks, range(8), gap=3), _numbered_rows(100))]
+
+
+REARRANGED = _rearranged()
 
 
 # --- broken tables --------------------------------------------------------------------------------------------------
