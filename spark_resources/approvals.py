@@ -24,6 +24,7 @@ from spark_resources.marks import MarkRecord, mark_folder, marks, reference_fold
 from spark_resources.model import MarkState
 from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.retry import delete_own
 
 APPROVAL_NAME = "approval.json"
 APPROVAL_FORMAT = 1
@@ -182,10 +183,9 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
         store.stat(key)
     except NotThere:
         return False
-    [result] = store.delete_many([key])
-    if result.code:
+    for failed in delete_own(store, [key]):
         raise Unavailable(
-            f"{key} in {store.where} can't be removed ({result.code}), and while it is there the reference collector "
+            f"{key} in {store.where} can't be removed ({failed.code}), and while it is there the reference collector "
             "can sweep this mark. Delete it by hand."
         )
     return True

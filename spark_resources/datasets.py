@@ -22,7 +22,8 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Quirks, Store, delete_own, read_proven
+from spark_resources.stores.base import Quirks, Store, read_proven
+from spark_resources.stores.retry import delete_own
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from spark_resources.approvals import APPROVAL_NAME
 from spark_resources.datasets import LIST_NAME, Dataset, Place, open_dataset
 from spark_resources.errors import DamagedData
 from spark_resources.marks import MarkRecord, asset_folder, mark_folder, reference_folder
-from spark_resources.stores.base import delete_own
+from spark_resources.stores.retry import delete_own
 
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
 SUMMARY = "summary.json"

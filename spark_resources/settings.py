@@ -26,6 +26,7 @@ from pydantic_settings import (
 from spark_resources.errors import WrongUsage
 
 if TYPE_CHECKING:
+    from spark_resources.stores.retry import RetryPolicy
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
@@ -85,7 +86,7 @@ def _patterns(value: object) -> object:
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-Attempts = Annotated[int, Field(ge=1, le=100)]
+RetrySeconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=256)]
 Tasks = Annotated[int, Field(ge=1, le=100_000)]
 Count = Annotated[int, Field(ge=0)]
@@ -116,8 +117,10 @@ class Settings(BaseSettings):
     read_timeout_s: Seconds = 60
     slow_read_timeout_s: Seconds | None = None
     task_timeout_s: Seconds = 21_600
-    attempts: Attempts = 5
     asking_requests: Requests = 8
+
+    # For how long a request to the server or the store is repeated after its first failure.
+    retry_total_s: RetrySeconds = 60
 
     # The object store: what is not given comes from the provider's standard chain.
     s3_endpoint_url: Address | None = None
@@ -140,7 +143,6 @@ class Settings(BaseSettings):
     local_path: Name | None = None
     store_connect_timeout_s: Seconds | None = None
     store_read_timeout_s: Seconds | None = None
-    store_attempts: Attempts | None = None
     listing_requests: Requests = 8
     reading_requests: Requests = 4
 
@@ -248,6 +250,12 @@ class Settings(BaseSettings):
         chosen = {name: str(count) for name, count in counts.items() if count is not None}
         return {"spark.master": self.spark_master, **chosen, **self.spark_conf}
 
+    def retry_policy(self) -> RetryPolicy:
+        """How requests to the server and to the store are repeated."""
+        from spark_resources.stores.retry import RetryPolicy
+
+        return RetryPolicy(total_s=self.retry_total_s)
+
     def store(self) -> StoreSettings:
         """The part that opens an object store; what is not given is left to the store's defaults."""
         from spark_resources.stores.settings import StoreSettings
@@ -256,7 +264,7 @@ class Settings(BaseSettings):
         given = {name: getattr(self, name) for name in same} | {
             "connect_timeout": self.store_connect_timeout_s,
             "read_timeout": self.store_read_timeout_s,
-            "max_attempts": self.store_attempts,
+            "retry": self.retry_policy(),
         }
         return StoreSettings.model_validate({name: value for name, value in given.items() if value is not None})
 
@@ -338,8 +346,7 @@ _EXPECTED = {
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
     "proof_age": "a duration such as 30m",
-    "attempts": "a whole number from 1 to 100",
-    "store_attempts": "a whole number from 1 to 100",
+    "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
     **dict.fromkeys(("asking_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",

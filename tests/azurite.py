@@ -23,6 +23,7 @@ from azure.storage.blob import BlobServiceClient
 from pydantic import SecretStr
 
 from spark_resources.stores.settings import StoreSettings
+from tests.retries import requests
 from tests.servers import START_LIMIT, STARTS, _folder, free_port
 
 VERSION = "3.37.0"
@@ -46,7 +47,7 @@ class Azurite:
             "azure_account_key": SecretStr(self.account_key),
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "max_attempts": 3,
+            "retry": requests(3),
         }
         return StoreSettings.model_validate(known | changes)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_resources.stores.settings import StoreSettings
+from tests.retries import requests
 from tests.servers import free_port
 
 START_LIMIT = 30.0  # seconds until a server that doesn't answer is given up
@@ -39,7 +40,7 @@ class FakeGCS:
             "gcs_anonymous": True,
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "max_attempts": 3,
+            "retry": requests(3),
         }
         return StoreSettings.model_validate(known | changes)
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_resources.lakefs import LakeFSSettings
+from tests.retries import requests
 
 SECRET = "a-very-secret-key"
 REPO = "/api/v1/repositories/lake"
@@ -83,8 +84,7 @@ def settings(endpoint: str) -> LakeFSSettings:
         endpoint,
         "AKIATEST",
         SECRET,
-        attempts=3,
-        backoff_s=0,
+        retry=requests(3),
         poll_s=0.001,
         task_timeout_s=0.01,
         read_timeout_s=5,

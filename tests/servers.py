@@ -21,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import SecretStr
 
 from spark_resources.stores.settings import StoreSettings
+from tests.retries import requests
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -47,7 +48,7 @@ class S3Server:
             "s3_secret_access_key": SecretStr(self.secret_key),
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "max_attempts": 3,
+            "retry": requests(3),
         }
         return StoreSettings.model_validate(known | changes)
 

@@ -19,7 +19,7 @@ from spark_resources.copying.verified import Copier, Throttle
 from spark_resources.datasets import Place
 from spark_resources.errors import LakegcError, NotThere
 from spark_resources.executors import errors_from_executors
-from spark_resources.stores.base import delete_own
+from spark_resources.stores.retry import delete_own
 from spark_resources.stores.settings import StoreSettings
 from spark_resources.stores.streams import Hashed, streams_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from lakegc_assets.mark import without
 from lakegc_assets.progress import telling
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.run import Proof, SweepRun
-from spark_resources.datasets import Batches, Place, arrow_to_spark
+from spark_resources.datasets import Batches, arrow_to_spark
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
 from spark_resources.errors import LakegcError, Refused
@@ -126,7 +126,7 @@ def round_of(
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
     orders = Orders(
-        place=trying_once(run),
+        place=run.place,
         receipts=receipts,
         round=number,
         lease_token=run.lease.token,
@@ -166,11 +166,6 @@ def round_of(
             "them. Look at the store and at the clocks, and run the same command again."
         )
     return done
-
-
-def trying_once(run: SweepRun) -> Place:
-    """The same place through a store that sends every request once: repeating is the sweep's, at its own pace."""
-    return replace(run.place, settings=run.place.settings.model_copy(update={"max_attempts": 1}))
 
 
 def telling_settled(

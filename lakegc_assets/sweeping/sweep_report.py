@@ -24,10 +24,10 @@ from lakegc_assets.sweeping.rounds import settle
 from lakegc_assets.sweeping.run import Proof, SweepRun
 from lakegc_assets.sweeping.theirs import list_today, use_up
 from spark_resources.approvals import withdraw_reference_summary
-from spark_resources.errors import Forbidden
+from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import MarkState
-from spark_resources.stores.base import Deletion
+from spark_resources.stores.retry import delete_own
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,11 +63,12 @@ def check_rights(run: SweepRun) -> None:
     """Raise `Forbidden` where nothing may be deleted here: found on a key of lakegc's own, before anything else."""
     key = f"{run.receipts.folder}may-delete-{run.lease.token}"
     run.store.write(key, b"")
-    result = run.store.delete_many([key])[0]
-    if result.deletion is Deletion.FAILED:
+    for failed in delete_own(run.store, [key]):
+        said = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip()
+        if failed.transient:
+            raise Unavailable(f"{said}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
-            f"nothing can be deleted in {run.store.where}: {result.code} {result.message}".rstrip()
-            + ". Give these credentials the right to delete objects, and run the same command again. "
+            f"{said}. Give these credentials the right to delete objects, and run the same command again. "
             "Nothing was deleted."
         )
 

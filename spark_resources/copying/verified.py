@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 import time
@@ -10,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable
-from spark_resources.stores.base import AlreadyThere, Changed, Store, StoredObject
-from spark_resources.stores.streams import About, Cold, Hashed, Streams, streams_of
+from spark_resources.errors import LakegcError, NotThere, Unavailable
+from spark_resources.stores.base import Changed, Store, StoredObject
+from spark_resources.stores.retry import delete_own
+from spark_resources.stores.streams import About, Hashed, Streams, streams_of
 
-TRIES = 3  # of a copy that the store couldn't do just now; each request was repeated before
-_FIRST_WAIT_S = 0.5
 _A_TICK = timedelta(milliseconds=1)  # less than any change of a file's time
-_LASTS = (Forbidden, NotThere, AlreadyThere, Changed, Cold)
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
 
 
@@ -77,8 +74,6 @@ class Copier:
     target: Store
     server_side: bool
     throttle: Throttle
-    wait: Callable[[float], None] = time.sleep
-    jitter: Callable[[], float] = random.SystemRandom().random
 
     @property
     def _from(self) -> Streams:
@@ -95,14 +90,7 @@ class Copier:
         `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't the same, and doesn't stay there. Bytes
         that pass by are not written at all where they don't have the SHA-256, if one is given.
         """
-        for attempt in range(TRIES - 1):
-            try:
-                return self._copied(found, key, kept, sha256)
-            except Unavailable as error:
-                if isinstance(error, _LASTS):
-                    raise
-            self.wait(_FIRST_WAIT_S * 2**attempt * (0.5 + self.jitter()))
-        return self._copied(found, key, kept, sha256)
+        return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
 
     def _copied(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
         if self.server_side and kept is None:
@@ -145,7 +133,7 @@ class Copier:
 
     def _remove(self, key: str) -> None:
         """Take away a copy that was just written, and is none."""
-        self.target.delete_many([key])
+        delete_own(self.target, [key])
 
     # --- what is there already --------------------------------------------------------------------------------------
 

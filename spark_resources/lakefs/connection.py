@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from spark_resources.errors import DamagedData, Forbidden, NotThere, Unavailable
+from spark_resources.errors import DamagedData, Forbidden, NotThere, Transient, Unavailable
 from spark_resources.lakefs.answers import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 
 # The connection pool's own repr at the head of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
-
-# Everything that may pass by itself. 501 and 505 say what the server can't do, and it won't learn it by asking again.
-_WORTH_ANOTHER_TRY = frozenset({429, *range(500, 600)} - {501, 505})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,12 @@ class Answer:
         return said if isinstance(said, str) else ""
 
     @property
+    def lacks_permission(self) -> bool:
+        """Whether lakeFS knows the user and refuses the call: it says so with 401, as it does of wrong credentials."""
+        said = any(words in self.message.lower() for words in ("insufficient permission", "not allowed"))
+        return self.status == 403 or (self.status == 401 and said)
+
+    @property
     def names_nothing(self) -> bool:
         """Whether lakeFS itself says that what was named isn't there; a call that it hasn't got is another matter."""
         strange = ("invalid api endpoint", "no matching operation")
@@ -89,7 +92,21 @@ class Connection:
         return self._checked(question, *self._raw(question, arguments))
 
     def _raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
-        """Status, headers and body as they came. No chained error leaves it that shows headers or a body in full."""
+        """Status, headers and body as they came, asked for by the retry policy: every call here may be repeated.
+
+        No chained error leaves it that shows headers or a body in full.
+        """
+        return self.settings.retry.call(lambda: self._once(question, arguments))
+
+    def _once(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+        status, headers, text = self._sent(question, arguments)
+        if status in PASSING_STATUS:
+            shown = _shown(text)
+            refusal = self.refusal(question, Answer(status, _json(shown), shown[:300], None))
+            raise Transient(str(refusal), after_s=seconds_of(headers))
+        return status, headers, text
+
+    def _sent(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         import urllib3
         from lakefs_sdk import exceptions
 
@@ -113,11 +130,11 @@ class Connection:
         return int(response.status_code), response.headers, response.raw_data
 
     def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes) -> Answer:
-        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        shown = _shown(text)
         answer = Answer(status, _json(shown), shown[:300], _date(headers.get("Date")))
         self.last_date = answer.date or self.last_date
         if 300 <= status < 400:
-            raise self._not_lakefs(question, f"a redirect to {_origin(headers.get('Location', ''))}")
+            raise self._not_lakefs(question, f"a redirect to {origin_of(headers.get('Location', ''))}")
         if status < 500 and _is_html(headers, shown):
             raise self._not_lakefs(question, f"a web page (status {status})")
         if answer.fine and status != 204 and answer.json is None:
@@ -137,7 +154,7 @@ class Connection:
         words = answer.message or (answer.text if answer.text[:1] != "<" else "")
         said = f": {words}".rstrip(": .\n") + "."
         asked = f"lakeFS at {self.where} was asked for {question.what}"
-        if answer.status == 401:
+        if answer.status == 401 and not answer.lacks_permission:
             return Forbidden(
                 f"{asked} and does not accept the credentials{said} Check the access key id and the secret access key "
                 "(LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
@@ -147,7 +164,7 @@ class Connection:
                 f"{asked} and refuses, because the repository is read-only{said} A read-only repository can't be "
                 "marked: collect it where it is written."
             )
-        if answer.status == 403:
+        if answer.status in (401, 403):
             return Forbidden(
                 f"{asked} and refuses{said} The user most likely lacks the permission {question.permission}: "
                 "ask a lakeFS administrator for it."
@@ -160,9 +177,7 @@ class Connection:
                 "or the endpoint is not that of lakeFS."
             )
         if answer.status == 429 or answer.status >= 500:
-            return Unavailable(
-                f"{asked} and answered {answer.status}, {self.settings.attempts} times{said} Try again later."
-            )
+            return Unavailable(f"{asked} and answered {answer.status}{said} Try again later.")
         return Unavailable(f"{asked} and answered {answer.status}{said}")
 
     def _not_lakefs(self, question: Question, got: str) -> Unavailable:
@@ -173,20 +188,20 @@ class Connection:
 
     def _unreachable(self, question: Question, why: str) -> Unavailable:
         asked = f"{self.where} could not be asked for {question.what}"
-        if "SSL" in why or "CERTIFICATE" in why.upper():
+        if is_tls_refusal(why):
             return Unavailable(
                 f"{asked}: no TLS connection that can be trusted ({why}). If the server's certificate is from your "
                 "own authority, name its file by LAKEGC_CA_BUNDLE; if it speaks plain HTTP, let the endpoint begin "
                 "with http://."
             )
-        return Unavailable(
-            f"{asked}, in {self.settings.attempts} attempts: {why}. Check that the server runs and that the endpoint "
+        return Transient(
+            f"{asked}: {why}. Check that the server runs and that the endpoint "
             "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is right."
         )
 
 
 def _sdk_client(settings: LakeFSSettings) -> Any:
-    """The SDK's client, with our retries, and with answers left as they came."""
+    """The SDK's client, which sends each request once, and with answers left as they came."""
     import urllib3
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
@@ -204,15 +219,9 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
     configuration.verify_ssl = settings.verify_tls
     configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.asking_requests)
     configuration.retries = urllib3.Retry(
-        total=settings.attempts - 1,
+        total=0,  # the policy's work
         redirect=False,  # following one would lose the login, or send it elsewhere
-        allowed_methods=None,  # every call that this package makes can be repeated
-        status_forcelist=_WORTH_ANOTHER_TRY,
         raise_on_status=False,
-        backoff_factor=settings.backoff_s,
-        backoff_max=settings.longest_wait_s,
-        backoff_jitter=settings.backoff_s / 2,
-        retry_after_max=int(settings.longest_wait_s),
     )
     return AsItCame(configuration)
 
@@ -237,10 +246,8 @@ def _is_html(headers: Mapping[str, str], text: str) -> bool:
     return "html" in headers.get("Content-Type", "").lower() or text.lstrip()[:1] == "<"
 
 
-def _origin(location: str) -> str:
-    """Where a redirect leads, without what a login page may have put into its query."""
-    parts = urlsplit(location)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unnamed place"
+def _shown(text: str | bytes) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 def _root(error: BaseException) -> str:

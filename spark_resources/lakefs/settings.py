@@ -1,4 +1,4 @@
-"""What it takes to reach a lakeFS server, as one frozen value that pickles: address, login, time-outs, attempts."""
+"""What it takes to reach a lakeFS server, as one frozen value that pickles: address, login, time-outs, retries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_resources.errors import WrongUsage
+from spark_resources.stores.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from spark_resources.settings import Settings
@@ -40,8 +41,8 @@ def api_address(endpoint_url: str) -> str:
 class LakeFSSettings:
     """All that is needed to build a client, on any machine. Times in seconds; the secret is left out of every repr.
 
-    `attempts` counts the first one. `slow_read_timeout_s` is for calls that the server answers only after having walked
-    the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
+    `retry` is how requests are repeated. `slow_read_timeout_s` is for calls that the server answers only after having
+    walked the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
     `asking_requests` are how many questions one process asks at once.
     """
 
@@ -53,9 +54,7 @@ class LakeFSSettings:
     connect_timeout_s: float = 10
     read_timeout_s: float = 60
     slow_read_timeout_s: float = SLOW_READ_TIMEOUT_S
-    attempts: int = 5
-    backoff_s: float = 0.5
-    longest_wait_s: float = 60
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     poll_s: float = 2
     task_timeout_s: float = 6 * 3600
     asking_requests: int = 8
@@ -87,6 +86,6 @@ class LakeFSSettings:
             read_timeout_s=settings.read_timeout_s,
             slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
             task_timeout_s=settings.task_timeout_s,
-            attempts=settings.attempts,
+            retry=settings.retry_policy(),
             asking_requests=settings.asking_requests,
         )

@@ -25,6 +25,11 @@ def forbidden(message: str) -> Problem:
     return Problem(403, message)
 
 
+def lacks_permission() -> Problem:
+    """Whom lakeFS knows, and doesn't let: with the status that unknown users get, too."""
+    return Problem(401, "insufficient permissions: not allowed to do this")
+
+
 def not_found(what: str = "") -> Problem:
     return Problem(404, f"{what} not found".strip())
 

@@ -152,7 +152,8 @@ class Sandbox:
         return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
 
     def fail(self, name: str, status: int | None) -> None:
-        """Answer every request about a repository with this status, such as 503 or 403; None ends that."""
+        """Answer every request about a repository with this status, such as 503, or 401 for a lack of rights; None
+        ends that."""
         if status is None:
             self._failing.pop(name, None)
         else:

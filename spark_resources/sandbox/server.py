@@ -16,7 +16,7 @@ from starlette.routing import Route as StarletteRoute
 from spark_resources.sandbox import routes_commits, routes_gc, routes_objects, routes_repositories, routes_staging
 from spark_resources.sandbox.calls import Call, Handler, Options, authenticated, failure, http_date
 from spark_resources.sandbox.catalog import Catalog
-from spark_resources.sandbox.problems import Problem
+from spark_resources.sandbox.problems import Problem, lacks_permission
 
 API = "/api/v1"
 ROUTES = (
@@ -64,7 +64,7 @@ def _guarded(handler: Handler, call: Call, path: str) -> Response:
         if path not in _OPEN_TO_ALL and not authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
         if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
-            raise Problem(status, "as the sandbox was told to answer")
+            raise lacks_permission() if status == 401 else Problem(status, "as the sandbox was told to answer")
         return handler(call)
     except Problem as problem:
         return failure(problem)

@@ -22,6 +22,7 @@ from spark_resources.stores.azure_copy import copy_blob
 from spark_resources.stores.azure_delete import BATCH, delete_keys
 from spark_resources.stores.azure_listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
 # What Azure refuses, folds (a backslash is a slash, a dot at an end is dropped), or a URL can't carry.
@@ -48,6 +49,7 @@ class AzureStore:
         self._place = container_of(namespace, settings.azure_endpoint_url)
         self._client = container_client(self._place, settings)
         self._settings = settings
+        self.retry: RetryPolicy = settings.retry
         self._prefix = self._place.prefix
         self._quirks = replace(
             quirks,
@@ -66,6 +68,7 @@ class AzureStore:
     def clock_offset(self) -> timedelta:
         return timedelta(0)
 
+    @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
@@ -89,16 +92,20 @@ class AzureStore:
             self._check_start_after(delimiter)
         marker: str | None = None
         while True:
-            with told(self.where, "list", prefix):
-                listing = list_blobs(
-                    self._client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
-                )
+            listing = self._listed(prefix, page_size, delimiter, marker)
             yield self._page(listing, self._prefix + prefix, after)
             if listing.marker is None:
                 return
             if listing.marker == marker:
                 raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
             marker = listing.marker
+
+    @retried
+    def _listed(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
+        with told(self.where, "list", prefix):
+            return list_blobs(
+                self._client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
+            )
 
     def _check_start_after(self, delimiter: str | None) -> None:
         if delimiter is not None:
@@ -134,6 +141,7 @@ class AzureStore:
     def stat(self, key: str) -> StoredObject:
         return self._look(key, "look at")[0]
 
+    @retried
     def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its tag as Azure writes it."""
         client = self._client.get_blob_client(self._full(key))
@@ -154,6 +162,7 @@ class AzureStore:
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
 
+    @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         client = self._client.get_blob_client(self._full(key))
         with told(self.where, "read", key):
@@ -181,10 +190,15 @@ class AzureStore:
 
     def _soft_delete(self) -> bool | None:
         try:
-            policy = service_client(self._place, self._settings).get_service_properties().get("delete_retention_policy")
-        except AzureError:
+            policy = self._service_properties().get("delete_retention_policy")
+        except Unavailable:
             return None  # a token of one container may not ask
         return bool(policy is not None and policy.enabled)
+
+    @retried
+    def _service_properties(self) -> dict[str, Any]:
+        with told(self.where, "ask for the properties of"):
+            return service_client(self._place, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's own newest file is a version; None where there is none, or it may not be looked at."""
@@ -199,11 +213,15 @@ class AzureStore:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @retried
     def write(self, key: str, data: bytes) -> str:
         with told(self.where, "write", key):
             return self._put(key, data, overwrite=True)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
         with told(self.where, "write", key):
             try:
                 return self._put(key, data, overwrite=False)
@@ -213,6 +231,11 @@ class AzureStore:
         raise AlreadyThere(f"{key!r} exists already in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
         with told(self.where, "write", key):
             try:
                 condition = MatchConditions.IfNotModified
@@ -226,6 +249,7 @@ class AzureStore:
         answer = self._client.get_blob_client(self._full(key)).upload_blob(data, **condition)
         return unquoted(str(answer["etag"]))
 
+    @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +14,23 @@ from urllib.parse import urlsplit
 
 import requests
 from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    DecodeError,
+    HttpResponseError,
+    IncompleteReadError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
 from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
 from requests.adapters import HTTPAdapter
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 # The domains that lakeFS knows. It talks to https://<account>.<domain>, whatever else the namespace says.
@@ -30,7 +38,8 @@ DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usg
 
 _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 20.0
+
+PASSING = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
@@ -128,16 +137,7 @@ def _logged_in() -> TokenCredential:
     return DefaultAzureCredential()
 
 
-class _Retry(ExponentialRetry):
-    """As often as configured, and soon: the library's own first wait is over fifteen seconds."""
-
-    def get_backoff_time(self, settings: dict[str, Any]) -> float:
-        longest: float = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (settings["count"] - 1))
-        return random.uniform(longest / 2, longest)
-
-
 def _options(settings: StoreSettings) -> dict[str, Any]:
-    again = settings.max_attempts - 1
     session = requests.Session()
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_connections=settings.connections, pool_maxsize=settings.connections))
@@ -147,9 +147,9 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
         read_timeout=settings.read_timeout,
         connection_verify=settings.azure_ca_bundle or True,
     )
-    retry = _Retry(retry_total=again, retry_connect=again, retry_read=again, retry_status=again)
+    once = ExponentialRetry(retry_total=0, retry_connect=0, retry_read=0, retry_status=0)  # the rest is the policy's
     # Another host has no business with this account's objects: what redirects is no Azure.
-    return {"transport": transport, "retry_policy": retry, "permit_redirects": False}
+    return {"transport": transport, "retry_policy": once, "permit_redirects": False}
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -174,11 +174,21 @@ def in_our_words(error: AzureError, where: str, doing: str, key: str | None) -> 
         return _answered(error, what, where, key)
     if isinstance(error, ClientAuthenticationError):
         return Forbidden(f"{what}: {message_of(error)}. Set {_SET}, or log in, for example with `az login`.")
-    return Unavailable(f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again.")
+    unreachable = f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again."
+    return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
+
+
+def is_transient(error: AzureError) -> bool:
+    """Whether a failure may pass by itself."""
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        return error.status_code in PASSING_STATUS or code_of(error) in PASSING
+    if isinstance(error, IncompleteReadError | DecodeError):
+        return True
+    return isinstance(error, ServiceRequestError | ServiceResponseError) and not is_tls_refusal(error)
 
 
 def _answered(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
-    code, status = code_of(error), error.status_code
+    code, status, headers = code_of(error), error.status_code, _headers(error)
     if code == "ContainerNotFound":
         return NotThere(f"the container of {where} does not exist. Check the namespace and the account.")
     if code == "BlobNotFound":
@@ -186,7 +196,13 @@ def _answered(error: HttpResponseError, what: str, where: str, key: str | None) 
     said = f"{what}: {code}: {message_of(error)}"
     if status in (401, 403) or code in _ADVICE:
         return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
-    return Unavailable(f"{said} (HTTP {status}). Try again; if it stays, look at the account's own log.")
+    if 300 <= (status or 0) < 400:
+        return Unavailable(
+            f"{what}: it answers with a redirect (HTTP {status}) to {origin_of(headers.get('Location', ''))}, which is "
+            "not followed. Check LAKEGC_AZURE_ENDPOINT_URL."
+        )
+    said = f"{said} (HTTP {status}). Try again; if it stays, look at the account's own log."
+    return Transient(said, after_s=seconds_of(headers)) if is_transient(error) else Unavailable(said)
 
 
 def _sentence(text: str) -> str:
@@ -197,9 +213,14 @@ def code_of(error: AzureError) -> str:
     """The store's own code, e.g. `BlobNotFound`; without one the HTTP status as text, or the error's type."""
     if not isinstance(error, HttpResponseError) or error.response is None:
         return type(error).__name__
-    headers: Mapping[str, str] = getattr(error.response, "headers", {})
+    headers = _headers(error)
     told_code = getattr(error, "error_code", None) or headers.get("x-ms-error-code")
     return str(getattr(told_code, "value", told_code) or error.status_code)
+
+
+def _headers(error: HttpResponseError) -> Mapping[str, str]:
+    headers: Mapping[str, str] = getattr(error.response, "headers", {})
+    return headers
 
 
 def message_of(error: AzureError) -> str:

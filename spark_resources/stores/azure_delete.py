@@ -14,15 +14,16 @@ from xml.etree import ElementTree
 from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.azure_client import code_of, message_of
+from spark_resources.stores.azure_client import PASSING, code_of, is_transient, message_of
 from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
+from spark_resources.stores.retry import PASSING_STATUS
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
 BATCH = 256  # what one request may hold
 _NEVER_BATCHES = frozenset({405, 501})
-_PASSING = frozenset({408, 429})
+_TOO_MUCH = frozenset({408, 429})
 
 _Answer = Callable[[str], DeleteResult]
 
@@ -58,7 +59,7 @@ def _delete_one(client: ContainerClient, name: str) -> _Answer:
     except AzureError as error:
         return _because(error)
     except MALFORMED as error:
-        return _with(type(error).__name__, str(error))
+        return _with(type(error).__name__, str(error), transient=False)
     return _deleted
 
 
@@ -96,14 +97,16 @@ class _Batch:
         told = seen[-1] if seen else SubAnswers({}, None)
         if told.of_all is not None and not told.by_number:
             return self._refused(told.of_all.status, told.of_all.answer(), until)
-        silent = _with("NoAnswer", "the store's answer doesn't name this blob, so it may or may not be deleted")
+        silent = _with(
+            "NoAnswer", "the store's answer doesn't name this blob, so it may or may not be deleted", transient=True
+        )
         by_number = {number: each.answer() for number, each in told.by_number.items()}
         return {name: by_number.get(number, silent) for number, name in enumerate(self.names)}
 
     def _refused(self, status: int, answer: _Answer, until: float) -> dict[str, _Answer]:
-        if status in _PASSING or not (400 <= status < 500 or status in _NEVER_BATCHES):
+        if status in _TOO_MUCH or not (400 <= status < 500 or status in _NEVER_BATCHES):
             return dict.fromkeys(self.names, answer)
-        late = _with(NOT_SENT, "the store refused the batch, and there was no time for all of it one by one")
+        late = _with(NOT_SENT, "the store refused the batch, and there was no time for all of it", transient=True)
         if self.seconds() >= until:
             return dict.fromkeys(self.names, late)
         first, *others = self.names
@@ -128,7 +131,8 @@ class SubAnswer:
     def answer(self) -> _Answer:
         if self.status in (200, 202):
             return _deleted
-        return _failed_or_gone(self.status, self.code, self.message)
+        transient = self.status in PASSING_STATUS or self.code in PASSING
+        return _failed_or_gone(self.status, self.code, self.message, transient=transient)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +198,20 @@ def _deleted(key: str) -> DeleteResult:
     return DeleteResult(key, Deletion.DELETED)
 
 
-def _with(code: str, message: str) -> _Answer:
-    return lambda key: DeleteResult(key, Deletion.FAILED, code, message)
+def _with(code: str, message: str, *, transient: bool) -> _Answer:
+    return lambda key: DeleteResult(key, Deletion.FAILED, code, message, transient)
 
 
-def _failed_or_gone(status: int, code: str, message: str) -> _Answer:
+def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _Answer:
     """Only Azure's own word for a missing blob says so: a 404 may be a missing container, or no Azure at all."""
     if status == 404 and code == "BlobNotFound":
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE)
-    return _with(code, message)
+    return _with(code, message, transient=transient)
 
 
 def _because(error: AzureError) -> _Answer:
     status = error.status_code if isinstance(error, HttpResponseError) else 0
-    return _failed_or_gone(status or 0, code_of(error), message_of(error))
+    return _failed_or_gone(status or 0, code_of(error), message_of(error), transient=is_transient(error))
 
 
 def _chunks(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:

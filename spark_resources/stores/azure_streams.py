@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -20,6 +21,7 @@ from spark_resources.stores.azure_client import code_of, in_our_words
 from spark_resources.stores.azure_copy import copy_blob
 from spark_resources.stores.azure_listing import checksum
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.streams import PART, About, Cold, Streams, parts, plain_text, whole
 
 _FIELDS = {
@@ -41,11 +43,13 @@ class AzureStreams:
     def __init__(self, store: AzureStore, *, part: int = PART) -> None:
         self._store, self._client, self._part = store, store._client, part
         self.where = store.where
+        self.retry: RetryPolicy = store.retry
 
     @property
     def server(self) -> str:
         return f"azure {self._store._place.endpoint.lower()}"
 
+    @retried
     def about(self, key: str) -> About:
         with self._told("look at", key):
             about = self._client.get_blob_client(self._store._full(key)).get_blob_properties()
@@ -61,16 +65,19 @@ class AzureStreams:
         return whole(self._pieces(key, about), about.size, key, self.where)
 
     def _pieces(self, key: str, about: About) -> Iterator[bytes]:
-        blob = self._client.get_blob_client(self._store._full(key))
         # piece by piece by its place: the library's own reading begins with one of 32 MiB
         for start in range(0, about.size, self._part):
-            length = min(self._part, about.size - start)
-            with self._told("read", key):
-                download = blob.download_blob(
-                    offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
-                )
-                data: bytes = download.readall()
-            yield data
+            yield self._piece(key, about, start, min(self._part, about.size - start))
+
+    @retried
+    def _piece(self, key: str, about: About, start: int, length: int) -> bytes:
+        blob = self._client.get_blob_client(self._store._full(key))
+        with self._told("read", key):
+            download = blob.download_blob(
+                offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
+            )
+            data: bytes = download.readall()
+        return data
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
         blob = self._client.get_blob_client(self._store._full(key))
@@ -80,21 +87,30 @@ class AzureStreams:
         metadata = plain_text(about.metadata, _NAME)
         all_parts = parts(pieces, max(self._part, -(-about.size // _MOST_BLOCKS)))
         first = list(islice(all_parts, 2))
-        with self._told("write", key):
-            if len(first) < 2:
-                data = first[0] if first else b""
-                blob.upload_blob(data, overwrite=False, metadata=metadata, content_settings=ContentSettings(**kept))
-                return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
-            md5, blocks = hashlib.md5(usedforsecurity=False), []
-            for number, data in enumerate(chain(first, all_parts)):
-                md5.update(data)
-                blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
-                blob.stage_block(blocks[-1].id, data, length=len(data))
-            # without one, the blob would have no checksum that its copies have in common with it
-            settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
-            blob.commit_block_list(blocks, content_settings=settings, metadata=metadata, match_condition=_ABSENT)
+        if len(first) < 2:
+            data = first[0] if first else b""
+            settings = ContentSettings(**kept)
+            self._written(
+                key, partial(blob.upload_blob, data, overwrite=False, metadata=metadata, content_settings=settings)
+            )
+            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+        md5, blocks = hashlib.md5(usedforsecurity=False), []
+        for number, data in enumerate(chain(first, all_parts)):
+            md5.update(data)
+            blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
+            self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
+        # without one, the blob would have no checksum that its copies have in common with it
+        settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
+        kept_beside: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
+        self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
         return frozenset()  # that MD5 is our own word
 
+    @retried
+    def _written(self, key: str, request: Callable[[], Any]) -> None:
+        with self._told("write", key):
+            request()
+
+    @retried
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, AzureStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not of one account")

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from spark_resources.errors import Unavailable
+
+if TYPE_CHECKING:
+    from spark_resources.stores.retry import RetryPolicy
 
 
 class AlreadyThere(Unavailable):
@@ -121,6 +124,11 @@ class Store(Protocol):
     where: str
 
     @property
+    def retry(self) -> RetryPolicy:
+        """By which requests are repeated, all but deletes."""
+        ...
+
+    @property
     def quirks(self) -> Quirks: ...
 
     @property
@@ -163,8 +171,8 @@ class Store(Protocol):
         """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`.
 
         A tag stands for the content, so bytes that were there before bring their tag back: write something that never
-        repeats (a counter, a time, a holder). Where the network lost the answer to a conditional write, `AlreadyThere`
-        or `Changed` can mean this very write: read, and see whose it is.
+        repeats (a counter, a time, a holder). Where the answer to a conditional write was lost, its repetition reads
+        what is there, and takes these very bytes for its own.
         """
         ...
 
@@ -181,23 +189,16 @@ class Store(Protocol):
         ...
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """Delete keys in batches; exactly one result a key, in the order given. Never raises for a single key."""
+        """Delete keys in batches; exactly one result a key, in the order given. Never raises for a single key.
+
+        No request is repeated: who deletes users' objects checks each again before that.
+        """
         ...
 
 
 def folders_in(store: Store, folder: str) -> list[str]:
     """The folders right in a folder, each with its whole prefix. Raises as `Store.pages` does."""
     return [prefix for page in store.pages(folder, delimiter="/") for prefix in page.prefixes]
-
-
-def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """Delete files of lakegc's own: as `delete_many`, and once more what was not sent. Returns what failed."""
-    results = store.delete_many(keys)
-    failed = [result for result in results if result.deletion is Deletion.FAILED]
-    late = [result.key for result in failed if result.code == NOT_SENT]
-    if not late or len(late) == len(results):
-        return failed
-    return [*(result for result in failed if result.code != NOT_SENT), *delete_own(store, late)]
 
 
 def read_proven(store: Store, key: str) -> bytes:

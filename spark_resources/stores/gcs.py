@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
@@ -27,6 +27,7 @@ from spark_resources.stores.gcs_content import read_object, write_object
 from spark_resources.stores.gcs_copy import copy_object
 from spark_resources.stores.gcs_delete import LARGEST, delete_keys
 from spark_resources.stores.gcs_listing import FIELDS, OBJECT_FIELDS, Listed, Listing, is_text, listed, listing_of
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
 # Names must not hold line ends, says the documentation; all else is a name like any other.
@@ -50,6 +51,7 @@ class GCSStore:
         # what the API does is the same everywhere; what a server holds, and in which order, is its own
         self._quirks = GCS if quirks is None else replace(quirks, tells_missing_deletes=True, delete_batch=LARGEST)
         self._client = GCSClient(settings)
+        self.retry: RetryPolicy = settings.retry
         self._bucket = namespace.bucket
         self._listing = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
         self._prefix = f"{namespace.path}/" if namespace.path else ""
@@ -70,6 +72,7 @@ class GCSStore:
     def clock_offset(self) -> timedelta:
         return timedelta(0)
 
+    @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
@@ -99,8 +102,7 @@ class GCSStore:
             asked["delimiter"] = delimiter
         folded: set[str] = set()
         while True:
-            with told(self.where, "list", prefix):
-                listing = listing_of(self._list(asked).content)
+            listing = self._listed(asked, prefix)
             yield self._page(listing, self._prefix + prefix, start_after, folded)
             if listing.next_token is None:
                 return
@@ -108,9 +110,14 @@ class GCSStore:
                 raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
             asked["pageToken"] = listing.next_token
 
+    @retried
+    def _listed(self, asked: Mapping[str, str], prefix: str) -> Listing:
+        with told(self.where, "list", prefix):
+            return listing_of(self._list(asked).content)
+
     def _list(self, asked: Mapping[str, str]) -> requests.Response:
         params = {**asked, "fields": FIELDS, "prettyPrint": "false"}
-        return self._client.tried(lambda: self._client.request("GET", self._listing, params=params))
+        return self._client.request("GET", self._listing, params=params)
 
     def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
         """One page; `folded` has the prefixes of the pages before, and gets this one's."""
@@ -133,12 +140,13 @@ class GCSStore:
     def stat(self, key: str) -> StoredObject:
         return self._stored(self._look(key, "look at"))
 
+    @retried
     def _look(self, key: str, doing: str) -> Listed:
         full = self._full(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
         with told(self.where, doing, key), self._absence(key):
             path = object_path(self._bucket, full)
-            answer = self._client.tried(lambda: self._client.request("GET", path, params=params))
+            answer = self._client.request("GET", path, params=params)
         try:
             document = answer.json()
             if document["kind"] != "storage#object" or not is_text(document["name"]):
@@ -162,38 +170,45 @@ class GCSStore:
             missing = error
         first = next(self.pages(key, page_size=1))  # in the order of bytes nothing comes before the key itself
         if any(found.key == key for found in first.objects):
-            raise Unavailable(f"{key!r} in {self.where} is listed but can't be looked at. Try again.") from missing
+            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.") from missing
         raise NotThere(f"{key!r} does not exist in {self.where}") from missing
 
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
 
+    @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self._full(key)
         with told(self.where, "read", key), self._absence(key):
-            return self._client.tried(lambda: read_object(self._client, self._bucket, full))
+            return read_object(self._client, self._bucket, full)
 
     def etag_is_md5(self, key: str) -> bool:
         return False  # what is listed as the checksum is another one
 
     def deleting(self) -> Deleting:
         """As the bucket's metadata say, which need a right of their own (storage.buckets.get)."""
-        path = self._listing.removesuffix("/o")
-        params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
         try:
-            with told(self.where, "ask for the versioning of"):
-                bucket = self._client.tried(lambda: self._client.request("GET", path, params=params)).json()
-                return _deleting(bucket)
+            return _deleting(self._about_bucket().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
             return Deleting.UNKNOWN
 
+    @retried
+    def _about_bucket(self) -> requests.Response:
+        params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
+        with told(self.where, "ask for the versioning of"):
+            return self._client.request("GET", self._listing.removesuffix("/o"), params=params)
+
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @retried
     def write(self, key: str, data: bytes) -> str:
         with told(self.where, "write", key):
             return self._put(key, data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
         with told(self.where, "write", key):
             try:
                 return self._put(key, data, ifGenerationMatch="0")
@@ -203,6 +218,11 @@ class GCSStore:
         raise AlreadyThere(f"{key!r} exists already in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
         self._full(key)
         # 0 would mean that no object may be there, and what is no generation can't be one's tag
         if tag.isdecimal() and int(tag):
@@ -217,8 +237,9 @@ class GCSStore:
 
     def _put(self, key: str, data: bytes, **condition: str) -> str:
         full = self._full(key)
-        return self._client.tried(lambda: write_object(self._client, self._bucket, full, data, condition))
+        return write_object(self._client, self._bucket, full, data, condition)
 
+    @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
@@ -242,8 +263,7 @@ class GCSStore:
 
     def _check_bucket(self) -> None:
         """Raises `NotThere` where the bucket isn't."""
-        with told(self.where, "list"):
-            listing_of(self._list({"prefix": self._prefix, "maxResults": "1"}).content)
+        self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def _full(self, key: str) -> str:
         keys.check_key(key, self.where, self._quirks.unholdable)

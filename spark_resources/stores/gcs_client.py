@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 import google.auth
@@ -24,17 +24,18 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 
 class Answered(Exception):
     """Raised for an answer that is an error; `body` is what it says."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, body)
-        self.status, self.body = status, body
+        self.status, self.body, self.headers = status, body, headers or {}
 
 
 class Broken(Exception):
@@ -54,14 +55,12 @@ Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exception
 
 # Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
 SOON_S = 4.0
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0
+TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # codes that come with 403
 _CREDENTIALS = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
     "`gcloud auth application-default login`"
 )
 _RIGHTS = "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
-_T = TypeVar("_T")
 
 
 class GCSClient:
@@ -115,20 +114,9 @@ class GCSClient:
     def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
         response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
         if not 200 <= response.status_code < 300:
-            raise Answered(response.status_code, response.content)
+            raise Answered(response.status_code, response.content, response.headers)
         answer: requests.Response = response
         return answer
-
-    def tried(self, act: Callable[[], _T]) -> _T:
-        """What `act` gives, repeated as often as the settings say where the store is busy or an answer got lost."""
-        for attempt in range(self._settings.max_attempts - 1):
-            try:
-                return act()
-            except Errors as error:
-                if not _passes(error):
-                    raise
-            time.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**attempt))
-        return act()
 
 
 def _given_credentials(settings: StoreSettings) -> Any:
@@ -156,10 +144,15 @@ def object_path(bucket: str, name: str) -> str:
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def _passes(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Whether a failure may pass by itself."""
     if isinstance(error, Answered):
-        return error.status in _PASSING
-    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken)
+        return error.status in PASSING_STATUS or code_and_message(error)[0] in TOO_FAST
+    if isinstance(error, requests.exceptions.SSLError):
+        return not is_tls_refusal(error)
+    if isinstance(error, MALFORMED):
+        return False
+    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken | NotSent)
 
 
 def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
@@ -170,7 +163,7 @@ def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
         code, message = (reasons or [str(status)])[0], str(told.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         code, message = str(status), ""
-    return (str(status) if status in _PASSING else code), message
+    return (str(status) if status in PASSING_STATUS else code), message
 
 
 def code_and_message(error: Exception) -> tuple[str, str]:
@@ -201,20 +194,27 @@ def in_our_words(error: Exception, where: str, doing: str, key: str | None) -> L
         return _answered(error, what, where)
     if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
         return Forbidden(f"{what}: {type(error).__name__}: {error.args[0] if error.args else ''}. {_CREDENTIALS}.")
-    if isinstance(error, requests.exceptions.SSLError):
+    if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
         return Unavailable(f"{what}: {error}. If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
     if isinstance(error, Broken):
-        return Unavailable(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
-    return Unavailable(f"{what}: {error}. Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again.")
+        return Transient(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
+    unreachable = f"{what}: {error}. Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
+    return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
 def _answered(error: Answered, what: str, where: str) -> LakegcError:
     code, message = code_and_message(error)
     said = f"{what}: {code}: {message}" if message else f"{what}: {code}"
-    if error.status in (401, 403):
+    if error.status in (401, 403) and not is_transient(error):
         return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
     if error.status == 404 and _is_the_stores(error):
         return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
-    if error.status in (301, 302, 303, 307, 308, 404):
+    if 300 <= error.status < 400:
+        return Unavailable(
+            f"{what}: it answers with a redirect (HTTP {error.status}) to "
+            f"{origin_of(error.headers.get('Location', ''))}, which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
+        )
+    if error.status == 404:
         return Unavailable(f"{said} (HTTP {error.status}): that is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
-    return Unavailable(f"{said} (HTTP {error.status}). Try again; if it stays, look at the bucket's quotas.")
+    said = f"{said} (HTTP {error.status}). Try again; if it stays, look at the bucket's quotas."
+    return Transient(said, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(said)

@@ -21,7 +21,7 @@ def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, whe
     params = {"sourceGeneration": source.generation, "fields": _FIELDS, "prettyPrint": "false"}
     copied = -1
     while True:
-        answer: dict[str, Any] = client.tried(lambda: client.request("POST", path, params=params)).json()
+        answer: dict[str, Any] = client.request("POST", path, params=params).json()
         if answer.get("done") is True:
             break
         token, so_far = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))

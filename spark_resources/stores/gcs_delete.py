@@ -13,7 +13,16 @@ from email.policy import HTTP
 
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.stores.base import DeleteResult, Deletion
-from spark_resources.stores.gcs_client import Errors, GCSClient, code_and_message, object_path, refusal_in
+from spark_resources.stores.gcs_client import (
+    TOO_FAST,
+    Errors,
+    GCSClient,
+    code_and_message,
+    is_transient,
+    object_path,
+    refusal_in,
+)
+from spark_resources.stores.retry import PASSING_STATUS
 
 LARGEST = 100  # calls in one batch, says the documentation
 _PATH = "/batch/storage/v1"
@@ -63,10 +72,12 @@ def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict
     headers = {"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"}
     data = f"{body}--{_BOUNDARY}--\r\n".encode("ascii")
     try:
-        response = client.tried(lambda: client.delete_soon(_PATH, data=data, headers=headers))
+        response = client.delete_soon(_PATH, data=data, headers=headers)
     except Errors as error:
-        return dict.fromkeys(wholes, _failed(*code_and_message(error)))
-    silent = _failed("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")
+        return dict.fromkeys(wholes, _failed(*code_and_message(error), transient=is_transient(error)))
+    silent = _failed(
+        "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
+    )
     found = answers_in(response.headers.get("Content-Type", ""), response.content)
     return {whole: found.get(number, silent) for number, whole in enumerate(wholes)}
 
@@ -84,7 +95,7 @@ def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
             continue
         number = int(whose[1])
         if number in answers:  # two answers to one question: neither is believed
-            answers[number] = _failed("NoAnswer", "the store's answer names this key twice")
+            answers[number] = _failed("NoAnswer", "the store's answer names this key twice", transient=True)
         else:
             answers[number] = _answer(int(status[1]), text)
     return answers
@@ -97,7 +108,7 @@ def _answer(status: int, text: str) -> _Answer:
     code, message = refusal_in(status, body)
     if status == 404:
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE, code, message)
-    return _failed(code, message)
+    return _failed(code, message, transient=status in PASSING_STATUS or code in TOO_FAST)
 
 
 def _if_bucket_is_there(gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
@@ -106,9 +117,10 @@ def _if_bucket_is_there(gone: Sequence[DeleteResult], check_bucket: Callable[[],
     except LakegcError as error:
         cause = error.__cause__
         code = code_and_message(cause)[0] if isinstance(cause, Exception) else type(error).__name__
-        return [DeleteResult(each.key, Deletion.FAILED, code, str(error)) for each in gone]
+        transient = isinstance(cause, Exception) and is_transient(cause)
+        return [DeleteResult(each.key, Deletion.FAILED, code, str(error), transient) for each in gone]
     return [DeleteResult(each.key, Deletion.ALREADY_GONE) for each in gone]
 
 
-def _failed(code: str, message: str) -> _Answer:
-    return lambda key: DeleteResult(key, Deletion.FAILED, code, message)
+def _failed(code: str, message: str, *, transient: bool) -> _Answer:
+    return lambda key: DeleteResult(key, Deletion.FAILED, code, message, transient)

@@ -29,6 +29,7 @@ from spark_resources.stores.base import (
 )
 from spark_resources.stores.local_files import Changes, NotAnObject, file_of
 from spark_resources.stores.local_tree import HIDDEN, descended, walk
+from spark_resources.stores.retry import NO_RETRIES
 
 CLOCK_FILE = ".clock"
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
@@ -52,6 +53,8 @@ _QUIRKS = Quirks(
 
 class LocalStore:
     """The files under `<local_path>/<inside>` as objects. The root must be there already; links are never followed."""
+
+    retry = NO_RETRIES  # what a folder says doesn't pass
 
     def __init__(self, local_path: str, inside: str) -> None:
         self._base = Path(local_path)

@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any
 
 from spark_resources.errors import LakegcError, NotThere, Refused, Unavailable, WrongUsage
-from spark_resources.stores.base import AlreadyThere, Changed, Deletion, Quirks, Store
+from spark_resources.stores.base import AlreadyThere, Changed, Quirks, Store
 from spark_resources.stores.keys import BOTH, SAMPLES
+from spark_resources.stores.retry import delete_own
 
 SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix starts with it
 
@@ -168,7 +169,7 @@ def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
             return False
         if any(store.read(key) != content for key, content in contents.items()):
             return False
-        if any(result.deletion is Deletion.FAILED for result in store.delete_many(contents)):
+        if delete_own(store, contents):
             return False
         return not any(page.objects for page in store.pages(prefix))
     except (WrongUsage, Unavailable, Refused):
@@ -178,4 +179,4 @@ def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
 def _clear(store: Store, prefix: str) -> None:
     """Delete what is listed under a prefix. What can't be deleted stays: it is lakegc's own, and no candidate."""
     with suppress(LakegcError):
-        store.delete_many([found.key for page in store.pages(prefix) for found in page.objects])
+        delete_own(store, [found.key for page in store.pages(prefix) for found in page.objects])

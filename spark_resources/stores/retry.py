@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from spark_resources.errors import NotThere, Transient, Unavailable
-from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.base import NOT_SENT, AlreadyThere, Changed, DeleteResult, Deletion
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
+    from spark_resources.stores.base import Store
+
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
+
+
+PASSING_STATUS = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 507})
+"""Of HTTP. 501 and 505 say what the other side can't do, and 507 that it is full: asking again doesn't change it."""
 
 
 class RetryPolicy(BaseModel):
@@ -130,6 +138,35 @@ def write_on_condition(
     return policy.call(attempt)
 
 
+def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+    """Delete files of lakegc's own, repeated by the store's policy; returns what failed. Never for users' objects."""
+    left, failed = list(keys), dict[str, DeleteResult]()
+
+    def attempt() -> None:
+        nonlocal left
+        results = {each.key: each for each in _all_sent(store, left)}
+        for key in left:
+            failed.pop(key, None)
+        failed.update(results)
+        left = [key for key, each in results.items() if each.transient]
+        if left:
+            raise Transient(f"{len(left)} files in {store.where} could not be deleted")
+
+    with suppress(Unavailable):  # what is left tells
+        store.retry.call(attempt)
+    return list(failed.values())
+
+
+def _all_sent(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+    """What failed of these keys, each of which was sent, unless none was."""
+    results = store.delete_many(keys)
+    failed = [result for result in results if result.deletion is Deletion.FAILED]
+    late = [result.key for result in failed if result.code == NOT_SENT]
+    if not late or len(late) == len(results):
+        return failed
+    return [*(result for result in failed if result.code != NOT_SENT), *_all_sent(store, late)]
+
+
 def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
     """The object's tag if it holds these bytes."""
     try:
@@ -137,6 +174,29 @@ def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str 
     except NotThere:
         return None
     return tag if found == data else None
+
+
+# --- what transports have in common ---------------------------------------------------------------------------------
+
+
+def is_tls_refusal(error: Exception | str) -> bool:
+    """Whether an error, or its text, is about TLS and stays: whom to trust, or no TLS at all. Connections that broke
+    while TLS began aren't."""
+    text = str(error).upper()
+    broken = ("EOF", "RESET", "TIMED OUT", "BROKEN PIPE", "CLOSED")
+    return ("SSL" in text or "CERTIFICATE" in text) and not any(word in text for word in broken)
+
+
+def seconds_of(headers: Mapping[str, str]) -> float:
+    """What `Retry-After` asks for in seconds; 0 where it asks for nothing, or names a date."""
+    text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
+    return float(text) if text.isdecimal() else 0.0
+
+
+def origin_of(location: str) -> str:
+    """Where a redirect leads, without what a login page may have put into its query."""
+    parts = urlsplit(location)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unnamed place"
 
 
 def _elapsed(state: RetryCallState) -> float:

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from botocore.exceptions import ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
+from botocore.exceptions import ClientError
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.s3_client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3_copy import copy_object
 from spark_resources.stores.s3_delete import delete_keys
@@ -32,9 +33,6 @@ from spark_resources.stores.s3_listing import Listing, listing_of, parsed, read_
 from spark_resources.stores.s3_quick import LeftToBoto3, QuickRequests
 from spark_resources.stores.s3_reads import QuickReads
 from spark_resources.stores.settings import StoreSettings
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
 
 AWS = Quirks(md5_etags=True)
 LOOKALIKE = Quirks()
@@ -49,8 +47,6 @@ _PARAMETERS = {
 }
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
 _DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are random
-_BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
-_CONFLICT_TRIES = 3  # of a conditional write that another one, under way at the same time, made the store turn away
 
 
 class S3Store:
@@ -74,11 +70,9 @@ class S3Store:
         self._bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._quirks = quirks
-        self._settings, self._max_attempts = settings, settings.max_attempts
+        self.retry: RetryPolicy = settings.retry
         self._quick = QuickRequests.of(self._client, settings, self._bucket)
-        once = settings.max_attempts == 1  # then boto3 could not ask again for what wasn't answered well
-        self._listings = None if once else self._quick
-        self._reads = None if once else QuickReads.of(self._client, settings, self._bucket)
+        self._reads = QuickReads.of(self._client, settings, self._bucket)
         endpoint = urlsplit(self._client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, quirks.unholdable)
@@ -91,6 +85,7 @@ class S3Store:
     def clock_offset(self) -> timedelta:
         return timedelta(0)
 
+    @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
@@ -134,24 +129,15 @@ class S3Store:
                 raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
             request["ContinuationToken"] = listing.next_token
 
+    @retried
     def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
-        client = self._client
-        if self._listings is not None:
-            try:
-                answer = self._listings.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+        if self._quick is not None:
+            with suppress(LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
+                answer = self._quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
                 if answer is not None:
                     return parsed(answer)
-            except (LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
-                client = self._asked_once
         with told(self.where, "list", prefix):
-            return listing_of(client.list_objects_v2(Bucket=self._bucket, **request))
-
-    @cached_property
-    def _asked_once(self) -> S3Client:
-        """A client for requests that were sent once already, and so have one attempt less."""
-        client = s3_client(self._settings.model_copy(update={"max_attempts": self._settings.max_attempts - 1}))
-        read_listings_here(client)
-        return client
+            return listing_of(self._client.list_objects_v2(Bucket=self._bucket, **request))
 
     def _page(self, listing: Listing, asked: str) -> ArrowPage:
         skip = len(self._prefix)
@@ -179,6 +165,7 @@ class S3Store:
         etag = _unquoted(head.get("ETag", "")) or None
         return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
 
+    @retried
     def _head(self, key: str, doing: str) -> Mapping[str, Any]:
         full = self._full(key)
         with told(self.where, doing, key):
@@ -189,7 +176,7 @@ class S3Store:
                     raise
         # A HEAD has no body to say what is missing, and 404 is also what a wrong endpoint says: ask a call that tells.
         if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
-            raise Unavailable(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
+            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
         raise NotThere(f"{key!r} does not exist in {self.where}")
 
     def read(self, key: str) -> bytes:
@@ -197,28 +184,19 @@ class S3Store:
 
     def read_proven(self, key: str) -> bytes:
         """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_proven`)."""
-        full, client, attempts = self._full(key), self._client, self._max_attempts
+        full = self._full(key)
         if self._reads is not None:
-            try:
+            with suppress(LeftToBoto3):
                 if (found := self._reads.read(full)) is not None:
                     return found
-            except LeftToBoto3:
-                client, attempts = self._asked_once, attempts - 1
-        return self._read(client, key, full, attempts)[0]
+        return self.read(key)
 
+    @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        return self._read(self._client, key, self._full(key), self._max_attempts)
-
-    def _read(self, client: S3Client, key: str, full: str, attempts: int) -> tuple[bytes, str]:
+        full = self._full(key)
         with told(self.where, "read", key):
-            for left in reversed(range(attempts)):
-                answer = client.get_object(Bucket=self._bucket, Key=full)
-                try:
-                    return answer["Body"].read(), _unquoted(answer["ETag"])
-                except _BROKEN_BODY:  # boto3 repeats requests, but not the reading of an answer
-                    if not left:
-                        raise
-        raise AssertionError("unreachable: max_attempts is at least one")
+            answer = self._client.get_object(Bucket=self._bucket, Key=full)
+            return answer["Body"].read(), _unquoted(answer["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
         """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
@@ -239,26 +217,39 @@ class S3Store:
 
     def deleting(self) -> Deleting:
         try:
-            with told(self.where, "ask for the versioning of"):
-                status = self._client.get_bucket_versioning(Bucket=self._bucket).get("Status")
+            status = self._versioning()
         except Unavailable:
             return Deleting.UNKNOWN  # lookalikes don't all know this call
         # where it is suspended, a delete still leaves a marker, over versions from before
         return Deleting.FINAL if status is None else Deleting.HIDES
 
+    @retried
+    def _versioning(self) -> str | None:
+        with told(self.where, "ask for the versioning of"):
+            return self._client.get_bucket_versioning(Bucket=self._bucket).get("Status")
+
     # --- writing ----------------------------------------------------------------------------------------------------
 
+    @retried
     def write(self, key: str, data: bytes) -> str:
         with told(self.where, "write", key):
             return self._put(key, data, {})
 
     def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
         tag = self._put_if(key, data, {"IfNoneMatch": "*"})
         if tag is None:
             raise AlreadyThere(f"{key!r} exists already in {self.where}")
         return tag
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
         try:
             new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
         except NotThere as error:
@@ -272,21 +263,21 @@ class S3Store:
 
     def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
         """The new tag, or None where the condition doesn't hold."""
-        for _ in range(_CONFLICT_TRIES):
-            with told(self.where, "write", key):
-                try:
-                    return self._put(key, data, condition)
-                except ClientError as error:
-                    if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
-                        return None
-                    if status_of(error) != 409:
-                        raise
-        return None
+        with told(self.where, "write", key):
+            try:
+                return self._put(key, data, condition)
+            except ClientError as error:
+                if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
+                    return None
+                if status_of(error) == 409:
+                    raise Transient(f"{key!r} in {self.where} is being written by somebody else") from error
+                raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
         answer = self._client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data, **condition)  # type: ignore[arg-type]
         return _unquoted(answer["ETag"])
 
+    @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -20,6 +20,8 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     ParamValidationError,
     PartialCredentialsError,
@@ -27,10 +29,12 @@ from botocore.exceptions import (
     SSLError,
     TokenRetrievalError,
 )
+from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -47,6 +51,14 @@ _ADVICE = {
     "PermanentRedirect": "the bucket is in another region or at another endpoint: check LAKEGC_S3_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
 }
+# Busy, or an answer that got lost. Some lookalikes say so with a status that doesn't.
+PASSING = frozenset(
+    {
+        "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
+        "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "TooManyRequests",
+        "ConditionalRequestConflict",
+    }
+)  # fmt: skip
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _RIGHTS = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (
@@ -76,7 +88,26 @@ def s3_client(settings: StoreSettings) -> S3Client:
         raise WrongUsage(f"the S3 settings can't be used: {error}") from error
     # boto3 sends a CRC with a batch of deletes; older lookalikes ask for the MD5 of before and refuse without it.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
+    client.meta.events.register_first("before-parse.s3.*", refused)
     return client
+
+
+class Redirected(BotoCoreError):
+    """Raised for a redirect that isn't AWS's own to another region."""
+
+    fmt = "it answers with a redirect (HTTP {status}) to {location}, which is not followed"
+
+
+def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
+    """Keep botocore from looking for the region behind a redirect where that doesn't tell one: it would never end.
+
+    Whoever answers at an end point that was set doesn't say where a bucket is.
+    """
+    status, headers = response_dict["status_code"], response_dict["headers"]
+    regions = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
+    if 300 <= status < 400 and status != 304 and (own_endpoint or not regions):
+        raise Redirected(status=status, location=origin_of(headers.get("location", "")))
 
 
 def _session(profile: str | None) -> boto3.session.Session:
@@ -96,7 +127,7 @@ def _config(settings: StoreSettings) -> Config:
     return Config(
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
-        retries={"total_max_attempts": settings.max_attempts, "mode": "standard"},
+        retries={"total_max_attempts": 1, "mode": "standard"},  # the policy's work
         s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
         max_pool_connections=settings.connections,
         # Lookalikes don't all know the newer checksums; signatures and lengths are checked as ever.
@@ -137,9 +168,12 @@ def in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key
         return Forbidden(f"{what}: {error}. Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role.")
     if isinstance(error, ParamValidationError):
         return WrongUsage(f"{what}: {error}")
-    if isinstance(error, SSLError):
+    if isinstance(error, Redirected) or _is_malformed(error):
+        return Unavailable(f"{what}: {error}. Check LAKEGC_S3_ENDPOINT_URL: is this an S3 end point?")
+    if isinstance(error, SSLError) and not is_transient(error):
         return Unavailable(f"{what}: {error}. If the store has its own authority, set LAKEGC_S3_CA_BUNDLE.")
-    return Unavailable(f"{what}: {error}. Check LAKEGC_S3_ENDPOINT_URL and the network, then try again.")
+    unreachable = f"{what}: {error}. Check LAKEGC_S3_ENDPOINT_URL and the network, then try again."
+    return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
 def _answered(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
@@ -156,7 +190,27 @@ def _answered(error: ClientError, what: str, where: str, key: str | None) -> Lak
         return Unavailable(f"{said}. {_sentence(_ADVICE[code])}")
     if code == "KeyTooLongError":
         return WrongUsage(said)
-    return Unavailable(f"{said} (HTTP {status}). Try again; if it stays, look at the store's own log.")
+    said = f"{said} (HTTP {status}). Try again; if it stays, look at the store's own log."
+    return Transient(said, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(said)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a failure may pass by itself."""
+    if isinstance(error, ClientError):
+        return status_of(error) in PASSING_STATUS or code_of(error) in PASSING
+    if isinstance(error, SSLError):
+        return not is_tls_refusal(error)
+    return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_malformed(error)
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Whether botocore stumbled over the form of an answer, a redirect by 303 among them."""
+    return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), MALFORMED)
+
+
+def _headers(error: ClientError) -> Mapping[str, str]:
+    headers: Mapping[str, str] = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return headers
 
 
 def _sentence(text: str) -> str:

@@ -12,7 +12,7 @@ from botocore.parsers import ResponseParserError
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 from spark_resources.stores.keys import fits_xml
-from spark_resources.stores.s3_client import code_of
+from spark_resources.stores.s3_client import PASSING, code_of, is_transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -70,15 +70,18 @@ def _delete_batch(
         return dict.fromkeys(wholes, _because(error))
     answers: dict[str, _Answer] = {one["Key"]: _deleted for one in answer.get("Deleted", ()) if "Key" in one}
     for failed in (one for one in answer.get("Errors", ()) if "Key" in one):
-        answers[failed["Key"]] = _with(failed.get("Code", "unknown"), failed.get("Message", ""))
-    silent = _with("NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted")
+        code = failed.get("Code", "unknown")
+        answers[failed["Key"]] = _with(code, failed.get("Message", ""), transient=code in {*PASSING, "unknown"})
+    silent = _with(
+        "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
+    )
     return {whole: answers.get(whole, silent) for whole in wholes}
 
 
 def _one_by_one(
     client: S3Client, bucket: str, wholes: Sequence[str], in_time: Callable[[], bool]
 ) -> dict[str, _Answer]:
-    late = _with(NOT_SENT, "the store takes no batches, and there was no time for all of this one")
+    late = _with(NOT_SENT, "the store takes no batches, and there was no time for all of this one", transient=True)
     return {whole: _delete_one(client, bucket, whole) if in_time() else late for whole in wholes}
 
 
@@ -94,18 +97,19 @@ def _deleted(key: str) -> DeleteResult:
     return DeleteResult(key, Deletion.DELETED)
 
 
-def _failed(key: str, code: str, message: str) -> DeleteResult:
-    return DeleteResult(key, Deletion.FAILED, code, message)
+def _failed(key: str, code: str, message: str, *, transient: bool = False) -> DeleteResult:
+    return DeleteResult(key, Deletion.FAILED, code, message, transient)
 
 
-def _with(code: str, message: str) -> _Answer:
-    return lambda key: _failed(key, code, message)
+def _with(code: str, message: str, *, transient: bool) -> _Answer:
+    return lambda key: _failed(key, code, message, transient=transient)
 
 
 def _because(error: Exception) -> _Answer:
     if isinstance(error, ClientError):
-        return _with(code_of(error), str(error.response.get("Error", {}).get("Message", "")))
-    return _with(type(error).__name__, str(error))
+        message = str(error.response.get("Error", {}).get("Message", ""))
+        return _with(code_of(error), message, transient=is_transient(error))
+    return _with(type(error).__name__, str(error), transient=is_transient(error))
 
 
 def _chunks(items: Sequence[str], size: int) -> Iterable[Sequence[str]]:

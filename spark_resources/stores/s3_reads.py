@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from spark_resources.stores.s3_quick import Failures, LeftToBoto3, certificates
@@ -48,6 +48,8 @@ class QuickReads:
         """All of an object; None where nothing was asked. Raises `LeftToBoto3`."""
         if self._failures.too_many or not _PLAIN.fullmatch(key) or _threads_of not in ([], [os.getpid()]):
             return None
+        if self._signed_by is None or self._signed_by.get_frozen_credentials().token is not None:
+            return None  # obstore follows redirects, and takes the token along to wherever they lead
         try:
             import obstore
 
@@ -90,9 +92,13 @@ class QuickReads:
             self._opened = opened
         return self._opened
 
+    @property
+    def _signed_by(self) -> Any:
+        return self._client._request_signer._credentials  # type: ignore[attr-defined]
+
     def _credentials(self) -> S3Credential:
         """boto3's own, asked for again while those that expire last. Raises where there are none."""
-        found = self._client._request_signer._credentials  # type: ignore[attr-defined]
+        found = self._signed_by
         now = found.get_frozen_credentials()
         renewed = datetime.now(UTC) + _HELD_FOR if hasattr(found, "refresh_needed") else None
         return {

@@ -12,6 +12,7 @@ from dagster_aws.s3 import S3Resource
 from pydantic import Field, SecretStr
 
 from spark_resources.errors import WrongUsage
+from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3_client import s3_client
 from spark_resources.stores.settings import StoreSettings
 
@@ -43,7 +44,7 @@ class StoreS3Resource(S3Resource):
             s3_profile=self.profile_name,
             connect_timeout=self.connect_timeout,
             read_timeout=self.read_timeout,
-            max_attempts=self.max_attempts,
+            retry=RetryPolicy(attempts=self.max_attempts),
         )
 
     def get_client(self) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -14,12 +15,24 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3 import S3Store
-from spark_resources.stores.s3_client import code_of, in_our_words, status_of
+from spark_resources.stores.s3_client import code_of, in_our_words, is_transient, status_of
 from spark_resources.stores.s3_copy import ONE_REQUEST
-from spark_resources.stores.streams import PART, PIECE, About, Cold, Streams, parts, plain_text, whole
+from spark_resources.stores.streams import (
+    PART,
+    PIECE,
+    About,
+    Cold,
+    Streams,
+    parts,
+    plain_text,
+    refuse_other_start,
+    resumed,
+    whole,
+)
 
 _ARGUMENTS = {
     "Content-Type": "ContentType",
@@ -32,6 +45,7 @@ _COLD = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
 _NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # of metadata: what a header can be called
 _MOST_PARTS = 9_000  # the store takes 10,000
 _COPIED_PART = 512 * 1024**2
+_Asked = Callable[[Callable[[], Any]], Any]  # the answer to a request, repeated
 _UNLESS_THERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
 
 
@@ -43,6 +57,7 @@ class S3Streams:
         self._one_request, self._part = one_request, part
         self._conditions: Mapping[str, Any] = _UNLESS_THERE
         self._quick = store._quick
+        self.retry: RetryPolicy = store.retry
         self.where = store.where
 
     @property
@@ -59,18 +74,21 @@ class S3Streams:
         )
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        return whole(self._pieces(key, about), about.size, key, self.where)
+        pieces = resumed(
+            self.retry, lambda start: self._opened(key, about, start), lambda: self._told("read", key), about.size
+        )
+        return whole(pieces, about.size, key, self.where)
 
-    def _pieces(self, key: str, about: About) -> Iterator[bytes]:
-        full = self._store._full(key)
-        with self._told("read", key):
-            answer = self._client.get_object(Bucket=self._bucket, Key=full, IfMatch=about.tag)
+    @contextmanager
+    def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
+        """Gives the object's bytes from `start` on, piece by piece."""
+        span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
+        answer = self._client.get_object(Bucket=self._bucket, Key=self._store._full(key), IfMatch=about.tag, **span)
+        with closing(answer["Body"]) as body:
             if answer.get("ETag") != about.tag:
                 raise Changed(f"{key!r} in {self.where} is another object by now")
-            try:
-                yield from answer["Body"].iter_chunks(PIECE)
-            finally:
-                answer["Body"].close()
+            refuse_other_start(answer["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
+            yield lambda: body.read(PIECE)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -79,39 +97,50 @@ class S3Streams:
         size = max(self._part, -(-about.size // _MOST_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
-        with self._told("write", key):
-            if len(first) < 2:
-                data = first[0] if first else b""
-                self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **_UNLESS_THERE, **kept)
-                return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
-            return self._put_parts(key, full, chain(first, all_parts), kept)
+        if len(first) < 2:
+            data = first[0] if first else b""
+            put = self._client.put_object
+            self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESS_THERE, **kept))
+            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+        return self._put_parts(key, full, chain(first, all_parts), kept)
+
+    def _written(self, key: str, request: Callable[[], Any]) -> Any:
+        """The answer to a request that is a part of writing, repeated. Raises `AlreadyThere`, and what stores raise."""
+
+        def attempt() -> Any:
+            with self._told("write", key):
+                return request()
+
+        return self.retry.call(attempt)
 
     def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> frozenset[str]:
         md5s: list[bytes] = []
 
+        asked = partial(self._written, key)
+
         def sent(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, data in enumerate(all_parts, 1):
                 md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
-                yield self._client.upload_part(**upload, PartNumber=number, Body=data)["ETag"]
+                request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
+                yield asked(request)["ETag"]
 
-        self._in_parts(key, full, sent, kept)
+        self._in_parts(key, full, sent, kept, asked)
         return frozenset({f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"})
 
-    def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any]) -> str:
+    def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], asked: _Asked) -> str:
         """An upload of several parts, which is there whole or not at all; the tag of what came of it."""
-        place: dict[str, Any] = {"Bucket": self._bucket, "Key": full}
-        upload: dict[str, Any] = {
-            **place,
-            "UploadId": self._client.create_multipart_upload(**place, **kept)["UploadId"],
-        }
+        client, place = self._client, {"Bucket": self._bucket, "Key": full}
+        begun = asked(partial(client.create_multipart_upload, **place, **kept))  # type: ignore[arg-type]
+        upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
             self._refuse_there(key)  # for lookalikes that don't know the condition of the next request
-            answer = self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": done}, **_UNLESS_THERE)
+            completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
+            answer = asked(partial(completed, **_UNLESS_THERE))
             return str(answer.get("ETag", "")).strip('"')
         except BaseException:
             with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes what is left
-                self._client.abort_multipart_upload(**upload)
+                client.abort_multipart_upload(**upload)
             raise
 
     def _refuse_there(self, key: str) -> None:
@@ -127,17 +156,18 @@ class S3Streams:
         full, tag = self._store._full(key), f'"{found.checksum}"' if found.checksum else None
         place = {"Bucket": source._bucket, "Key": source._store._full(found.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
-        try:
-            if found.size > self._one_request:
-                return self._copy_in_parts(source, found, key, place, unchanged)
-            if self._quick is not None and self._conditions:
-                headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
-                if (told := self._quick.copy(place, full, headers)) is not None:
-                    return told
-            answer = self._copy_in_one(full, place, unchanged)
-            return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None
-        except (ClientError, BotoCoreError) as error:
-            raise self._of_a_copy(error, source, found, key) from error
+
+        def asked(request: Callable[[], Any]) -> Any:
+            return self.retry.call(lambda: self._of_a_copy(request, source, found, key))
+
+        if found.size > self._one_request:
+            return self._copy_in_parts(source, found, key, place, unchanged, asked)
+        if self._quick is not None and self._conditions:
+            headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
+            if (told := self._quick.copy(place, full, headers)) is not None:
+                return told
+        answer = asked(lambda: self._copy_in_one(full, place, unchanged))
+        return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None
 
     def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
         while True:
@@ -150,31 +180,31 @@ class S3Streams:
                 self._conditions = {}  # this store doesn't know the condition, and refuses what it doesn't know
 
     def _copy_in_parts(
-        self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str], unchanged: Mapping[str, str]
-    ) -> str | None:
+        self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
+        unchanged: Mapping[str, str], asked: _Asked,
+    ) -> str | None:  # fmt: skip
         about, step = source.about(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
         starts = range(0, found.size, step)
 
         def sent(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, start in enumerate(starts, 1):
                 span = f"bytes={start}-{min(start + step, found.size) - 1}"
-                answer = self._client.upload_part_copy(
-                    **upload, PartNumber=number, CopySource=place, CopySourceRange=span, **unchanged  # type: ignore[arg-type]
-                )  # fmt: skip
-                yield answer["CopyPartResult"]["ETag"]
+                part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
+                yield asked(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store._full(key), sent, _kept(about)) or None
+        return self._in_parts(key, self._store._full(key), sent, _kept(about), asked) or None
 
-    def _of_a_copy(
-        self, error: ClientError | BotoCoreError, source: S3Streams, found: StoredObject, key: str
-    ) -> Exception:
-        """A refused condition is the target's or the source's: a look tells which."""
-        if isinstance(error, ClientError) and status_of(error) in (409, 412):
-            with suppress(NotThere):
-                self._store.stat(key)
-                return AlreadyThere(f"{key!r} exists already in {self.where}")
-            return Changed(f"{found.key!r} in {source.where} is another object by now")
-        return _in_our_words(error, source.where, "copy", found.key)
+    def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
+        """The answer to a request that copies. A refused condition is the target's or the source's: a look tells."""
+        try:
+            return request()
+        except (ClientError, BotoCoreError) as error:
+            if _upload_is_gone(error):
+                self._refuse_there(key)
+            if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
+                self._refuse_there(key)
+                raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
+            raise _in_our_words(error, source.where, "copy", found.key) from error
 
     @contextmanager
     def _told(self, doing: str, key: str) -> Iterator[None]:
@@ -185,9 +215,18 @@ class S3Streams:
                 if doing == "write":
                     raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
                 raise Changed(f"{key!r} in {self.where} is another object by now") from error
+            if _upload_is_gone(error):
+                self._refuse_there(key)
             raise _in_our_words(error, self.where, doing, key) from error
-        except (HTTPError, ResponseParserError, *MALFORMED) as error:  # of an answer's body
+        except HTTPError as error:  # of an answer's body
+            raise Transient(f"could not {doing} {key!r} in {self.where}: {error}. Try again.") from error
+        except (ResponseParserError, *MALFORMED) as error:
             raise Unavailable(f"could not {doing} {key!r} in {self.where}: {error}. Try again.") from error
+
+
+def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
+    """So it is where it was completed before, by a request whose answer was lost."""
+    return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
 
 
 def _in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from spark_resources.stores.retry import RetryPolicy
+
 
 class StoreSettings(BaseModel):
     """How stores are reached from this machine. What is None is left to the provider's own chain.
 
-    `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds;
-    `max_attempts` counts the first try. `listing_requests` and `reading_requests` are how many pages, and how many
+    `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds. `retry` is how
+    requests are repeated, all but deletes. `listing_requests` and `reading_requests` are how many pages, and how many
     tables, one task asks for at once. `s3_path_style` None means: path style where an endpoint is set.
     `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None: the namespace's
     host. `azure_account` is the one account that key and SAS token are for; None: any. `gcs_anonymous` sends no
@@ -38,7 +40,7 @@ class StoreSettings(BaseModel):
     local_path: str | None = None
     connect_timeout: float = Field(default=10.0, gt=0)
     read_timeout: float = Field(default=60.0, gt=0)
-    max_attempts: int = Field(default=5, ge=1)
+    retry: RetryPolicy = RetryPolicy()
     listing_requests: int = Field(default=8, ge=1)
     reading_requests: int = Field(default=4, ge=1)
 

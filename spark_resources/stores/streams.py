@@ -10,16 +10,17 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 import google_crc32c
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyThere, Store, StoredObject
+from spark_resources.stores.retry import RetryPolicy, delete_own
 
 PIECE = 1024 * 1024  # bytes read at a time
 PART = 8 * 1024 * 1024  # bytes sent in one request; what one copy holds in memory
@@ -152,7 +153,46 @@ def whole(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[
         seen += len(piece)
         yield piece
     if seen != size:
-        raise Unavailable(f"{key!r} in {where} has {size} bytes, and {seen} arrived. Try again.")
+        raise Transient(f"{key!r} in {where} has {size} bytes, and {seen} arrived. Try again.")
+
+
+def resumed(
+    policy: RetryPolicy,
+    open_at: Callable[[int], AbstractContextManager[Callable[[], bytes]]],
+    told: Callable[[], AbstractContextManager[None]],
+    size: int,
+) -> Iterator[bytes]:
+    """The pieces of an object of this size, read on from where they broke off, by the policy.
+
+    `open_at` opens it from an offset on, and gives what returns the next piece, empty behind the last one. `told` turns
+    the client's errors into the project's.
+    """
+    with ExitStack() as stack:
+        start, following = 0, None
+
+        def next_piece() -> bytes:
+            nonlocal following
+            if following is None and 0 < start == size:
+                return b""
+            try:
+                with told():
+                    if following is None:
+                        following = stack.enter_context(open_at(start))
+                    return following()
+            except BaseException:
+                following = None
+                stack.close()
+                raise
+
+        while piece := policy.call(next_piece):
+            start += len(piece)
+            yield piece
+
+
+def refuse_other_start(status: int, start: int, key: str, where: str) -> None:
+    """Raise `Unavailable` where an answer begins at another place than it was asked to."""
+    if start and status != 206:
+        raise Unavailable(f"{key!r} in {where} can't be read from byte {start} on: the store answered {status}")
 
 
 def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -201,7 +241,7 @@ def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About)
     except Unavailable:
         return False
     finally:
-        store.delete_many([one, two])
+        delete_own(store, [one, two])
 
 
 def about_bytes(data: bytes, about: About) -> About:

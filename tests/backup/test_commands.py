@@ -224,7 +224,7 @@ def test_a_place_that_cannot_be_written_to_is_found_out_late(
     body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
     with answering(403, body, {"Content-Type": "application/xml"}) as server:
         known = {"s3_endpoint_url": server.url, "s3_access_key_id": "any", "s3_secret_access_key": "any"}
-        commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", store_attempts="1", **known)
+        commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", retry_total_s="0", **known)
 
 
 class NoRepositories:

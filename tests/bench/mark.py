@@ -31,8 +31,8 @@ from rich.table import Table
 from spark_resources.datasets import Place, all_rows, file_batches
 from spark_resources.marks import Mark
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
-from spark_resources.stores.base import delete_own
 from spark_resources.stores.probe import REMEMBERED
+from spark_resources.stores.retry import delete_own
 from tests.bench import limits
 from tests.bench.generate import built, folder_of, known, size_of
 from tests.bench.history import History

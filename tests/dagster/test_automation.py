@@ -204,7 +204,7 @@ def test_a_silent_repository_holds_up_the_others(night: Night, monkeypatch: pyte
 
 def test_an_occasion_without_a_server_looks_like_one_without_repositories(night: Night) -> None:
     """A server that doesn't answer makes the tick fail with a sentence; it isn't a night with nothing to do."""
-    settings = {**night.sandbox.settings, "attempts": "1"}
+    settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
         night.tick()
@@ -282,7 +282,7 @@ def test_a_large_server_is_marked_all_at_once(night: Night) -> None:
 
 def test_the_sensor_fails_every_minute_without_a_server(night: Night) -> None:
     """Without a server the sensor skips with a sentence, and remembers what it knew."""
-    settings = {**night.sandbox.settings, "attempts": "1"}
+    settings = {**night.sandbox.settings, "retry_total_s": "0"}
     _, _, cursor = night.look()
     night.sandbox.stop()
     with environment(settings):

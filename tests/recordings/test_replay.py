@@ -25,6 +25,7 @@ from tests.recordings.replay import (
     replaying,
     upload_to_s3,
 )
+from tests.retries import requests
 
 RECORDED_AT = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 NAMESPACE = "s3://golden/tiny"
@@ -106,7 +107,7 @@ def _body(commit: Commit) -> dict[str, Any]:
 @pytest.fixture
 def lake(recording: Recording) -> Iterator[LakeFS]:
     with replaying(recording) as endpoint:
-        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, attempts=1, poll_s=0.001))
+        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=requests(1), poll_s=0.001))
 
 
 def test_a_recorded_answer_is_lost(recording: Recording, lake: LakeFS) -> None:
@@ -170,7 +171,7 @@ def test_what_was_not_recorded_is_made_up(lake: LakeFS) -> None:
     with pytest.raises(Unavailable, match="not recorded"):
         list(lake.uncommitted_diff("tiny", "main"))
     with pytest.raises(Forbidden):
-        LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", attempts=1)).repository("tiny")
+        LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=requests(1))).repository("tiny")
 
 
 def test_an_object_is_not_uploaded(recording: Recording) -> None:

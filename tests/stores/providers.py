@@ -20,6 +20,7 @@ import pytest
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
 from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from spark_resources.stores.retry import NO_RETRIES
 from tests.azurite import Azurite
 from tests.fake_gcs import FakeGCS
 from tests.servers import S3Server
@@ -273,7 +274,7 @@ class Answers:
             "s3_secret_access_key": "any",
             "connect_timeout": 2.0,
             "read_timeout": 0.5,
-            "max_attempts": 1,
+            "retry": NO_RETRIES,
         }
         return StoreSettings.model_validate(known | changes)
 

@@ -35,6 +35,7 @@ from spark_resources.stores.azure_delete import SubAnswer, delete_keys, sub_answ
 from spark_resources.stores.azure_listing import parsed
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
 from tests.azurite import Azurite
+from tests.retries import requests
 from tests.stores.providers import Answers, all_keys, answering, write_all
 
 XML = {"Content-Type": "application/xml"}
@@ -214,11 +215,11 @@ def nobody_at() -> str:
 def test_a_token_shows_in_an_error() -> None:
     """Where nobody answers, the error names the setting to check, and not the token that was in the URL."""
     settings = StoreSettings(
-        azure_endpoint_url=nobody_at(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", max_attempts=1
+        azure_endpoint_url=nobody_at(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=requests(2)
     )
     store = open_store(Namespace.parse(URI), settings)
 
-    _is_unavailable(store, "LAKEGC_AZURE_ENDPOINT_URL")
+    _is_unavailable(store, r"LAKEGC_AZURE_ENDPOINT_URL.* Tried 2 times")
     for text in (repr(settings), store.where, repr(store)):
         assert "hush" not in text
 
@@ -409,7 +410,7 @@ def test_a_busy_server_is_not_asked_again() -> None:
     """What says 503 is asked as often as configured, and then it is an error, of a kind that passes."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
-        store = at(answers, max_attempts=2)
+        store = at(answers, retry=requests(2))
 
         with pytest.raises(Unavailable, match="ServerBusy"):
             store.read("data/x")
@@ -759,7 +760,7 @@ def test_an_answer_never_comes() -> None:
             azure_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}/account",
             azure_account_key="YW55",
             read_timeout=0.2,
-            max_attempts=1,
+            retry=requests(1),
         )
         _is_unavailable(open_store(Namespace.parse(URI), settings), "LAKEGC_AZURE_ENDPOINT_URL")
 

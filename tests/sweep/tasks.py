@@ -40,9 +40,8 @@ class Task:
 
     def orders(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> Orders:
         now = self.store.now()
-        once = Place(self.place.namespace, self.place.settings.model_copy(update={"max_attempts": 1}))
         known: dict[str, Any] = {
-            "place": once,
+            "place": self.place,
             "receipts": self.receipts,
             "round": round_number,
             "lease_token": self.token,

@@ -16,6 +16,7 @@ from spark_resources.deleting.task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.session import SparkResource
 from tests.marking import SharedSpark, environment
+from tests.retries import requests
 from tests.servers import SeaweedFS
 from tests.sweep.alone import BUCKET, approved, left, outcomes, run_alone, settle_alone
 from tests.sweep.store_proxy import Fault, StoreProxy, every, store_proxy
@@ -45,7 +46,7 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
     proxy.plan = lambda *_: None
     proxy.seen.clear()
-    settings = seaweedfs.settings(s3_endpoint_url=proxy.endpoint, read_timeout=1.5, max_attempts=3)
+    settings = seaweedfs.settings(s3_endpoint_url=proxy.endpoint, read_timeout=1.5, retry=requests(3))
     started = run_alone(name, settings, spark, delete_batch=20)
     yield started
     proxy.plan = lambda *_: None

@@ -64,7 +64,7 @@ def sweep(sandbox: Sandbox, mark_id: str = "m1") -> Report:
 
 
 def settings(sandbox: Sandbox) -> dict[str, str]:
-    return {**sandbox.settings, "attempts": "1"}
+    return {**sandbox.settings, "retry_total_s": "0"}
 
 
 def is_stored(lake: SandboxRepository, entry: Entry) -> bool:

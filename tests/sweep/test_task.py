@@ -10,7 +10,7 @@ import pytest
 
 from spark_resources.deleting import quarantine
 from spark_resources.deleting.receipts import INTENTS
-from spark_resources.deleting.task import Action, _Task
+from spark_resources.deleting.task import Action
 from spark_resources.lease import LEASE_KEY, Holder
 from tests.sweep.tasks import Task, task
 
@@ -101,15 +101,6 @@ def test_a_lease_that_runs_out_is_enough(task: Task) -> None:
 
     assert task.run(rows, orders) == {"not settled": 1}
     assert task.left() == {"a"}
-
-
-def test_one_busy_answer_ends_a_sweep(task: Task) -> None:
-    """What the task doesn't repeat itself is asked of a store that does: looks, the lease, the clock, copies."""
-    orders = task.orders()
-    found = _Task.of(orders)
-
-    assert found.looker.store is found.store is task.place.store()
-    assert found.sender.store is orders.place.store() is not found.store
 
 
 # --- quarantine -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
 from tests.recordings.replay import serving
+from tests.retries import requests
 from tests.scripted import (
     NO_CALL,
     NO_RULES,
@@ -112,10 +113,10 @@ def test_a_passing_fault_of_a_writing_call_stops_a_mark(script: Script, lake: La
 
 
 def test_a_fault_is_tried_without_end(script: Script, lake: LakeFS) -> None:
-    """As many attempts are made as are set, then the last answer's words are shown."""
+    """As many requests are sent as the policy allows, then the last answer's words are shown."""
     script.on("GET lake/branches", said(503, {"message": "kv is down"}))
 
-    with pytest.raises(Unavailable, match="3 times: kv is down"):
+    with pytest.raises(Unavailable, match=r"503: kv is down.*Tried 3 times"):
         lake.branches("lake")
     assert len(script.asked) == 3
 
@@ -134,6 +135,11 @@ def test_a_refusal_is_asked_again(script: Script, lake: LakeFS, status: int) -> 
     ("answer", "error", "words"),
     [
         (said(401, {"message": "error authenticating request"}), Forbidden, ["credentials", "LAKEGC_ACCESS_KEY_ID"]),
+        (
+            said(401, {"message": "insufficient permissions: not allowed to fs:ListBranches"}),
+            Forbidden,
+            ["lacks the permission fs:ListBranches", "administrator"],
+        ),
         (said(403, {"message": "insufficient permissions"}), Forbidden, ["fs:ListBranches"]),
         (said(404, {"message": "repository not found"}), NotThere, ["'lake'", "repository not found"]),
         (said(404, NO_CALL), Unavailable, ["too old"]),
@@ -144,10 +150,10 @@ def test_a_refusal_is_asked_again(script: Script, lake: LakeFS, status: int) -> 
             Unavailable,
             ["redirect to https://sso.example/login", "endpoint"],
         ),
-        (hang, Unavailable, ["timed out", "3 attempts"]),
-        (short, Unavailable, ["3 attempts"]),
+        (hang, Unavailable, ["timed out", "Tried 3 times"]),
+        (short, Unavailable, ["Tried 3 times"]),
     ],
-    ids=["401", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
+    ids=["401", "401 of rights", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
 def test_a_refusal_leaves_a_person_alone(
     script: Script, lake: LakeFS, answer: Scripted, error: type[LakegcError], words: list[str]
@@ -187,7 +193,7 @@ def test_a_server_that_is_down_is_not_named() -> None:
 def test_a_host_that_does_not_exist_is_not_named() -> None:
     """A name that doesn't resolve names the address and the setting."""
     with pytest.raises(Unavailable, match=r"no-such-host\.invalid.*LAKEGC_ENDPOINT_URL"):
-        LakeFS(replace(settings("http://no-such-host.invalid:8000"), attempts=1)).config()
+        LakeFS(replace(settings("http://no-such-host.invalid:8000"), retry=requests(1))).config()
 
 
 # --- TLS ------------------------------------------------------------------------------------------------------------

@@ -93,9 +93,9 @@ def test_lakectl_s_credentials_are_not_found(home: Path) -> None:
 
 def test_an_option_that_is_not_given_hides_a_variable(home: Path) -> None:
     """None means not given, and an empty variable means not set."""
-    settings = Settings.load({"LAKEGC_ATTEMPTS": "7", "LAKEGC_MIN_AGE": " "}, home, attempts=None)
+    settings = Settings.load({"LAKEGC_RETRY_TOTAL_S": "7", "LAKEGC_MIN_AGE": " "}, home, retry_total_s=None)
 
-    assert (settings.attempts, settings.min_age) == (7, timedelta(hours=24))
+    assert (settings.retry_total_s, settings.min_age) == (7, timedelta(hours=24))
 
 
 def test_a_named_file_that_is_missing_is_ignored(home: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_duration_is_guessed(text: str) -> None:
         ("max_clock_skew", "soon", "5m"),
         ("max_missing", "-1", "whole number"),
         ("max_questions", "many", "whole number"),
-        ("attempts", "0", "1 to 100"),
+        ("retry_total_s", "-1", "0 to 86400"),
         ("listing_requests", "0", "1 to 256"),
         ("reading_requests", "1000", "1 to 256"),
         ("asking_requests", "few", "1 to 256"),
@@ -290,8 +290,7 @@ def test_a_store_is_opened_with_the_server_s_settings(home: Path) -> None:
         "LAKEGC_S3_ENDPOINT_URL": "http://store:9000",
         "LAKEGC_S3_SECRET_ACCESS_KEY": "s",
         "LAKEGC_S3_PATH_STYLE": "false",
-        "LAKEGC_STORE_ATTEMPTS": "9",
-        "LAKEGC_ATTEMPTS": "2",
+        "LAKEGC_RETRY_TOTAL_S": "9",
         "LAKEGC_READ_TIMEOUT_S": "3",
     }
 
@@ -300,19 +299,22 @@ def test_a_store_is_opened_with_the_server_s_settings(home: Path) -> None:
     assert (store.s3_endpoint_url, store.s3_path_style, store.local_path) == ("http://store:9000", False, "/data")
     assert store.s3_secret_access_key is not None
     assert store.s3_secret_access_key.get_secret_value() == "s"
-    assert (store.max_attempts, store.read_timeout) == (9, type(store)().read_timeout)
+    assert (store.retry.total_s, store.read_timeout) == (9, type(store)().read_timeout)
     assert Settings.load({}, home).store() == type(store)()
 
 
 def test_the_server_is_asked_with_the_store_s_settings(home: Path) -> None:
     """The server's part holds what was given for the server."""
-    given: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1, "attempts": 2}
+    given: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
     server = LakeFSSettings.of(
-        Settings.load({}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", **given)
+        Settings.load(
+            {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **given
+        )
     )
 
     assert {name: getattr(server, name) for name in given} == given
+    assert server.retry.total_s == 9
 
 
 def test_a_slow_answer_is_waited_for_less_than_any_other(home: Path) -> None:

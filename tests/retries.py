@@ -1,0 +1,7 @@
+"""Retry policies for tests: so many requests, without waits between them."""
+
+from spark_resources.stores.retry import RetryPolicy
+
+
+def requests(number: int) -> RetryPolicy:
+    return RetryPolicy(first_wait_s=0, attempts=number)
