@@ -1,0 +1,159 @@
+"""A store and a server that go away, and branches that come and go, in each phase: mark, back up, re-verify, delete.
+
+One flow goes through all phases, with an outage in each. In CI it lasts a second; LAKEGC_LONG_OUTAGES=1 tries ten and
+forty seconds as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.model import Rules
+from spark_resources.sandbox import Sandbox, SandboxRepository, StorePlace
+from spark_resources.sandbox.gc_api import set_rules
+from tests.command_line import Lakegc, dagster_home, lakegc
+from tests.line import Line, line
+from tests.marking import Marker, Sweeper, target_of
+from tests.servers import SeaweedFS
+
+__all__ = ["dagster_home", "lakegc"]
+
+BUCKET = "outages"
+NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+LONG_AGO = datetime.now(UTC) - timedelta(days=30)
+OUTAGES_S = [1, 10, 40] if os.environ.get("LAKEGC_LONG_OUTAGES") else [1]
+
+
+@dataclass
+class Lake:
+    """A repository in a store of its own, with garbage of both kinds, and something staged all the time."""
+
+    sandbox: Sandbox
+    repository: SandboxRepository
+    garbage: set[str] = field(default_factory=set)
+    live: dict[tuple[str, str], bytes] = field(default_factory=dict)  # by branch and path
+
+    def __post_init__(self) -> None:
+        repository = self.repository
+        set_rules(repository, Rules(7))
+        for number in range(20):
+            self.garbage.add(repository.put("main", f"a/{number}", b"expired").address)
+        repository.commit("main", "old", date=LONG_AGO)
+        for number in range(20):
+            self.garbage.add(repository.put("main", f"a/{number}", b"overwritten").address)
+            self._put("main", f"a/{number}", f"new {number}".encode())
+        repository.commit("main", "new", date=LONG_AGO + timedelta(days=1))
+        for branch in ("aa-first", "zz-last"):  # on both sides of those that come and go
+            repository.create_branch(branch, "main")
+            self._put(branch, "staged", branch.encode())
+
+    def _put(self, branch: str, path: str, data: bytes) -> None:
+        self.repository.put(branch, path, data)
+        self.live[branch, path] = data
+
+    def is_whole(self) -> None:
+        """Check that every reader still gets everything."""
+        for (branch, path), data in self.live.items():
+            assert self.repository.read(branch, path)[1] == data, (branch, path)
+
+    def stored(self) -> set[str]:
+        store = target_of(self.sandbox.settings, self.repository.id).place.store()
+        return {one.key for page in store.pages("data/") for one in page.objects}
+
+
+@pytest.fixture
+def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
+    seaweedfs.make_bucket(BUCKET)
+    with Sandbox(tmp_path, place=StorePlace(f"s3://{BUCKET}/{tmp_path.name}", seaweedfs.settings())) as sandbox:
+        yield Lake(sandbox, sandbox.create("lake"))
+
+
+@dataclass
+class Outages:
+    """Takes store and server away for so long, once in each phase. `felt` is how often each was asked meanwhile."""
+
+    store: Line
+    server: Line
+    seconds: float
+    felt: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _triggers: dict[str, str | bytes] = field(default_factory=dict)
+    _timers: list[threading.Timer] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def each(self, triggers: Mapping[str, str | bytes]) -> Iterator[None]:
+        """An outage by phase, when a sentence begins so, or when a request to the store that holds this was sent."""
+        self._triggers = dict(triggers)
+        with listening(self.heard):
+            yield
+        for timer in self._timers:
+            timer.join()
+        assert not self._triggers, "never came"
+
+    def heard(self, sentence: str) -> None:
+        self._begin(lambda trigger: isinstance(trigger, str) and sentence.startswith(trigger))
+
+    def sent(self, data: bytes) -> None:
+        self._begin(lambda trigger: isinstance(trigger, bytes) and trigger in data)
+
+    def _begin(self, starts: Callable[[str | bytes], bool]) -> None:
+        with self._lock:
+            phase = next((phase for phase, trigger in self._triggers.items() if starts(trigger)), None)
+            if phase is None:
+                return
+            del self._triggers[phase]
+        before = self.store.refused, self.server.refused
+        self.store.cut()
+        self.server.cut()
+
+        def mend() -> None:
+            self.felt[phase] = self.store.refused - before[0], self.server.refused - before[1]
+            self.store.mend()
+            self.server.mend()
+
+        self._timers.append(threading.Timer(self.seconds, mend))
+        self._timers[-1].start()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seconds", OUTAGES_S)
+def test_an_outage_in_any_phase_is_survived(lake: Lake, lakegc: Lakegc, tmp_path: Path, seconds: float) -> None:
+    """A store or server that is away for a moment must neither stop a run nor make it count anything wrongly."""
+    sandbox, before = lake.sandbox, lake.stored()
+    to = f"s3://{BUCKET}/{tmp_path.name}-backup"
+    with ExitStack() as stack:
+        store = stack.enter_context(line(sandbox.settings["s3_endpoint_url"]))
+        server = stack.enter_context(line(sandbox.endpoint_url))
+        outages = Outages(store, server, seconds)
+        store.sent = outages.sent
+        settings = {**sandbox.settings, "endpoint_url": server.endpoint, "s3_endpoint_url": store.endpoint}
+
+        with outages.each({"listing": "listing ", "staged": "reading what is staged (second"}):
+            marked = Marker().mark(settings, "lake", "m1", NO_AGE)
+        assert marked.expired == lake.garbage
+        Sweeper().approve(settings, "lake", "m1")
+        with outages.each({"backing up": b"x-amz-copy-source"}):
+            backed_up = json.loads(lakegc.told(settings, "backup", "lake", "m1", to, "--format", "json"))
+        assert sum(backed_up["objects"].get(each, 0) for each in ("copied", "already there")) == len(lake.garbage)
+        with outages.each({"re-verifying": "reading what is staged", "deleting": b"?delete"}):
+            report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
+
+    assert report.success
+    assert lake.stored() == before - lake.garbage
+    lake.is_whole()
+    for phase in ("listing", "backing up", "deleting"):
+        assert outages.felt[phase][0], phase
+    for phase in ("staged", "re-verifying"):
+        assert outages.felt[phase][1], phase
