@@ -52,7 +52,7 @@ def garbage(lake: SandboxRepository, data: bytes) -> str:
 
 
 def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
-    return {**sandbox.settings, "endpoint_url": server.endpoint, "attempts": "1"}
+    return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
 def when_said(words: str, act: Callable[[], object]) -> Callable[[str], None]:

@@ -112,7 +112,7 @@ def test_a_servers_words_in_a_message_are_escaped(
     script = Script().on("GET /config", said(200, {}))
     script.on("GET lake", Response(body, 403, media_type="application/json"))
     with serving(script) as endpoint:
-        login = {"access_key_id": "AKIA", "secret_access_key": "s", "attempts": "1"}
+        login = {"access_key_id": "AKIA", "secret_access_key": "s", "retry_total_s": "0"}
         with environment({"endpoint_url": endpoint, **login}):
             code = cli.run([*(["--debug"] if debug else []), *arguments])
 
