@@ -90,6 +90,12 @@ def take_settings(given: list[str]) -> None:
         name, equals, value = each.partition("=")
         if not equals or name not in Settings.model_fields:
             raise WrongUsage(f"--set {name}: expected NAME=VALUE with one of {', '.join(Settings.model_fields)}")
+        if Settings.is_secret(name, value):
+            raise WrongUsage(
+                f"--set {name}: everybody on this machine can read a command line, and shells keep it. Set the "
+                f"variable LAKEGC_{name.upper()} instead"
+                + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
+            )
         os.environ[f"LAKEGC_{name.upper()}"] = value
 
 

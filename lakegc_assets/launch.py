@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,14 +19,20 @@ from lakegc_assets.automation import REPOSITORY_TAG
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.model import Partition
+from spark_resources.private_files import open_private, private_folder
 
 
 def dagster_home(environ: Mapping[str, str]) -> Path:
-    """Where Dagster keeps its history: `DAGSTER_HOME`, or a folder of lakegc's own. Made where it isn't there."""
+    """Where Dagster keeps its history: `DAGSTER_HOME`, or a folder of lakegc's own. Made where it isn't there.
+
+    Only this user may enter what is made, and lakegc's own; a `DAGSTER_HOME` that is there stays as somebody made it.
+    Raises `Refused` for a folder of lakegc's own that is a link or belongs to somebody else.
+    """
     named = environ.get("DAGSTER_HOME", "").strip()
-    home = Path(named).expanduser() if named else Path(platformdirs.user_data_dir("lakegc")) / "dagster"
-    home.mkdir(parents=True, exist_ok=True)
-    return home
+    if not named:
+        return private_folder(Path(platformdirs.user_data_dir("lakegc")) / "dagster")
+    home = Path(named).expanduser()
+    return home if home.is_dir() else private_folder(home)
 
 
 LOCATION = "lakegc_assets.definitions"
@@ -54,8 +61,8 @@ concurrency:
 def prepare_home(home: Path) -> None:
     """Make it this process's home of Dagster, with settings that suit lakegc unless it has its own `dagster.yaml`."""
     settings = home / "dagster.yaml"
-    if not settings.exists():
-        settings.write_text(DAGSTER_SETTINGS, encoding="utf-8")
+    with suppress(FileExistsError), open_private(settings, os.O_EXCL) as file:
+        file.write(DAGSTER_SETTINGS.encode())
     os.environ["DAGSTER_HOME"] = str(home)
 
 

@@ -2,7 +2,7 @@
 
 It halves Spark's start. A JVM that finds no archive writes one when it ends, after the process that it served: some 15
 seconds of a processor and 150 MB in the user's cache, once for each Java and Spark. A JVM takes no archive that another
-Java or other jars made, nor a damaged one.
+Java or other jars made, nor a damaged one; and here, none that another user could have written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+
+from spark_resources.errors import Refused
+from spark_resources.private_files import is_private, private_folder
 
 SETTLED_S = 10  # a JVM opens the file when all is ready and writes it in less than a second
 
@@ -20,13 +23,13 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
     `folder` is the cache, `now` is in seconds since 1970.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         made = f"{java.resolve()}\0{java.stat().st_mtime_ns}\0{spark.resolve()}\0{spark.stat().st_mtime_ns}"
         archive = folder / f"spark-{hashlib.sha256(made.encode()).hexdigest()[:16]}.jsa"
         adopt_finished(archive, now)
-    except OSError:
+    except (OSError, Refused):
         return ""
-    if archive.exists():
+    if is_private(archive):
         return f"-XX:SharedArchiveFile={archive} -XX:+VerifySharedSpaces"
     return f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}"
 
@@ -34,9 +37,10 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 def adopt_finished(archive: Path, now: float) -> None:
     """Give the archive its name: one that a JVM which has ended left beside it."""
     for left in sorted(archive.parent.glob(f"{archive.name}.*")):
-        if left.stat().st_mtime > now - SETTLED_S:
+        if left.lstat().st_mtime > now - SETTLED_S:
             continue
-        if archive.exists():
+        if is_private(archive) or not is_private(left, others=0):
             left.unlink()
         else:
+            left.chmod(0o600)  # a JVM makes it as the user's mask says
             left.replace(archive)

@@ -44,6 +44,7 @@ _LAKECTL_FILE = {
     "secret_access_key": ("credentials", "secret_access_key"),
 }
 
+_SECRETS_OF_SPARK = re.compile("secret|password|token|credential|access[._]?key|account[._]?key|sas", re.IGNORECASE)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -232,6 +233,13 @@ class Settings(BaseSettings):
         settings._origins = origins
         settings._unknown = _unknown_variables(cls, environ)
         return settings
+
+    @classmethod
+    def is_secret(cls, name: str, value: str) -> bool:
+        """Whether a setting's value, as text, must not be seen: a secret, or Spark's configuration with one in it."""
+        return "SecretStr" in str(cls.model_fields[name].annotation) or (
+            name == "spark_conf" and _SECRETS_OF_SPARK.search(value) is not None
+        )
 
     @property
     def origins(self) -> Mapping[str, str]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import re
+import shlex
+import shutil
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ import platformdirs
 from spark_resources.class_archive import archive_options
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.java import check_java, java_command
+from spark_resources.private_files import open_private
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +91,6 @@ def fixed_settings() -> dict[str, str]:
         # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.daemon.module": "spark_resources.daemon",
-        # measured: over TCP a task waits some 50 ms for delayed acknowledgements; read by Spark 4.1 and later
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # measured on 100,000 objects: the second compiler takes 40 s of processor time and gives nothing back, since
@@ -97,6 +99,23 @@ def fixed_settings() -> dict[str, str]:
     }
 
 
+def worker_sockets(master: str, folder: Path) -> dict[str, str]:
+    """How the JVM and Python workers talk: on this machine by sockets in a folder that nobody else may enter, for they
+    ask for no secret; on a cluster, whose machines lack it, over TCP with Spark's secret.
+
+    Measured: over TCP a task waits some 50 ms for delayed acknowledgements. Read by Spark 4.1 and later.
+    """
+    fits = len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= LONGEST_SOCKET_PATH
+    if not (is_local(master) and fits):
+        return {"spark.python.unix.domain.socket.enabled": "false"}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
+
+
+SOCKET_NAME_BYTES = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+LONGEST_SOCKET_PATH = 103  # bytes, on macOS; four more on Linux
 RELIED_ON = {
     "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
     "spark.sql.session.timeZone": "UTC",
@@ -179,7 +198,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
-    settings = machine | fixed_settings() | dict(overrides)
+    settings = machine | fixed_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
     for name, value in GIVE_BACK.items():  # the JVM of this machine and its workers have the environment from here
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
@@ -232,8 +251,8 @@ def start_context(conf: SparkConf) -> SparkContext:
     try:
         gateway = SparkContext._gateway
         if gateway is None:
-            with jvm_log().open("ab") as log:
-                gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            with open_private(jvm_log()) as log, settings_by_file(conf):
+                gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
         atexit.register(jvm_log().unlink, missing_ok=True)  # kept only where Spark didn't start or the process died
         return context
@@ -243,6 +262,41 @@ def start_context(conf: SparkConf) -> SparkContext:
             f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
             f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
         ) from error
+
+
+@contextmanager
+def settings_by_file(conf: SparkConf) -> Iterator[None]:
+    """While the context lasts, `spark-submit` takes these settings from a file that only this user may read.
+
+    On the command line of the JVM everybody on this machine could read them, keys of stores among them.
+    """
+    file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
+    before = os.environ.get(name)
+    *given, what = shlex.split(before or "pyspark-shell")
+    if "--properties-file" in given:
+        raise WrongUsage(f"{name} names a --properties-file: put what it holds into LAKEGC_SPARK_CONF instead")
+    with open_private(file, os.O_TRUNC) as opened:
+        opened.write(as_properties(conf.getAll()).encode("ascii"))
+    os.environ[name] = shlex.join([*given, "--load-spark-defaults", "--properties-file", str(file), what])
+    try:
+        yield
+    finally:
+        file.unlink()
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def as_properties(settings: Iterable[tuple[str, str]]) -> str:
+    """Settings in the form of Java's properties, with all but plain letters and digits escaped."""
+
+    def escaped(text: str) -> str:
+        units = text.encode("utf-16-be")
+        codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+        return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)
+
+    return "".join(f"{escaped(name)}={escaped(value)}\n" for name, value in settings)
 
 
 def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
@@ -259,9 +313,29 @@ def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
         )
 
 
+def own_folder() -> Path:
+    """A temporary folder of this process, which nobody else may enter; removed at its end, unless the log stays."""
+    return _folder_of(os.getpid())
+
+
+@functools.cache
+def _folder_of(process: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+    atexit.register(_remove, folder, process)
+    return folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a process that was forked leaves it to this one
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+JVM_LOG = "jvm.log"
+
+
 def jvm_log() -> Path:
     """The file that this process's JVM writes its own messages to."""
-    return Path(tempfile.gettempdir()) / f"lakegc-spark-{os.getuid()}-{os.getpid()}.log"
+    return own_folder() / JVM_LOG
 
 
 def memory_bytes() -> int:

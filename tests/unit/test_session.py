@@ -27,7 +27,7 @@ from spark_resources.spark import (
 
 # What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
 SESSIONS = """
-import json, os, threading
+import json, os, pathlib, threading
 import pyspark.errors.utils
 from dagster import build_init_resource_context
 from pyspark import SparkContext
@@ -50,6 +50,19 @@ conf = first.spark_session.sparkContext.getConf()
 names = ("spark.master", "spark.sql.shuffle.partitions", "spark.speculation", "spark.sql.session.timeZone")
 found["taken"] = {name: conf.get(name) for name in names}
 found["jvm_log"] = jvm_log().exists()
+folder = jvm_log().parent
+found["modes"] = {name: oct(path.stat().st_mode & 0o777) for name, path in (("folder", folder), ("log", jvm_log()))}
+first.spark_session.range(1).mapInArrow(lambda batches: batches, "id long").count()
+found["sockets"] = {
+    "in it": len(list(folder.glob(".*.sock"))), "beside it": len(list(folder.parent.glob(".*.sock")))
+}
+jvm = SparkContext._gateway.proc.pid
+found["command lines"] = [
+    path.read_bytes().decode() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if path.parent.name == str(jvm)
+]
+found["secret"] = conf.get("spark.hadoop.fs.s3a.secret.key")
+found["secret in Java"] = SparkContext._jvm.java.lang.System.getProperty("spark.hadoop.fs.s3a.secret.key")
+found["left"] = [path.name for path in folder.iterdir() if path.suffix == ".properties"]
 found["asks"] = pyspark.errors.utils.is_debugging_enabled()
 
 found["other"] = refused(spark_config={"spark.sql.shuffle.partitions": "5"})
@@ -85,14 +98,17 @@ print(json.dumps(found))
 """
 
 
+SECRET = "not for: nobody's = eyes! #é\\u0041\\ \U0001f511"
+
+
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process that starts and ends several sessions in one JVM found, one after the other."""
-    mine = {"spark.sql.shuffle.partitions": "3"}
+    mine = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
         "HOME": str(tmp_path_factory.mktemp("home")),
         "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # an archive for one process isn't worth the making
-        "TMPDIR": str(tmp_path_factory.mktemp("tmp")),
+        "TMPDIR": str(tmp := tmp_path_factory.mktemp("tmp")),
         "LAKEGC_SPARK_MASTER": "local[1]",
         "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
     }
@@ -100,7 +116,35 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    return found | {"left at the end": [path.name for path in tmp.iterdir()]}
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="command lines of others are read from /proc")
+def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) -> None:
+    """Everybody on a machine can list its processes, and Spark's configuration may hold keys of stores."""
+    [command_line] = sessions["command lines"]
+
+    assert "SparkSubmit" in command_line
+    for hidden in ("not for", "secret", "shuffle"):
+        assert hidden not in command_line
+
+
+def test_settings_arrive_in_the_jvm_as_they_were_given(sessions: dict[str, Any]) -> None:
+    """A character that a file of settings takes for its own would change a key, or begin another setting."""
+    assert sessions["secret"] == sessions["secret in Java"] == SECRET
+    assert sessions["left"] == []
+
+
+def test_sockets_of_workers_lie_where_nobody_else_may_enter(sessions: dict[str, Any]) -> None:
+    """Who can open one of them can have a worker run anything: they ask for no secret."""
+    assert sessions["modes"] == {"folder": "0o700", "log": "0o600"}
+    assert sessions["sockets"]["in it"] > 0
+    assert sessions["sockets"]["beside it"] == 0
+
+
+def test_nothing_of_a_session_is_left_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
+    """Each run would leave a socket, a log or a file with keys of stores there."""
+    assert [name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))] == []
 
 
 def test_configured_settings_are_lost(sessions: dict[str, Any]) -> None:

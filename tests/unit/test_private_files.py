@@ -1,0 +1,129 @@
+"""What lakegc leaves on a machine: nobody else may read it, and nothing is believed by its name alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets import cli
+from lakegc_assets.launch import dagster_home, prepare_home
+from spark_resources.class_archive import SETTLED_S, archive_options
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.private_files import open_private, private_folder
+from spark_resources.settings import Settings
+from tests.marking import environment
+
+NOW = 1_800_000_000.0
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.fixture(autouse=True)
+def open_mask() -> Iterator[None]:
+    """As a user whose files everybody may write to."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_a_file_or_folder_is_for_this_user_alone(tmp_path: Path) -> None:
+    """One that was made by an earlier version, open to others, is closed."""
+    (tmp_path / "there").mkdir(mode=0o777)
+    (tmp_path / "file").write_text("from before, ")
+    for folder in ("there", "new"):
+        assert mode(private_folder(tmp_path / folder)) == 0o700
+    with open_private(tmp_path / "file") as file:
+        file.write(b"and new")
+
+    assert mode(tmp_path / "file") == 0o600
+    assert (tmp_path / "file").read_text() == "from before, and new"
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """A link that somebody laid would have this user's rights used on any file or folder of the machine."""
+    (tmp_path / "target").mkdir()
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "folder").symlink_to(tmp_path / "target")
+    (tmp_path / "file").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(Refused, match="is a link"):
+        private_folder(tmp_path / "folder")
+    with pytest.raises(Refused, match="is a link"):
+        open_private(tmp_path / "file", os.O_TRUNC)
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
+    """Whoever made a folder first can change what is in it."""
+    for path in (private_folder(tmp_path / "folder"), tmp_path / "file"):
+        path.touch()
+        os.chown(path, 12345, 12345)
+    with pytest.raises(Refused, match="another user"):
+        private_folder(tmp_path / "folder")
+    with pytest.raises(Refused, match="another user"):
+        open_private(tmp_path / "file")
+
+
+def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: Path) -> None:
+    """The JVM runs what is in it. One that a JVM left under an open mask is closed before it gets its name."""
+    java, spark, cache = tmp_path / "java", tmp_path / "spark", tmp_path / "cache" / "lakegc"
+    java.write_bytes(b"java")
+    spark.mkdir()
+    options = archive_options(java, spark, folder=cache, now=NOW)
+    left = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
+    left.write_bytes(b"classes")
+    os.utime(left, (NOW - SETTLED_S - 1, NOW - SETTLED_S - 1))
+    options = archive_options(java, spark, folder=cache, now=NOW)
+    [archive] = cache.iterdir()
+
+    assert "SharedArchiveFile" in options
+    assert (mode(cache), mode(archive)) == (0o700, 0o600)
+    archive.chmod(0o666)
+    assert "SharedArchiveFile" not in archive_options(java, spark, folder=cache, now=NOW)
+    archive.unlink()
+    archive.symlink_to(java)
+    assert "SharedArchiveFile" not in archive_options(java, spark, folder=cache, now=NOW)
+
+
+def test_the_dagster_home_is_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs keep their settings and logs there; a folder that somebody named and made stays as it is."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("DAGSTER_HOME", "")
+    home, named = dagster_home({}), dagster_home({"DAGSTER_HOME": str(tmp_path / "named")})
+    prepare_home(home)
+    (tmp_path / "shared").mkdir(mode=0o770)
+
+    assert (mode(home), mode(named), mode(home / "dagster.yaml")) == (0o700, 0o700, 0o600)
+    assert mode(dagster_home({"DAGSTER_HOME": str(tmp_path / "shared")})) == 0o770
+
+
+SECRETS = [
+    "secret_access_key=s", "s3_secret_access_key=s", "s3_session_token=s", "azure_account_key=s", "azure_sas_token=s",
+    'spark_conf={"spark.hadoop.fs.s3a.secret.key": "s"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", SECRETS)
+def test_a_secret_is_not_taken_from_the_command_line(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everybody on the machine can list processes, and shells keep what was typed."""
+    name, _, value = given.partition("=")
+    with environment({}):
+        assert cli.run(["--set", given, "status"]) == WrongUsage.exit_code
+        assert os.environ.get(f"LAKEGC_{name.upper()}") != value
+
+    assert "LAKEGC_" in capsys.readouterr().err
+
+
+def test_every_setting_that_is_hidden_is_refused_on_the_command_line() -> None:
+    """A secret that is added later is known by its type."""
+    assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
+        given.partition("=")[0] for given in SECRETS[:-1]
+    }
+    assert not Settings.is_secret("endpoint_url", "http://token")
+    assert not Settings.is_secret("spark_conf", '{"spark.driver.memory": "4g"}')
