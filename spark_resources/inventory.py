@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,9 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.settings import StoreSettings
 
 BATCH_ROWS = 50_000
+MOST_TIMES_AS_LARGE = 400  # gzip does 1,000; keys of 800 bytes that differ in a number alone come to 156
+ALWAYS_FINE_BYTES = 64 << 20
+LONGEST_FIRST_ROW = 1 << 20
 KINDS = (".parquet", ".csv", ".csv.gz")
 MANIFEST, CHECKSUM = "manifest.json", "manifest.checksum"
 LISTED = pa.schema(
@@ -177,7 +181,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
     try:
         for table in _tables(data, file.key, inventory.columns):
             yield _listed(table, encoded=inventory.encoded)
-    except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError) as error:
+    except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
         raise DamagedData(f"{where} can't be read as an inventory: {error}") from error
 
 
@@ -190,17 +194,42 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
         if not file.metadata.num_rows:
             yield _renamed(file.schema_arrow.empty_table())
         return
-    plain = gzip.decompress(data) if name.endswith(".gz") else data
-    names = list(columns) or _first_row(plain)
+
+    def opened() -> io.BufferedIOBase:
+        return io.BufferedReader(_Unpacked(data)) if name.endswith(".gz") else io.BytesIO(data)
+
+    names = list(columns) or _first_row(opened().readline(LONGEST_FIRST_ROW))
     reading = pa_csv.ReadOptions(column_names=columns or None, block_size=8 << 20)
     texts = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     parsing = pa_csv.ParseOptions(newlines_in_values=True)
-    with pa_csv.open_csv(io.BytesIO(plain), reading, parsing, texts) as reader:
+    with pa_csv.open_csv(opened(), reading, parsing, texts) as reader:
         for batch in reader:
             table = _renamed(pa.Table.from_batches([batch]))
             if guessed := [each.name for each in table.schema if each.type != pa.string()]:
                 raise ValueError(f"its first row can't be understood, so {', '.join(guessed)} would be guessed")
             yield table
+
+
+class _Unpacked(io.RawIOBase):
+    """What gzip packed, as it is read and never whole. Raises `ValueError` where it is more than any list of keys is:
+    a few MB of zeros would else keep a task at work for hours."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
+        self._most = self._left = max(MOST_TIMES_AS_LARGE * len(data), ALWAYS_FINE_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(
+                f"unpacked it is larger than {self._most:,} bytes, which is {MOST_TIMES_AS_LARGE} times its size: "
+                "that is no list of keys. If it is one, unpack it, and name the .csv file"
+            )
+        return count
 
 
 def _first_row(plain: bytes) -> list[str]:

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -82,6 +83,19 @@ def test_a_listed_key_is_another_than_the_stored_one(tmp_path: Path) -> None:
 
     assert (inventory.bucket, inventory.taken) == ("b", NOON)
     assert read(inventory) == ROWS
+
+
+def test_a_packed_list_that_grows_without_end_is_refused(tmp_path: Path) -> None:
+    """A few hundred kB of gzip can hold hundreds of MB: a task would run out of memory, or never end."""
+    head = csv_of([["Key", "Size", "Last-Modified"]])
+    row = csv_of([["data/s/" + "a" * 900, 1, NOON.isoformat()]])
+    (tmp_path / "list.csv.gz").write_bytes(gzip.compress(head + row * (100_000_000 // len(row))))
+    file = tmp_path / "list.csv.gz"
+    assert file.stat().st_size < 1_000_000
+    found = open_inventory(str(file), StoreSettings(), taken=NOON)
+
+    with pytest.raises(DamagedData, match=r"400 times its size.*unpack it"):
+        deque(read_inventory(found, found.files[0]), maxlen=0)
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
