@@ -25,6 +25,7 @@ from spark_resources.stores import open_store
 from spark_resources.stores.base import Quirks, Store, read_proven
 from spark_resources.stores.retry import delete_own
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +110,7 @@ def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 Counts: TypeAlias = dict[str, int]
-Producer: TypeAlias = Callable[[Batches, Counts], Batches]
+Producer: TypeAlias = Callable[[Batches, TaskReport], Batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,12 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 _FILE_SCHEMA = pa.schema(
     [
-        ("output", pa.int64()),  # its place in the list of outputs; -1 for the counts of a task
+        ("output", pa.int64()),  # its place in the list of outputs; -1 for the report of a task
         ("name", pa.string()),
         ("rows", pa.int64()),
         ("size", pa.int64()),
         ("sha256", pa.string()),
-        ("counts", pa.string()),
+        ("report", pa.string()),
     ]
 )
 
@@ -174,32 +175,30 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
 def write_produced(
     tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
-) -> tuple[Dataset, Counts]:
-    """Write what `produce` makes of each task's batches, without a detour through the JVM; also its counts, summed."""
-    datasets, counts = write_outputs(tasks, produce, place, [parquet(folder, schema)])
-    return datasets[0], counts
+) -> tuple[Dataset, TaskReport]:
+    """Write what `produce` makes of each task's batches, without a detour through the JVM; also what tasks report."""
+    datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
+    return datasets[0], report
 
 
 def write_outputs(
     tasks: DataFrame, produce: Producer, place: Place, outputs: Sequence[Output]
-) -> tuple[list[Dataset], Counts]:
+) -> tuple[list[Dataset], TaskReport]:
     """Write the rows that `produce` makes to several folders at once, in one pass.
 
-    `produce` gets the batches of a partition and a dict to count in, and yields batches.
+    `produce` gets the batches of a partition and a report to fill, and yields batches.
     """
     for output in outputs:
         remove_folder(place, output.folder)
 
     def run(batches: Batches) -> Batches:
-        counts: Counts = {}
-        yield from _write_files(produce(batches, counts), place, outputs)
-        yield _row(-1, File("", 0, 0, ""), json.dumps(counts))
+        report = TaskReport()
+        yield from _write_files(produce(batches, report), place, outputs)
+        yield _row(-1, File("", 0, 0, ""), report.to_json())
 
     with errors_from_executors():
         rows = tasks.mapInArrow(on_executor(run), arrow_to_spark(_FILE_SCHEMA)).collect()
-    total: Counts = {}
-    for name, count in (pair for row in rows if row["output"] < 0 for pair in json.loads(row["counts"]).items()):
-        total[name] = total.get(name, 0) + count
+    total = TaskReport.summed(row["report"] for row in rows if row["output"] < 0)
     datasets = []
     for number, output in enumerate(outputs):
         files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
@@ -222,7 +221,7 @@ def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], sch
     return finish_dataset(place, folder, files)
 
 
-def _as_they_are(batches: Batches, _: Counts) -> Batches:
+def _as_they_are(batches: Batches, _: TaskReport) -> Batches:
     return batches
 
 
@@ -261,8 +260,8 @@ def task_name() -> str:
     return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else "part-00000"
 
 
-def _row(output: int, file: File, counts: str) -> pa.RecordBatch:
-    values = [output, file.name, file.rows, file.size, file.sha256, counts]
+def _row(output: int, file: File, report: str) -> pa.RecordBatch:
+    values = [output, file.name, file.rows, file.size, file.sha256, report]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], type=field.type) for value, field in zip(values, _FILE_SCHEMA, strict=True)],
         schema=_FILE_SCHEMA,

@@ -30,7 +30,6 @@ from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
 from spark_resources import sstable
 from spark_resources.datasets import (
     Batches,
-    Counts,
     Dataset,
     Output,
     Place,
@@ -49,6 +48,7 @@ from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Un
 from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, MarkRecord, finished_at, marks
 from spark_resources.model import ADDRESSES, Namespace
+from spark_resources.task_report import TaskReport
 from spark_resources.tasks import row_tasks
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), 
 
 
 Unread = dict[str, str]  # repositories that could not be read, each with the reason
-_UNREAD = "unread\t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +110,6 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
         raise Refused(f"repository {repository} refers to objects here: {error}", invariant=5) from error
 
 
-def counted(unread: Unread) -> Counts:
-    """What could not be read as counts, which is what comes home from executors."""
-    return {f"{_UNREAD}{repository}\t{why}": 1 for repository, why in unread.items()}
-
-
-def uncounted(counts: Counts) -> Unread:
-    names = (name.removeprefix(_UNREAD) for name in counts if name.startswith(_UNREAD))
-    return dict(name.split("\t", 1) for name in sorted(names))
-
-
 def tell_unread(run: MarkRun, unread: Unread) -> None:
     """Say which repositories could not be read. Raises `Refused` where one has to be: every one that isn't released in
     a sweep, all of them where the settings require so."""
@@ -159,7 +148,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
         dataset, counts = write_produced(tasks, asking(run), run.place, folder, ADDRESSES)
         notes.wrote(dataset, part)
         notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
-        unread |= uncounted(counts)
+        unread |= counts.errors
     notes.facts[FACTS] = {"unread": unread}
     tell_unread(run, unread)
 
@@ -181,8 +170,8 @@ def branches_of(run: MarkRun, found: Others, unread: Unread) -> pa.Table:
 def asking(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
-        unread: Unread = {}
+    def produce(batches: Batches, counts: TaskReport) -> Batches:
+        unread = counts.errors
         for row in (row for batch in batches for row in batch.to_pylist()):
             keys = []
             with reading_of(row["repository"], unread):
@@ -191,7 +180,6 @@ def asking(run: MarkRun) -> Producer:
                     keys.append(inside(address, namespace))
             here = pa.array([key for key in keys if key is not None], pa.string())
             yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
-        counts |= counted(unread)
 
     return produce
 
@@ -279,7 +267,7 @@ def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table)
     for dataset, part in zip(datasets, (COMMITTED_PART, CLEAN_PART), strict=True):
         notes.wrote(dataset, part)
     notes.facts[FACTS]["addresses"] = datasets[0].rows
-    found.unread.update(uncounted(counts))
+    found.unread.update(counts.errors)
 
 
 def in_here(table: pa.Table) -> pa.ChunkedArray:
@@ -294,9 +282,9 @@ def reading(run: MarkRun, found: Others) -> Producer:
     places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, counts: TaskReport) -> Batches:
+        unread = counts.errors
         where = {row["table_id"]: row["repository"] for batch in batches for row in batch.to_pylist()}
-        unread: Unread = {}
         clean: list[str] = []
         counts["tables"], counts["bytes"] = len(where), 0
 
@@ -316,7 +304,6 @@ def reading(run: MarkRun, found: Others) -> Producer:
                 else:
                     clean.append(table_id)
         nothing = pa.nulls(len(clean), pa.string())
-        counts |= counted(unread)
         yield pa.RecordBatch.from_arrays([pa.array(clean, pa.string()), nothing], schema=schema)
 
     return produce
