@@ -1,0 +1,64 @@
+"""Which commits and paths a hold reaches: all behind a merge, and any range that can have a held path."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lakegc_assets.holds import PathHolds, References, ancestors, held_commits
+from spark_resources.hold_file import PathHold, TagHold
+from spark_resources.model import Commit
+
+NOW = datetime(2026, 3, 31, tzinfo=UTC)
+WHOSE = {"owner": "ada", "reason": "because"}
+
+
+def graph(version: int, **parents: str) -> dict[str, Commit]:
+    """Commits by name, each with its parents as letters."""
+    return {one: Commit(one, tuple(behind), NOW, "", version=version) for one, behind in parents.items()}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_hold_with_history_reaches_everything_behind_each_parent_of_a_merge(version: int) -> None:
+    """The merged side is history as much as the main line is: its objects would go if only one parent were walked."""
+    commits = graph(version, a="", b="a", x="", y="x", m="by", q="", h="mq", later="h")
+    hold = TagHold(id="h", tags="v*", history="true", **WHOSE)
+
+    held = held_commits([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
+
+    assert set(held) == {"a", "b", "x", "y", "m", "q", "h"}
+    assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
+
+
+PATTERNS = ("data/*", "data/a", "a", "a?", "ab*", "*", "b/*/x", "é*")
+paths = st.lists(st.sampled_from("ab/dt?é"), max_size=6).map("".join) | st.sampled_from(
+    ["data/", "data/a", "data/b/c", "a", "ab", "abc", "b/", "b/x", "é", "data0"]
+)
+
+
+@given(st.sampled_from(PATTERNS), st.lists(paths, min_size=1, max_size=5).map(lambda some: [p.encode() for p in some]))
+@example("data/*", [b"data/", b"data/a"])
+@example("data/a", [b"data/a"])
+@example("ab*", [b"a", b"ab"])
+@example("ab*", [b"abc"])
+def test_a_range_that_has_a_held_path_is_read_whatever_its_bounds(pattern: str, there: list[bytes]) -> None:
+    """A range that is passed over by its first and last key loses every path in it that is on hold."""
+    holds = PathHolds.of([PathHold(id="h", paths=pattern, **WHOSE)])
+    matching = [place for _, places in holds.matching(there) for place in places]
+
+    assert not matching or holds.may_be_in(min(there), max(there))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "may"),
+    [
+        *((b"data/", b"data/", True), (b"data/", b"z", True), (b"a", b"data/", True), (b"data/x", b"data/y", True)),
+        *((b"a", b"z", True), (b"a", b"data", False), (b"data0", b"z", False), (b"z", b"zz", False)),
+    ],
+)
+def test_a_range_may_have_a_held_path_if_its_bounds_meet_the_prefix(first: bytes, last: bytes, may: bool) -> None:
+    """Both bounds are in the range, and either may be the prefix itself; a range beside it is not read."""
+    assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_be_in(first, last) is may
