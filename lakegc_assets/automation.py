@@ -15,11 +15,12 @@ from pathlib import Path
 
 import dagster as dg
 
+from lakegc_assets.approve_job import APPROVAL, BY_HAND, advise, give_approval, is_an_approval
 from lakegc_assets.assets import MARK_ASSETS, PARTITIONS, told
 from lakegc_assets.backup_assets import backup
 from lakegc_assets.marking.resource import refuse_read_only
 from lakegc_assets.marking.run import find_target
-from lakegc_assets.sweep_assets import APPROVAL, APPROVAL_TAG, sweep_report
+from lakegc_assets.sweep_assets import sweep_report
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
@@ -29,6 +30,8 @@ from spark_resources.settings import DEFAULT_MARK_CRON, Settings
 
 REPOSITORY_TAG = "lakegc/repository"
 """On every run, so that Dagster's queue can keep runs of one repository apart."""
+APPROVAL_TAG = "lakegc/approval"
+"""On runs that an approval asked for: the number of Dagster's record of it."""
 TROUBLE_TAG = "lakegc/trouble"
 """On the one run that says what is wrong with a repository: what was wrong with it before the run began."""
 MOST_AT_ONCE = 20
@@ -62,6 +65,29 @@ repository's id and a name for this mark, by custom the time in UTC. The five as
 process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
 next one needs a new name.""",
 )
+
+APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": "", "release": {}}}}}
+
+
+@dg.job(
+    name="approve",
+    partitions_def=PARTITIONS,
+    config=dg.PartitionedConfig(
+        PARTITIONS,
+        run_config_for_partition_key_fn=lambda _: APPROVE_TEMPLATE,
+        tags_for_partition_key_fn=repository_tag,
+    ),
+    executor_def=dg.in_process_executor,
+    description="""Approves one expired set, so that a sweep may delete it. **It deletes nothing itself.**
+
+On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
+that you looked at (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
+released by its name, with the reason: `release: {share: the old experiments were deleted on purpose}`. What speaks
+against the approval is said at once by a failed run, and then nothing is approved.""",
+)
+def approve_job() -> None:
+    give_approval()
+
 
 sweep_job = dg.define_asset_job(
     "sweep",
@@ -258,9 +284,9 @@ APPROVALS_A_TICK = 20
     minimum_interval_seconds=30,
     description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
 
-An approval is a materialization of sweep_approval, reported in this UI or by 'lakegc approve'. Whether it counts is
-for the sweep to find out: one that doesn't ends in a failed run that says why, before anything is deleted. Where
-LAKEGC_BACKUP_TO says where backups go, one is made first. While this
+An approval is given by the job *approve* or by 'lakegc approve'; an event of sweep_approval that was reported by hand
+approves nothing, and is answered with what to do instead. The sweep itself verifies the approval in the namespace
+before anything is deleted. Where LAKEGC_BACKUP_TO says where backups go, a backup is made first. While this
 sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -271,27 +297,31 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     ).records
     if not events:
         return dg.SkipReason("No new approval.")
-    requests, unknown = [], []
+    requests, unfollowed = [], []
     job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
+        if not is_an_approval(event):
+            advise(context.instance, key)
+            unfollowed.append(f"{key or 'an event without a partition'}: {BY_HAND}")
+            continue
         try:
             partition = Partition.parse(key)
         except LakegcError as error:
-            unknown.append(str(error))
+            unfollowed.append(str(error))
             continue
         tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
         run_key = f"approval {event.storage_id}"
         requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=tags, job_name=job.name))
-    for sentence in unknown:
-        context.log.error(f"An approval can't be followed: {sentence}")
+    for sentence in unfollowed:
+        context.log.error(sentence)
     return dg.SensorResult(
         run_requests=requests,
         # a partition that nobody knows here, such as one approved on another machine, is added: its run says what it is
         dynamic_partitions_requests=[PARTITIONS.build_add_request([str(one.partition_key) for one in requests])]
         if requests
         else [],
-        skip_reason=None if requests else dg.SkipReason("; ".join(unknown)),
+        skip_reason=None if requests else dg.SkipReason("; ".join(unfollowed)),
         cursor=str(events[-1].storage_id),
     )
 

@@ -31,7 +31,7 @@ def spec(name: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         f"brake_{name}",
         asset=assets.expired_set,
-        description=f"{PROMISES[name]} (invariant 9)",
+        description=PROMISES[name],
         blocking=False,
         partitions_def=assets.PARTITIONS,
     )
@@ -56,8 +56,9 @@ def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
 
 def how_to_release(brake: Brake) -> str:
     return (
-        f"Tripped: {brake.why}. To sweep it all the same: write 'release {brake.name}: because …' into the approval in "
-        f"sweep_approval, or lakegc approve REPOSITORY MARK --release '{brake.name}' --because 'why this is right'"
+        f"Tripped: {brake.why}. To sweep it all the same, release it: in the job approve by "
+        f"'release: {{{brake.name}: why this is right}}', or by "
+        f"lakegc approve REPOSITORY MARK --release '{brake.name}' --because 'why this is right'"
     )
 
 

@@ -170,7 +170,7 @@ def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=invariant.asset,
         name=invariant.name,
-        description=invariant.promise + (f" (invariant {invariant.number})" if invariant.number else ""),
+        description=invariant.promise,
         blocking=False,
         partitions_def=assets.PARTITIONS,
     )

@@ -217,8 +217,7 @@ def approve(
     from lakegc_assets.terminal import approvals
 
     asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
-    given = approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON)
-    approvals.tell_dagster(repository, given)
+    approvals.tell_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
 
 
 @app.command()

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from lakegc_assets.approving.approved_set import check_files, their_files
-from lakegc_assets.approving.dialog import known_brake, worded
 from lakegc_assets.approving.objections import (
     check_brakes,
     check_newer,
@@ -34,6 +33,7 @@ from lakegc_assets.approving.objections import (
     refuse_unlocked,
 )
 from lakegc_assets.approving.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
+from lakegc_assets.approving.wording import known_brake, worded
 from lakegc_assets.brakes import BrakeLimits, dated
 from lakegc_assets.marking.run import Target
 from spark_resources.approvals import (
@@ -265,11 +265,3 @@ def verify_theirs(target: Target, theirs: ReferenceMark, approval: Approval | No
     files = their_files(target, theirs)
     if approval is None or files.digest != approval.digest:
         raise Refused(f"the files of {name} are not those that were approved. Make a new mark.", invariant=7)
-
-
-# --- times ----------------------------------------------------------------------------------------------------------
-
-
-def on_the_stores_clock(event: datetime, *, machine: datetime, store: datetime) -> datetime:
-    """When something happened, by the store's clock; both clocks were read at about the same moment."""
-    return store - max(machine - event, timedelta(0))

@@ -96,7 +96,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
         sentences = "".join(f"\n  {name}: {why}" for name, why in held.items())
         raise Refused(
             f"{proposal.name} is stopped by a brake:{sentences}\nIf that is right, release each by its name, with the "
-            "reason: --release BRAKE --because TEXT, or in Dagster's UI 'release BRAKE: because TEXT'.",
+            "reason: --release BRAKE --because TEXT, or in Dagster's job approve 'release: {BRAKE: TEXT}'.",
             invariant=9,
         )
 

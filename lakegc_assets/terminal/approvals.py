@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.approving import approval
-from lakegc_assets.approving.dialog import known_brake, worded
 from lakegc_assets.approving.proposals import Proposal, Word, propose
+from lakegc_assets.approving.wording import known_brake, worded
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import probed, who
 from lakegc_assets.terminal import brakes
@@ -48,7 +48,7 @@ class Asked:
     for_reference: bool = False
 
 
-def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> Approval:
+def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tuple[Proposal, Approval]:
     """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
@@ -73,16 +73,16 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> Ap
         proposal, word, server.lakefs, BrakeLimits.of(settings), now=now, single_deployment=settings.single_deployment
     )
     tell(proposal, given, as_json=as_json)
-    return given
+    return proposal, given
 
 
-def tell_dagster(repository: str, given: Approval) -> None:
+def tell_dagster(proposal: Proposal, given: Approval) -> None:
     """Have the approval seen in Dagster's graph, too, and by the sensor that follows approvals there."""
+    from lakegc_assets.approve_job import report_approval
     from lakegc_assets.launch import dagster_home, open_instance
-    from lakegc_assets.sweep_assets import report_approval
 
     with open_instance(dagster_home(os.environ)) as instance:
-        report_approval(instance, str(Partition.of(repository, given.mark_id)), given.who)
+        report_approval(instance, str(Partition.of(proposal.target.repository.id, given.mark_id)), proposal, given)
 
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.approving.approval import on_the_stores_clock
 from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
 from tests.command_line import Lakegc, Outcome
@@ -186,13 +185,3 @@ def test_a_revoke_is_not_heard(lakegc: Lakegc, lake: Lake) -> None:
     assert ended.ended is not None
     assert ended.ended["who"] == "Grace"
     lakegc(settings, "revoke", lake.name, "m1").stopped(2, "is not approved")
-
-
-def test_a_word_from_another_clock_is_dated_wrong(lake: Lake) -> None:
-    """What happened a minute ago by this machine's clock happened a minute ago by the store's."""
-    store, machine = lake.now, lake.now + timedelta(hours=5)
-
-    ago = on_the_stores_clock(machine - timedelta(minutes=1), machine=machine, store=store)
-    ahead = on_the_stores_clock(machine + timedelta(minutes=1), machine=machine, store=store)
-
-    assert (ago, ahead) == (store - timedelta(minutes=1), store)

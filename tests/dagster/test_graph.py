@@ -62,12 +62,13 @@ def test_an_asset_is_left_without_partition_or_explanation() -> None:
         assert (node.description or "").rstrip().endswith("."), each
 
 
-def test_a_check_is_left_without_invariant_or_asset() -> None:
-    """Every check belongs to an asset of the graph, and names the invariant that it shows, if it is about one."""
+def test_every_check_belongs_to_an_asset_and_says_what_it_protects_from() -> None:
+    """A check is described in words that need no other page: no number of an invariant stands for them."""
     for check in GRAPH.asset_check_keys:
         assert check.asset_key in GRAPH.get_all_asset_keys()
-        named = "(invariant " in (GRAPH.get(check).description or "")
-        assert named or check.name == "nothing_missed", check  # what is missed is kept
+        described = GRAPH.get(check).description or ""
+        assert described, check
+        assert "invariant" not in described, check
     assert {check.asset_key for check in GRAPH.asset_check_keys} >= {key(name) for name in CHAIN}
 
 

@@ -1,0 +1,149 @@
+"""Approvals in Dagster's UI: the job `approve` gives one, an event that was reported by hand gives none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.approve_job import APPROVAL, BY_HAND, UI_ENTRANCE
+from lakegc_assets.assets import PARTITIONS
+from lakegc_assets.automation import APPROVE_TEMPLATE, approve_job, approved_sweeps
+from lakegc_assets.definitions import defs
+from lakegc_assets.launch import run_sweep
+from spark_resources.errors import Refused
+from spark_resources.model import MarkState, Partition
+from tests.approval.conftest import Lake
+from tests.marking import environment, resources
+
+LOCATION = defs.get_repository_def()
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """One for all tests; each has a partition of its own, since each has a repository of its own."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
+        yield made
+
+
+def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.ExecuteInProcessResult:
+    """Launch the job for the mark m1, as the UI does."""
+    key = f"{lake.name}|m1"
+    instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
+    with environment(lake.sandbox.settings):
+        return defs.resolve_job_def(approve_job.name).execute_in_process(
+            instance=instance,
+            partition_key=key,
+            run_config={"ops": {"give_approval": {"config": config}}},
+            raise_on_error=False,
+        )
+
+
+def refusal(result: dg.ExecuteInProcessResult) -> str:
+    """The sentence that a failed run shows."""
+    [failed] = [each for each in result.all_events if each.is_step_failure]
+    told = failed.step_failure_data.user_failure_data
+    assert told is not None, failed.step_failure_data.error
+    return told.description or ""
+
+
+def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
+    """The metadata of the events of `sweep_approval` for the mark."""
+    records = instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
+    ).records
+    found = [each.asset_materialization for each in records]
+    return [{name: value.value for name, value in one.metadata.items()} for one in found if one is not None]
+
+
+def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """The approval lies in the namespace, and its event shows digest, counts, bytes, releases and its end."""
+    digest = lake.marked().record.digest
+    assert digest is not None
+
+    assert approve(instance, lake, by="Ada", digest=digest[:12]).success
+    given = lake.approval()
+    assert given is not None
+    assert (given.who, given.how, given.digest) == ("Ada", UI_ENTRANCE, digest)
+    assert lake.record().state is MarkState.APPROVED
+    [shown] = events(instance, lake)
+    counts = lake.record().counts
+    assert shown["digest"] == digest
+    assert (shown["objects"], shown["bytes"]) == (counts["expired"], counts["expired_bytes"])
+    assert shown["ends"] == given.until.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"by": "", "digest": "{digest}"}, "the name of who approves is missing"),
+        ({"by": "Ada", "digest": ""}, "at least its first 12 characters"),
+        ({"by": "Ada", "digest": "ffffffffffff"}, "that is another set"),
+        ({"by": "Ada", "digest": "{digest}", "release": {"jumps": "so"}}, "there is no brake 'jumps'"),
+        ({"by": "Ada", "digest": "{digest}", "release": {"jump": "so"}}, "has not tripped"),
+    ],
+)
+def test_the_job_refuses_at_once_and_writes_nothing(
+    lake: Lake, instance: dg.DagsterInstance, config: dict[str, Any], why: str
+) -> None:
+    """What speaks against an approval is said by the run itself; nothing is approved, and no event says otherwise."""
+    digest = lake.marked().record.digest
+    given = {**config, "digest": config["digest"].replace("{digest}", str(digest))}
+
+    result = approve(instance, lake, **given)
+
+    assert not result.success
+    assert why in refusal(result)
+    assert lake.approval() is None
+    assert lake.record().state is MarkState.MARKED
+    assert events(instance, lake) == []
+
+
+def test_the_launchpad_of_the_job_is_filled_with_what_is_asked_for() -> None:
+    """Name and digest have to be typed: the template of a partition leaves them empty."""
+    config = defs.resolve_job_def(approve_job.name).partitioned_config
+    assert config is not None
+    assert config.get_run_config_for_partition_key("lake|m1") == APPROVE_TEMPLATE
+
+
+def test_an_event_that_was_reported_by_hand_approves_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Anyone who reaches the UI can report one, with any text: no sweep is requested, and none would begin."""
+    key = f"{lake.name}|m1"
+    lake.marked()
+    instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
+    seen = instance.fetch_materializations(APPROVAL, limit=1).records
+    cursor = str(seen[0].storage_id) if seen else None
+    instance.report_runless_asset_event(dg.AssetMaterialization(APPROVAL, partition=key, description="by Ada"))
+
+    with dg.build_sensor_context(
+        cursor=cursor, repository_def=LOCATION, instance=instance, instance_ref=instance.get_ref()
+    ) as context:
+        tick = approved_sweeps.evaluate_tick(context)
+
+    assert tick.run_requests == []
+    assert BY_HAND in str(tick.skip_message)
+    [advice] = instance.fetch_observations(APPROVAL, limit=1).records
+    assert advice.asset_observation is not None
+    assert advice.asset_observation.description == BY_HAND
+    with environment(lake.sandbox.settings), pytest.raises(Refused, match="is not approved"):
+        run_sweep(Partition(lake.name, "m1"), {}, instance=instance, resources=resources())
+    assert lake.approval() is None
+
+
+def test_the_sensor_requests_the_sweep_of_an_approval_that_was_given(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """One run for the approval's partition, tagged with its repository."""
+    digest = lake.marked().record.digest
+    seen = instance.fetch_materializations(APPROVAL, limit=1).records
+    assert approve(instance, lake, by="Ada", digest=str(digest)).success
+
+    with dg.build_sensor_context(
+        cursor=str(seen[0].storage_id) if seen else None,
+        repository_def=LOCATION,
+        instance=instance,
+        instance_ref=instance.get_ref(),
+    ) as context:
+        tick = approved_sweeps.evaluate_tick(context)
+
+    assert [request.partition_key for request in tick.run_requests or []] == [f"{lake.name}|m1"]
