@@ -21,12 +21,16 @@ from lakegc_assets.marking import retained_commits as retained
 from lakegc_assets.marking import uncommitted_addresses as uncommitted
 from lakegc_assets.marking.metadata import described, described_set
 from lakegc_assets.marking.resource import MarkOptions, MarksResource
-from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused, WrongUsage
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
 from spark_resources.settings import parse_duration
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 """One partition a repository and mark; its key is `repository|mark_id`."""
+
+
+Materialized = Iterator[dg.MaterializeResult[Any]]
+"""What the body of an asset yields: one result, or none where there is nothing to do."""
 
 
 class MarkConfig(dg.Config):
@@ -73,10 +77,8 @@ class MarkConfig(dg.Config):
         )
 
 
-@dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"})
-def namespace_slices(
-    context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource
-) -> dg.MaterializeResult[Any]:
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)
+def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> Materialized:
     """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them.
 
     **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
@@ -91,14 +93,20 @@ def namespace_slices(
     never what lakeFS keeps for itself. The step also holds the clocks of store, server and machine against each other,
     and takes the repository's lease, so that two marks of one repository never run at once.
     """
-    with told():
+    with told(context):
         run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
-        return described(run, slices.ASSET, STORED_OBJECTS)
+        yield described(run, slices.ASSET, STORED_OBJECTS)
 
 
-@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[namespace_slices], kinds={"pyspark", "parquet"})
-def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+@dg.asset(
+    group_name="mark",
+    partitions_def=PARTITIONS,
+    deps=[namespace_slices],
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
+def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
 
     *Staged* is what somebody uploaded to a branch and hasn't committed yet. No commit refers to it, and still its
@@ -107,15 +115,17 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
 
     It comes before commits are read: what is committed in between is then on this list, on the next one, or on both.
     """
-    with told():
+    with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
         pictures.get_ready()  # while the server answers
         uncommitted.read_uncommitted(run)
-        return described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
+        yield described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
 
 
-@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"})
-def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+@dg.asset(
+    group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"}, output_required=False
+)
+def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
 
     A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
@@ -126,14 +136,20 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
     retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
     """
-    with told():
+    with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
         retained.judge_commits(run)
-        return described(run, retained.ASSET, COMMIT_VERDICTS)
+        yield described(run, retained.ASSET, COMMIT_VERDICTS)
 
 
-@dg.asset(group_name="mark", partitions_def=PARTITIONS, deps=[retained_commits], kinds={"pyspark", "parquet"})
-def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+@dg.asset(
+    group_name="mark",
+    partitions_def=PARTITIONS,
+    deps=[retained_commits],
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
+def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every address that a retained commit reaches, from its ranges, each of which is read once.
 
     A commit is a table of paths and the objects behind them, cut into files called *ranges*, which commits share where
@@ -141,10 +157,10 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     against what the commit says of it; one that is missing or damaged stops the mark, for an address that can't be
     read would look like garbage.
     """
-    with told():
+    with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
         committed.read_ranges(run)
-        return described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)
+        yield described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)
 
 
 @dg.asset(
@@ -152,8 +168,9 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     partitions_def=PARTITIONS,
     deps=[namespace_slices, uncommitted_addresses, retained_commits, committed_addresses],
     kinds={"pyspark", "parquet"},
+    output_required=False,
 )
-def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.MaterializeResult[Any]:
+def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first.
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - held`, each object with
@@ -166,25 +183,49 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> dg.M
     `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. Where all of it may go, approve it in
     *sweep_approval*, the next one.
     """
-    with told():
+    with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
         expired.compute(run)
-        return described_set(run, price=marks.settings().price_per_gb_month)
+        yield described_set(run, price=marks.settings().price_per_gb_month)
 
 
 MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set]
 
 
 @contextmanager
-def told(about: Mapping[str, Any] | None = None) -> Iterator[None]:
+def told(context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen.
 
-    `about` is metadata that is shown beside it.
+    Where there is nothing to do, or no such partition can be, the asset is left as it is instead of turning red: the
+    body yields nothing, and what follows in the run is skipped. `about` is metadata that is shown beside a failure.
     """
     try:
         yield
+    except (NothingToDo, NotAPartition) as error:
+        if context is None:
+            raise failure(error, about) from error
+        leave_as_it_is(context, error)
     except LakegcError as error:
-        metadata: dict[str, Any] = {**(about or {}), "exit_code": error.exit_code, "kind": type(error).__name__}
-        if isinstance(error, Refused) and error.invariant is not None:
-            metadata["invariant"] = error.invariant
-        raise dg.Failure(description=str(error), metadata=metadata, allow_retries=False) from error
+        raise failure(error, about) from error
+
+
+def failure(error: LakegcError, about: Mapping[str, Any] | None = None) -> dg.Failure:
+    return dg.Failure(description=str(error), metadata={**(about or {}), **facts_of(error)}, allow_retries=False)
+
+
+def facts_of(error: LakegcError) -> dict[str, Any]:
+    facts: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
+    if isinstance(error, Refused) and error.invariant is not None:
+        facts["invariant"] = error.invariant
+    return facts
+
+
+def leave_as_it_is(context: dg.AssetExecutionContext, error: LakegcError) -> None:
+    """Say why nothing is done, in the run's log and beside the asset; a partition that can't be one is removed."""
+    context.log.error(str(error))
+    for key in context.selected_asset_keys:
+        context.log_event(
+            dg.AssetObservation(key, partition=context.partition_key, description=str(error), metadata=facts_of(error))
+        )
+    if isinstance(error, NotAPartition):
+        context.instance.delete_dynamic_partition(str(PARTITIONS.name), context.partition_key)

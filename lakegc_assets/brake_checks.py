@@ -5,6 +5,7 @@ the mark's record in the namespace, in one step.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+import shlex
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -58,7 +59,7 @@ def how_to_release(brake: Brake) -> str:
     return (
         f"Tripped: {brake.why}. To sweep it all the same, release it: in the job approve by "
         f"'release: {{{brake.name}: why this is right}}', or by "
-        f"lakegc approve REPOSITORY MARK --release '{brake.name}' --because 'why this is right'"
+        f"lakegc approve REPOSITORY MARK --release {shlex.quote(brake.name)} --because 'why this is right'"
     )
 
 

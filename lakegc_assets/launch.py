@@ -17,7 +17,7 @@ import platformdirs
 from lakegc_assets.assets import PARTITIONS
 from lakegc_assets.automation import REPOSITORY_TAG
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
-from spark_resources.errors import LakegcError, Unavailable
+from spark_resources.errors import LakegcError, NothingToDo, Unavailable
 from spark_resources.model import Partition
 from spark_resources.private_files import open_private, private_folder
 
@@ -138,7 +138,7 @@ def run_job(
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     known = defs if resources is None else _with(resources)
     try:
-        known.resolve_job_def(name).execute_in_process(
+        result = known.resolve_job_def(name).execute_in_process(
             instance=instance,
             partition_key=key,
             run_config={
@@ -153,6 +153,17 @@ def run_job(
         if isinstance(failure.__cause__, LakegcError):
             raise failure.__cause__ from failure.__cause__.__cause__
         raise
+    raise_if_left(result)
+
+
+def raise_if_left(result: dg.ExecuteInProcessResult) -> None:
+    """Raise `NothingToDo` where the run left its assets as they are, with the sentence that it shows beside them."""
+    for event in result.all_events:
+        if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
+            seen = event.asset_observation_data.asset_observation
+            if "exit_code" in seen.metadata:
+                number = seen.metadata["invariant"].value if "invariant" in seen.metadata else None
+                raise NothingToDo(seen.description or "", invariant=number if isinstance(number, int) else None)
 
 
 def _with(resources: Mapping[str, Any]) -> dg.Definitions:

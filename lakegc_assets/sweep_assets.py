@@ -1,13 +1,11 @@
 """The end of the graph: what an approval leads to. Nothing else in Dagster deletes anything."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
-from typing import Any
-
 import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.approve_job import sweep_approval
-from lakegc_assets.assets import PARTITIONS, expired_set, told
+from lakegc_assets.assets import PARTITIONS, Materialized, expired_set, told
 from lakegc_assets.backup_assets import backup
 from lakegc_assets.marking.resource import MarksResource
 from lakegc_assets.sweeping.metadata import described
@@ -36,10 +34,9 @@ class SweepConfig(dg.Config):
     partitions_def=PARTITIONS,
     deps=[expired_set, sweep_approval, backup],
     kinds={"pyspark", "parquet"},
+    output_required=False,
 )
-def sweep_report(
-    context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource
-) -> dg.MaterializeResult[Any]:
+def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> Materialized:
     """What became of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
     Nothing is deleted that wasn't approved, and nothing that is live again: what branches, commits, holds and staged
@@ -50,11 +47,11 @@ def sweep_report(
 
     What is deleted is gone for good, but for what was swept with `quarantine: true`: `lakegc undo` brings that back.
     """
-    with told():
+    with told(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
         result = described(run.place, report)
-    with told(result.metadata):
-        if not report.success:
-            raise SweptWithFailures(report.sentence())
-    return result
+        with told(about=result.metadata):
+            if not report.success:
+                raise SweptWithFailures(report.sentence())
+        yield result

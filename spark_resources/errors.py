@@ -2,7 +2,9 @@
 
     LakegcError                 exit 1   something failed; the message says what to do next
     ├── WrongUsage              exit 2   what was asked for can't be meant: an option, an id, a setting
+    │   └── NotAPartition       exit 2   a partition key that no repository and mark can have
     ├── Refused                 exit 3   an invariant or a brake says no
+    │   ├── NothingToDo         exit 3   it was done before, or is not due: nothing was changed
     │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
     ├── SweptWithFailures       exit 4   a sweep ended, and not every object could be deleted, or was garbage to the end
     └── Unavailable             exit 1   the server or the store could not be used
@@ -28,6 +30,10 @@ class WrongUsage(LakegcError):
     exit_code = 2
 
 
+class NotAPartition(WrongUsage):
+    """Raised for a partition key that isn't `repository|mark_id`."""
+
+
 class Refused(LakegcError):
     """Raised where going on could delete something live: the world has to be changed, or looked at.
 
@@ -39,6 +45,10 @@ class Refused(LakegcError):
     def __init__(self, message: str, *, invariant: int | None = None) -> None:
         super().__init__(message)
         self.invariant = invariant
+
+
+class NothingToDo(Refused):
+    """Raised where a mark or a sweep has ended already, or a sweep wasn't approved; nothing was changed."""
 
 
 class DamagedData(Refused):

@@ -18,6 +18,8 @@ from spark_resources.errors import (
     DamagedData,
     Forbidden,
     LakegcError,
+    NotAPartition,
+    NothingToDo,
     NotThere,
     Refused,
     SweptWithFailures,
@@ -36,7 +38,9 @@ _KNOWN: dict[str, type[LakegcError]] = {
     for kind in (
         LakegcError,
         WrongUsage,
+        NotAPartition,
         Refused,
+        NothingToDo,
         DamagedData,
         SweptWithFailures,
         Unavailable,

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from spark_resources.datasets import Dataset, Place, open_dataset
-from spark_resources.errors import DamagedData, NotThere, Refused, WrongUsage
+from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
 from spark_resources.records import record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
@@ -267,9 +267,9 @@ class Mark:
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), tag, root)
 
     def check_unfinished(self) -> None:
-        """Raise `Refused` where the mark is finished: it is never made again (invariant 12)."""
+        """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12)."""
         if self.record.state not in UNFINISHED:
-            raise Refused(
+            raise NothingToDo(
                 f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
                 "be made again. Make a new one with a mark id of its own.",
                 invariant=12,

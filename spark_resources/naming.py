@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import NotAPartition, WrongUsage
 
 _MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}$")
 _REPOSITORY_ID = re.compile(r"^[a-z0-9][a-z0-9-]{2,62}$")
@@ -55,13 +55,16 @@ class Partition:
 
     @classmethod
     def parse(cls, key: str) -> Partition:
-        """The partition of a key. Raises `WrongUsage` with the form that was expected."""
+        """The partition of a key. Raises `NotAPartition` with the form that was expected."""
         repository, bar, mark_id = key.partition("|")
         if not bar or not _REPOSITORY_ID.match(repository):
-            raise WrongUsage(
+            raise NotAPartition(
                 f"partition '{key}' is not of the form repository|mark_id, for example lake|20261121T085000Z"
             )
-        return cls(repository, check_mark_id(mark_id))
+        try:
+            return cls(repository, check_mark_id(mark_id))
+        except WrongUsage as error:
+            raise NotAPartition(str(error)) from None
 
     def __str__(self) -> str:
         return f"{self.repository}|{self.mark_id}"

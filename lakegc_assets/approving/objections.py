@@ -9,7 +9,7 @@ from lakegc_assets.approving.approved_set import check_files, their_files
 from lakegc_assets.approving.proposals import Proposal, Word, read_if_whole, refuse_used
 from lakegc_assets.brakes import BrakeLimits, brakes
 from spark_resources.approvals import Approval, Standing
-from spark_resources.errors import Refused, WrongUsage
+from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.holds import read_holds
 from spark_resources.lakefs import LakeFS
 from spark_resources.marks import MarkRecord, digest_of, own_marks
@@ -170,4 +170,5 @@ def check_standing(name: str, worth: Standing, found: Approval | None) -> None:
         Standing.INCOMPLETE: "has an approval that was never written down whole, or was altered",
         Standing.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
     }[worth]
-    raise Refused(f"{name} {why}. Look at it, and approve it: lakegc approve.", invariant=7)
+    kind = NothingToDo if worth is Standing.NONE else Refused
+    raise kind(f"{name} {why}. Look at it, and approve it: lakegc approve, or the job approve in Dagster.", invariant=7)

@@ -18,7 +18,7 @@ from spark_resources.approvals import (
     withdraw_stale_summary,
 )
 from spark_resources.datasets import Place
-from spark_resources.errors import DamagedData, Refused, WrongUsage
+from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
 from spark_resources.marks import Mark, MarkRecord, own_marks
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark
@@ -120,16 +120,16 @@ def refuse_used(proposal: Proposal) -> None:
     """Raise `Refused` where a mark was swept, or another one has taken its place."""
     state = proposal.record.state
     if state in USED:
-        raise Refused(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
+        raise NothingToDo(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
     if state is MarkState.SUPERSEDED:
         raise Refused(f"{proposal.name} is superseded by a newer one. Approve that.", invariant=7)
     if proposal.theirs is None:
         return
     sweep = begun(proposal.target, proposal.record.mark_id)
     if sweep is not None and sweep.record.state in USED:
-        raise Refused(f"the approval of {proposal.name} was used: it is {sweep.record.state}.", invariant=7)
+        raise NothingToDo(f"the approval of {proposal.name} was used: it is {sweep.record.state}.", invariant=7)
     if (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
-        raise Refused(f"the approval of {proposal.name} was used: it was swept. Make a new mark.", invariant=7)
+        raise NothingToDo(f"the approval of {proposal.name} was used: it was swept. Make a new mark.", invariant=7)
 
 
 def read_if_whole(proposal: Proposal) -> Approval | None:

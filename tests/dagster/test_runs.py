@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # which has no public name
 
 from lakegc_assets.brake_checks import BRAKE_CHECKS
 from lakegc_assets.brakes import BRAKES
@@ -92,24 +93,42 @@ def ran(world: World) -> Run:
     )
 
 
-def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE) -> dg.Failure:
-    """The failure that a run of a partition ends with, as Dagster's own job gives it, of one asset or of all."""
+def launched(
+    world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
+) -> dg.ExecuteInProcessResult:
+    """A run of Dagster's own job for a partition, of one asset or of all, as a person launches it."""
     world.instance.add_dynamic_partitions("repository_and_mark", [key])
     job = dg.Definitions(assets=defs.assets, asset_checks=defs.asset_checks, jobs=defs.jobs, resources=resources())
     first = {"ops": {"namespace_slices": {"config": dict(config)}}}
-    result = job.resolve_job_def(mark_job.name).execute_in_process(
+    return job.resolve_job_def(mark_job.name).execute_in_process(
         instance=world.instance,
         partition_key=key,
         asset_selection=[dg.AssetKey(only)] if only else None,
         run_config={} if only not in ("", CHAIN[0]) else first,
         raise_on_error=False,
     )
+
+
+def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE) -> dg.Failure:
+    """The failure that a run of a partition ends with."""
+    result = launched(world, key, only=only, config=config)
     assert not result.success
     failed = [each for each in result.all_events if each.is_step_failure]
     assert len(failed) == 1
     told = failed[0].step_failure_data.user_failure_data
     assert told is not None, failed[0].step_failure_data.error
     return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
+
+
+def left_as_it_is(world: World, key: str, *, only: str = "") -> Mapping[str, Any]:
+    """What a run of a partition says that found nothing to do: it materializes and fails nothing."""
+    result = launched(world, key, only=only)
+    assert result.success
+    assert not [each for each in result.all_events if each.is_step_materialization]
+    assert not result.get_asset_check_evaluations()
+    [seen] = [each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
+    said = seen.asset_observation_data.asset_observation
+    return {"description": said.description, **{name: value.value for name, value in said.metadata.items()}}
 
 
 def checked(
@@ -206,20 +225,24 @@ def test_the_lease_is_kept_after_a_run(world: World, ran: Run) -> None:
     assert (world.folder / LEASE_KEY).exists()
     assert current_holder(store) is None
 
-    failure_of(world, "lake|m1")
+    failure_of(world, "lake|never-begun", only=CHAIN[1])
     assert current_holder(store) is None
 
 
 @pytest.mark.parametrize("only", ["", *CHAIN])
-def test_a_finished_mark_is_materialized_again(world: World, ran: Run, only: str) -> None:
-    """A finished mark is never made again, whole or in part: the run says so, and no file changes (invariant 12)."""
+def test_a_finished_mark_stays_as_it_is(world: World, ran: Run, only: str) -> None:
+    """A finished mark is never made again, whole or in part: the run says so; no file changes, nothing turns red."""
     assert ran.run.is_success
     before = world.files()
-    told = failure_of(world, str(MARK), only=only)
+    said = left_as_it_is(world, str(MARK), only=only)
 
-    assert "mark m1 of lake is finished (marked) and can't be made again" in (told.description or "")
-    assert (told.metadata["invariant"].value, told.metadata["exit_code"].value) == (12, 3)
+    assert "mark m1 of lake is finished (marked) and can't be made again" in said["description"]
+    assert (said["invariant"], said["exit_code"]) == (12, 3)
     assert world.files() == before
+    partitions = world.instance.get_status_by_partition(
+        dg.AssetKey(only or "expired_set"), [str(MARK)], defs.resolve_assets_def(only or "expired_set").partitions_def
+    )
+    assert partitions is None or partitions[str(MARK)] == AssetPartitionStatus.MATERIALIZED
 
 
 def test_the_command_line_does_not_learn_why_a_run_stopped(world: World, ran: Run) -> None:
@@ -240,18 +263,28 @@ UNUSABLE = {
     "lake|..": "mark id",
     "lake|m1/../m2": "mark id",
     "lake|m\x1b[31m": "mark id",
-    "nowhere|m1": "nowhere",
 }
 
 
 @pytest.mark.parametrize(("key", "words"), UNUSABLE.items())
-def test_a_strange_partition_is_worked_on(world: World, key: str, words: str) -> None:
-    """A key that doesn't parse, or names no repository, fails with a sentence, and nothing is written anywhere."""
+def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: str, words: str) -> None:
+    """A key that doesn't parse ends in a sentence; nothing is written, nothing turns red, and the key is gone again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
-    told = failure_of(world, key)
+    said = left_as_it_is(world, key)
 
-    assert words in (told.description or "")
-    assert told.metadata["kind"].value == ("NotThere" if key == "nowhere|m1" else "WrongUsage")
+    assert words in said["description"]
+    assert said["kind"] == "NotAPartition"
+    assert key not in world.instance.get_dynamic_partitions("repository_and_mark")
+    assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
+
+
+def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
+    """Nothing is written anywhere for a repository that the server doesn't have."""
+    before = world.files(), sorted(world.sandbox.local_path.iterdir())
+    told = failure_of(world, "nowhere|m1")
+
+    assert "nowhere" in (told.description or "")
+    assert told.metadata["kind"].value == "NotThere"
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -85,8 +86,24 @@ class Ui:
         launch.click()
         expect(page.get_by_text("Launched run")).to_be_visible()
 
-    def approve(self, partition: str, said: str) -> None:
-        """Report the materialization of a person's word for a partition, with what it says."""
+    def approve(self, partition: str, **config: Any) -> None:
+        """Launch the job that approves, for a partition, with what its launchpad asks for."""
+        page = self.open(f"/locations/{LOCATION}/jobs/approve/launchpad")
+        page.get_by_text("Select a partition").first.click()
+        page.get_by_text(partition, exact=True).first.click()
+        editor = page.locator(".CodeMirror").first
+        expect(editor).to_contain_text("give_approval")  # the template of the partition
+        editor.click()
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.insert_text(json.dumps({"ops": {"give_approval": {"config": config}}}))
+        self.picture("launchpad-approve")
+        launch = page.get_by_role("button", name="Launch run")
+        expect(launch).to_be_enabled()
+        launch.click()
+        expect(page).to_have_url(re.compile("/runs/"))
+
+    def report_by_hand(self, partition: str, said: str) -> None:
+        """Report a materialization of the approval's asset for a partition, with a description."""
         page = self.open("/assets/sweep_approval")
         beside = page.get_by_role("button", name="Materialize")  # which can't be pressed, unlike the menu behind it
         beside.locator("xpath=following::*[@role='button'][1]").click()
@@ -94,7 +111,6 @@ class Ui:
         self.select(partition, "Let Dagster know about a materialization")
         page.get_by_placeholder("Add a description").fill(said)
         expect(page.get_by_text("1 partition", exact=True)).to_be_visible()
-        self.picture("dialog-approval")
         page.get_by_role("button", name="Report event").click()
         expect(page.get_by_text("Your event has been reported.")).to_be_visible()
 
