@@ -88,16 +88,16 @@ class Ui:
 
     def approve(self, partition: str, **config: Any) -> None:
         """Launch the job that approves, for a partition, with what its launchpad asks for."""
-        page = self.open(f"/locations/{LOCATION}/jobs/approve/launchpad")
-        page.get_by_text("Select a partition").first.click()
+        page = self.open(f"/locations/{LOCATION}/jobs/approve/playground")
+        page.get_by_placeholder("Partition").click()
         page.get_by_text(partition, exact=True).first.click()
         editor = page.locator(".CodeMirror").first
-        expect(editor).to_contain_text("give_approval")  # the template of the partition
+        expect(editor).to_contain_text("digest")  # which only the template of the partition has
         editor.click()
         page.keyboard.press("ControlOrMeta+a")
         page.keyboard.insert_text(json.dumps({"ops": {"give_approval": {"config": config}}}))
         self.picture("launchpad-approve")
-        launch = page.get_by_role("button", name="Launch run")
+        launch = page.get_by_role("button", name="Launch Run")
         expect(launch).to_be_enabled()
         launch.click()
         expect(page).to_have_url(re.compile("/runs/"))
