@@ -158,7 +158,9 @@ def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved,
         expect(row(page, name)).to_contain_text(value)
     ui.picture("approved")
     page = ui.open("/assets/sweep_approval?view=events")
-    expect(page.get_by_text("approves nothing").first).to_be_visible()
+    page.get_by_text(MARK, exact=True).nth(2).click()  # newest first: approval, answer, what was reported by hand
+    page.get_by_text(MARK, exact=True).nth(1).click()
+    expect(page.get_by_text("This event was reported by hand, and approves nothing.")).to_be_visible()
     ui.picture("approval-by-hand")
 
 
@@ -208,6 +210,7 @@ def test_a_bad_key_is_refused_with_the_form_that_is_expected(ui: Ui, night: str)
     page = ui.open(f"/runs/{run.id}")
 
     assert run.status == "SUCCESS"
+    page.get_by_placeholder("Filter…").fill("is not of the form")
     expect(page.get_by_text("'nonsense' is not of the form repository|mark_id").first).to_be_visible()
     ui.picture("bad-key")
 
