@@ -63,7 +63,18 @@ mark_job = dg.define_asset_job(
 To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
 repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one
 process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
-next one needs a new name.""",
+next one needs a new name.
+
+Its options are those of the first asset. To give some, hold Shift while clicking *Materialize all*, for example:
+
+    ops:
+      namespace_slices:
+        config:
+          min_age: 48h
+          scope: COMMITTED
+
+All of them, with what each means: *scope*, *min_age*, *allow_young*, *accept_missing*, *inventory*, *inventory_taken*,
+*since* and *clean* on the page of *namespace_slices*, under *Config*.""",
 )
 
 APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": "", "release": {}}}}}

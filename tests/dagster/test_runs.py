@@ -18,7 +18,7 @@ from lakegc_assets.brake_checks import BRAKE_CHECKS
 from lakegc_assets.brakes import BRAKES
 from lakegc_assets.checks import INVARIANTS, MARK_CHECKS
 from lakegc_assets.definitions import defs, mark_job
-from lakegc_assets.launch import run_mark
+from lakegc_assets.launch import LOCATION, run_mark
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lease import LEASE_KEY, current_holder
 from spark_resources.marks import CHAIN
@@ -157,6 +157,13 @@ def test_an_asset_is_not_materialized_for_its_partition(ran: Run) -> None:
 def test_runs_of_one_repository_cannot_be_told_apart(ran: Run) -> None:
     """Runs are tagged with their repository, so that concurrency limits can queue them."""
     assert ran.run.tags["lakegc/repository"] == "lake"
+
+
+def test_runs_of_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
+    """The UI's overview shows runs of code locations that it knows: this one's is the one that `lakegc ui` serves."""
+    assert ran.run.remote_job_origin is not None
+    assert ran.run.remote_job_origin.location_name == LOCATION
+    assert ran.run.remote_job_origin.job_name == mark_job.name
 
 
 @pytest.mark.parametrize(
