@@ -15,7 +15,7 @@ from lakegc_assets.approving import approval, proposals
 from lakegc_assets.brakes import BRAKES
 from spark_resources import approvals
 from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries
-from spark_resources.errors import DamagedData, LakegcError, Refused, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
 from spark_resources.holds import HOLDS_KEY
 from spark_resources.mark_files import remove_unrecorded
 from spark_resources.marks import Mark, digest_of, mark_folder, reference_folder
@@ -263,7 +263,7 @@ def test_an_approval_is_used_twice(lake: Lake, state: MarkState) -> None:
     swept = replace(lake.record(), state=state)
     lake.place.store().write(mark.key, swept.to_json())
 
-    refuses(lake, Refused, "was used", state)
+    refuses(lake, NothingToDo, "was used", state)
     with pytest.raises(Refused, match="was used"):
         lake.revoke()
     with pytest.raises(Refused, match="was used"):
