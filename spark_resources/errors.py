@@ -10,7 +10,8 @@
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    it may pass: repeated by the retry policy, and only by that
         ├── Forbidden                    it answered: not with these rights
-        └── NotThere                     it answered: no such thing
+        ├── NotThere                     it answered: no such thing
+        └── Interrupted                  it gave up, because something changed meanwhile
 
 Every message is written for a person: what, where, and what to do next.
 """
@@ -86,3 +87,7 @@ class Forbidden(Unavailable):
 
 class NotThere(Unavailable):
     """Raised when the thing that was named does not exist; never for "could not look"."""
+
+
+class Interrupted(Unavailable):
+    """Raised when an answer was given up because the repository changed meanwhile: asking again can help."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from spark_resources.errors import (
     DamagedData,
     Forbidden,
+    Interrupted,
     LakegcError,
     NotAPartition,
     NothingToDo,
@@ -47,6 +48,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
         Transient,
         Forbidden,
         NotThere,
+        Interrupted,
         AlreadyThere,
         Changed,
     )

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from lakegc_assets.marking import holding
+from lakegc_assets.marking import holding, uncommitted_addresses
 from lakegc_assets.marking.metaranges import distinct_ranges
 from lakegc_assets.marking.retained_commits import dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
-from lakegc_assets.marking.uncommitted_addresses import changed_paths, read_lists
+from lakegc_assets.marking.uncommitted_readings import read_staged
 from spark_resources.entries import addresses_of, ranges_of
 from spark_resources.errors import Refused
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, Commit
@@ -34,14 +34,9 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
 
 
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    folder = run.mark.folder(ASSET, STAGED_PART)
-    datasets = {STAGED_PART: read_lists(run, run.lakefs.prepare_uncommitted(run.partition.repository), folder)[0]}
-    if run.local_adapter:
-        folder = run.mark.folder(ASSET, SPELLINGS_PART)
-        datasets[SPELLINGS_PART] = changed_paths(run, folder)[0]
-    for part, dataset in datasets.items():
-        notes.wrote(dataset, part)
-    return [run.read_dataset(dataset, ADDRESSES) for dataset in datasets.values()]
+    reading = read_staged(run, ASSET, STAGED_PART, SPELLINGS_PART, uncommitted_addresses.datasets(run))
+    reading.record(notes)
+    return [run.read_dataset(dataset, ADDRESSES) for dataset in reading.datasets.values()]
 
 
 def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:

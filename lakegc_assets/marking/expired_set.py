@@ -172,10 +172,7 @@ def sides(run: MarkRun) -> list[Side]:
     asset, maybe_gone = committed_addresses.ASSET, committed_addresses.MAYBE_GONE_PART
     needed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
     others = [run.mark.dataset(asset, maybe_gone)] if maybe_gone in run.mark.record.step(asset).datasets else []
-    lists = [
-        run.mark.dataset(uncommitted_addresses.ASSET, part)
-        for part in uncommitted_addresses.parts(local_adapter=run.local_adapter)
-    ]
+    lists = uncommitted_addresses.datasets(run)
     return [
         Side.whole(census.STORED, namespace_slices.datasets(run), STORED_OBJECTS),
         Side.of_addresses(census.COMMITTED, [needed], RANGE_ADDRESSES),

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import reduce
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,8 +24,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets import mark
 from lakegc_assets.brakes import name_of_release, sentence_about
-from lakegc_assets.marking.path_probes import WINDOW, inside, is_branch, serve, unless_gone
+from lakegc_assets.marking.path_probes import inside, unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
+from lakegc_assets.marking.uncommitted_readings import staged_addresses
 from spark_resources import sstable
 from spark_resources.datasets import (
     Batches,
@@ -182,21 +182,6 @@ def asking(run: MarkRun) -> Producer:
             yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
 
     return produce
-
-
-def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
-    """The physical addresses at the added and changed paths of a branch; none where it is gone by now.
-
-    The server's own list of staged addresses is no help: it leaves out what lies outside the repository (formats §2).
-    """
-    try:
-        changes = lakefs.uncommitted_diff(repository, branch)
-        paths = (change.path for change in changes if change.type != "removed")
-        while window := list(islice(paths, WINDOW)):
-            yield from (one for one in serve(lakefs, repository, branch, window).values() if one is not None)
-    except NotThere:
-        if is_branch(lakefs, repository, branch):
-            raise
 
 
 # --- what is committed ----------------------------------------------------------------------------------------------

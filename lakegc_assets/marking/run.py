@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,6 +45,12 @@ class Target:
     repository: Repository
     blockstore: str
     place: Place
+
+    @property
+    def pages_diffs(self) -> bool:
+        """Whether what is staged has to be asked for path by path: where the server's list may leave addresses out that
+        are inside the namespace, written in another way (formats §2)."""
+        return self.blockstore == "local"
 
 
 def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSettings) -> Target:
@@ -96,6 +102,8 @@ class MarkRun:
     """In a re-verification, the ids of the ranges that needn't be read again: the approved mark read them itself."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
+    staged_before: Sequence[Dataset] = ()
+    """What an earlier mark read of what is staged (ADDRESSES), to compare new readings with."""
     keep: Kept = field(default_factory=Kept)
     """Keeps the rows of a DataFrame until the end of the step."""
 

@@ -36,6 +36,8 @@ from spark_resources.model import MarkState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from spark_resources.datasets import Dataset
+
 RESCUED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -99,8 +101,16 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
     return MarkRun(
         run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, known_ranges(run),
-        released_by_approval(run),
+        released_by_approval(run), staged_before=staged_before(run),
     )  # fmt: skip
+
+
+def staged_before(run: SweepRun) -> list[Dataset]:
+    """What the approved mark read of what is staged; nothing for a mark of the reference's, which doesn't keep it."""
+    if uncommitted_addresses.ASSET not in run.mark.record.steps:
+        return []
+    recorded = run.mark.record.step(uncommitted_addresses.ASSET).datasets
+    return [run.mark.dataset(uncommitted_addresses.ASSET, part) for part in uncommitted_addresses.parts(recorded)]
 
 
 def released_by_approval(run: SweepRun) -> dict[str, str]:

@@ -63,6 +63,7 @@ class UncommittedLists:
     """What the server announced of staged objects: how many files each location holds, over how many pages.
 
     Every page with a location adds one file to it. Fewer files found than `files_by_location` says are a failed read.
+    A page without a location may have lost the file that it had (formats §2): it is never believed alone.
     """
 
     run_id: str
@@ -77,6 +78,11 @@ class UncommittedLists:
     def files(self) -> int:
         """The number of files over all locations."""
         return sum(self.files_by_location.values())
+
+    @property
+    def empty_pages(self) -> int:
+        """The number of pages without a location."""
+        return self.pages - self.files
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ def repository(connection: Connection, name: str) -> Repository:
     return answers.repository(connection.body(question, repository=name))
 
 
-def pages(connection: Connection, question: Question, **arguments: Any) -> Iterator[list[Body]]:
-    """Every page of a listing. Raises `DamagedData` where the server goes round in circles."""
-    offset = ""
+def pages(connection: Connection, question: Question, *, start: str = "", **arguments: Any) -> Iterator[list[Body]]:
+    """Every page of a listing, behind `start`. Raises `DamagedData` where the server goes round in circles."""
+    offset = start
     seen: set[str] = set()
     while True:
         results, next_offset = page(connection, question, offset, LARGEST_PAGE, **arguments)

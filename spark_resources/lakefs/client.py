@@ -166,7 +166,11 @@ class LakeFS:
         return prepared.prepare_commits(self._connection, repository, progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
-        """Have the server list every staged address, page by page; where the lists are and how many files they hold."""
+        """Have the server list every staged address, page by page; where the lists are and how many files they hold.
+
+        The server's list can lack what is staged (formats §2). Raises `Interrupted` where a branch was deleted
+        meanwhile.
+        """
         return prepared.prepare_uncommitted(self._connection, repository)
 
     # --- what branches serve ----------------------------------------------------------------------------------------
@@ -228,15 +232,18 @@ class LakeFS:
             before = each.path
         return ServedPage(objects, offset)
 
-    def uncommitted_diff(self, repository: str, branch: str) -> Iterator[Change]:
-        """Every path that is added, changed or removed on the branch and not committed, by content (formats §2)."""
+    def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
+        """The paths behind `after` that are added, changed or removed on the branch and not committed, by content.
+
+        The server ends it early, and doesn't say so, where it can't read on (formats §2): see `diffs.whole_diff`.
+        """
         question = Question(
             "BranchesApi",
             "diff_branch",
             f"the uncommitted changes of '{branch}' in repository '{repository}'",
             "fs:ListObjects",
         )
-        for page in asking.pages(self._connection, question, repository=repository, branch=branch):
+        for page in asking.pages(self._connection, question, start=after, repository=repository, branch=branch):
             yield from map(answers.change, page)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.errors import DamagedData, Interrupted, Unavailable
 from spark_resources.lakefs import answers
 from spark_resources.lakefs.answers import Body, RefsDump, UncommittedLists
 from spark_resources.lakefs.asking import NO_SUCH_CALL, Progress, finished, repository
@@ -56,7 +56,10 @@ def _says_no_rules(status: int, message: str) -> bool:
 
 
 def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
-    """Where the lists of staged addresses are and how many files they hold, over all pages."""
+    """Where the lists of staged addresses are and how many files they hold, over all pages.
+
+    Raises `Interrupted` where a branch was deleted while the server listed what is staged on it.
+    """
     files: dict[str, int] = {}
     pages, run_id, token = 0, "", ""
     seen: set[str] = set()
@@ -82,6 +85,11 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
     answer = connection.ask(question, repository=name, prepare_gc_uncommitted_request=_continuation(run_id, token))
     if answer.fine:
         return Body.of(answer.json, question.what)
+    if answer.names_nothing and "branch" in answer.message.lower():
+        raise Interrupted(
+            f"lakeFS at {connection.where} was asked for {what} and gave up ({answer.message}): a branch was deleted "
+            "meanwhile. Run it again."
+        )
     if answer.status in NO_SUCH_CALL:
         repository(connection, name)  # raises if it is the repository that isn't there
         said = f", {answer.message}" if answer.message else ""

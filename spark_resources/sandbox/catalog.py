@@ -10,6 +10,7 @@ from pathlib import Path
 from spark_resources.errors import LakegcError
 from spark_resources.sandbox.clock import Clock, MachineClock, SandboxClock
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES, Committed
+from spark_resources.sandbox.faults import Faults
 from spark_resources.sandbox.local_objects import LocalBlockStore
 from spark_resources.sandbox.objects import BlockStore, Objects
 from spark_resources.sandbox.problems import Problem, bad_request, conflict, not_found, read_only
@@ -36,7 +37,9 @@ class Catalog:
         range_entries: int = DEFAULT_RANGE_ENTRIES,
         place: StorePlace | None = None,
         signing_key: str = "",
+        faults: Faults | None = None,
     ) -> None:
+        self.faults = faults or Faults()
         self.local_path = root / "objects"
         self.local_path.mkdir(parents=True, exist_ok=True)
         self.clock: Clock = SandboxClock(self.local_path) if place is None else MachineClock()
@@ -72,6 +75,7 @@ class Catalog:
             addresses=self._addresses,
             clock=self.clock,
             signing_key=self._signing_key,
+            faults=self.faults,
         )
 
     def _objects(self, storage_namespace: str) -> Objects:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -185,22 +184,44 @@ class UncommittedPage:
 def prepare_uncommitted(
     repository: SandboxRepository, xids: Xids, token: str | None, *, page_size: int, oversights: Collection[Oversight]
 ) -> UncommittedPage:
-    """Writes one page of staged addresses, in the order of branches and paths, and says where to go on."""
+    """Writes one page of staged addresses, in the order of branches and paths, and says where to go on.
+
+    As on the server, a branch that is gone when its turn comes sets the number of rows back to nothing, and a page with
+    none is not stored. Raises `Problem` 404 where the last one is gone.
+    """
     repository.check_writable()
-    run_id, branch, path = _mark(token) if token else (xids.descending(), "", "")
-    found = list(islice(_staged_since(repository, branch, path, oversights), page_size + 1))
-    page, following = found[:page_size], found[page_size:]
-    location = ""
-    if page:
-        folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
-        repository.objects.write(folder + xids.ascending(), _parquet([entry for _, entry in page]))
-        location = repository.objects.location(folder)
-    next_token = None
-    if following:
-        branch, entry = following[0]
-        mark = json.dumps({"run_id": run_id, "branch": branch, "path": entry.path.decode()})
-        next_token = base64.urlsafe_b64encode(mark.encode()).decode()
-    return UncommittedPage(run_id, location, next_token)
+    run_id, first_branch, path = _mark(token) if token else (xids.descending(), "", "")
+    page: list[Entry] = []
+    rows, last_is_gone, following = 0, False, None
+    for branch in _branches_from(repository, first_branch):
+        if last_is_gone := branch is None:
+            rows = 0
+            continue
+        for entry in _staged_since(repository, branch, path if branch == first_branch else "", oversights):
+            rows += 1
+            if len(page) == page_size:
+                following = (branch, entry)
+                break
+            page.append(entry)
+        if following:
+            break
+    if last_is_gone:
+        raise not_found("branch")
+    location = _stored_page(repository, xids, run_id, page) if rows else ""
+    if page and not rows:
+        repository.faults.happened["pages that were not stored"] += 1
+    return UncommittedPage(run_id, location, _token(run_id, *following) if following else None)
+
+
+def _stored_page(repository: SandboxRepository, xids: Xids, run_id: str, page: list[Entry]) -> str:
+    folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
+    repository.objects.write(folder + xids.ascending(), _parquet(page))
+    return repository.objects.location(folder)
+
+
+def _token(run_id: str, branch: str, entry: Entry) -> str:
+    mark = json.dumps({"run_id": run_id, "branch": branch, "path": entry.path.decode()})
+    return base64.urlsafe_b64encode(mark.encode()).decode()
 
 
 def _mark(token: str) -> tuple[str, str, str]:
@@ -211,22 +232,27 @@ def _mark(token: str) -> tuple[str, str, str]:
         raise bad_request("invalid continuation token") from None
 
 
-def _staged_since(
-    repository: SandboxRepository, first_branch: str, path: str, oversights: Collection[Oversight]
-) -> Iterator[tuple[str, Entry]]:
+def _branches_from(repository: SandboxRepository, first: str) -> Iterator[str | None]:
+    """The branches whose turn comes; None for one that was deleted since they were listed."""
     for branch in repository.branches(hidden=True):
-        if branch.id < first_branch:
-            continue
-        since = path if branch.id == first_branch else ""
-        entries: Iterator[Entry]
-        if Oversight.SAME_BYTES in oversights:
-            changes = repository.uncommitted(branch.id, since=since)
-            entries = (change.entry for change in changes if change.kind != "removed")
-        else:
-            entries = repository.staged_entries(branch.id, since=since)
-        for entry in entries:
-            if listed := _listed(repository, entry, oversights):
-                yield branch.id, listed
+        if branch.id >= first:
+            yield branch.id
+            if repository.faults.is_deleted_behind(branch.id):
+                yield None
+
+
+def _staged_since(
+    repository: SandboxRepository, branch: str, since: str, oversights: Collection[Oversight]
+) -> Iterator[Entry]:
+    entries: Iterator[Entry]
+    if Oversight.SAME_BYTES in oversights:
+        changes = repository.uncommitted_as_read(branch, since=since)
+        entries = (change.entry for change in changes if change.kind != "removed")
+    else:
+        entries = repository.staged_entries(branch, since=since)
+    for entry in entries:
+        if listed := _listed(repository, entry, oversights):
+            yield listed
 
 
 def _listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:

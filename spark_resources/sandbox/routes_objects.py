@@ -115,7 +115,7 @@ def _common_prefix(path: str) -> dict[str, Any]:
 
 def diff_branch(call: Call) -> Response:
     since = max(call.text("prefix"), call.text("after"), key=str.encode)
-    return _diff(call, call.repository.uncommitted(call.path["branch"], since=since))
+    return _diff(call, call.repository.uncommitted_as_read(call.path["branch"], since=since))
 
 
 def diff_refs(call: Call) -> Response:

@@ -16,6 +16,7 @@ from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.sandbox.calls import Options
 from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sandbox.committed import DEFAULT_RANGE_ENTRIES
+from spark_resources.sandbox.faults import Faults
 from spark_resources.sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.sandbox.store_objects import SETTINGS, StorePlace
@@ -36,7 +37,8 @@ class Sandbox:
     `port` 0 takes a free one. `oversights` are the things that a real server overlooks in what it prepares for
     collectors: all of them, unless told otherwise. `uncommitted_page` is the number of addresses on a page of the
     uncommitted list, `range_entries` the number of entries that a range has on average. Objects are in the folder
-    too, unless `place` says where else. `request_log` is called with one line a request.
+    too, unless `place` says where else. `request_log` is called with one line a request. `faults` are what goes wrong
+    at times when a real server lists what is staged; nothing does unless told so.
 
     As a context manager it is started and stopped; `repository` and `create` work without the server, too, and on
     the same data.
@@ -49,6 +51,7 @@ class Sandbox:
         self, root: Path, *, port: int = 0, oversights: Collection[Oversight] = ALL_OVERSIGHTS,
         uncommitted_page: int = DEFAULT_UNCOMMITTED_PAGE, range_entries: int = DEFAULT_RANGE_ENTRIES,
         place: StorePlace | None = None, request_log: Callable[[str], None] | None = None,
+        faults: Faults | None = None,
     ) -> None:  # fmt: skip
         self.root = root.resolve()
         self._port = port
@@ -57,7 +60,9 @@ class Sandbox:
         self._options = Options(
             ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log, self._failing
         )
-        self._catalog = Catalog(self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY)
+        self._catalog = Catalog(
+            self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY, faults=faults
+        )
         self._running: _Running | None = None
 
     # --- the server -------------------------------------------------------------------------------------------------
@@ -89,6 +94,11 @@ class Sandbox:
         if self._running is None:
             raise LakegcError("the sandbox is not running: start it first")
         return f"http://{LOOPBACK}:{self._running.port}"
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong when staged objects are listed; may be changed while it serves."""
+        return self._catalog.faults
 
     @property
     def local_path(self) -> Path:

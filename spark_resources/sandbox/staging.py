@@ -10,6 +10,7 @@ from datetime import datetime
 from spark_resources.model import AddressType
 from spark_resources.sandbox.clock import Clock
 from spark_resources.sandbox.committed import Committed, same_content
+from spark_resources.sandbox.faults import Faults
 from spark_resources.sandbox.objects import Objects
 from spark_resources.sandbox.problems import bad_request
 from spark_resources.sandbox.state import RepositoryRecord, Staged, State
@@ -28,9 +29,9 @@ class StagingArea(Views):
 
     def __init__(
         self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed,
-        addresses: AddressMaker, clock: Clock, signing_key: str = "",
+        addresses: AddressMaker, clock: Clock, signing_key: str = "", faults: Faults | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(state, record, objects=objects, committed=committed, clock=clock)
+        super().__init__(state, record, objects=objects, committed=committed, clock=clock, faults=faults)
         self._addresses = addresses
         self._tokens = LinkTokens(signing_key)
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from spark_resources.model import AddressType
 from spark_resources.sandbox.clock import Clock
 from spark_resources.sandbox.committed import Committed, Sides, same_content
+from spark_resources.sandbox.faults import Faults
 from spark_resources.sandbox.objects import Objects
-from spark_resources.sandbox.problems import bad_request, not_found
+from spark_resources.sandbox.problems import Problem, bad_request, not_found
 from spark_resources.sandbox.refs import References, Resolved
 from spark_resources.sandbox.state import RepositoryRecord, Staged, State
 from spark_resources.sstable import Entry, Record
@@ -40,9 +41,11 @@ class Views(References):
     """The reading side of a repository. Paths are text; methods raise `Problem` with the server's status."""
 
     def __init__(
-        self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed, clock: Clock
-    ) -> None:
+        self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed, clock: Clock,
+        faults: Faults | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(state, record)
+        self.faults = faults or Faults()
         self.objects = objects
         self.committed = committed
         self.clock = clock
@@ -56,6 +59,7 @@ class Views(References):
         with self._state.reading():
             found = self.resolve(ref)
             if found.branch is not None and (staged := self._state.staged_at(self.id, found.branch, key)):
+                self.faults.check_readable(found.branch, key)
                 value = staged.value
             else:
                 value = self.committed.value(found.commit.metarange_id, key)
@@ -127,15 +131,35 @@ class Views(References):
 
     def _staged_since(self, branch: str, start: bytes) -> Iterator[Staged]:
         while page := self._state.staged(self.id, branch, at_least=start, limit=_STAGED_PAGE):
-            yield from page
+            for each in page:
+                self.faults.check_readable(branch, each.path)
+                yield each
             if len(page) < _STAGED_PAGE:
                 return
             start = page[-1].path + b"\x00"
 
     def uncommitted(self, branch: str, *, since: str = "") -> Iterator[Change]:
         """The changes of a branch from a path on, as the server sees them: by content, not by address."""
+        return self._changes(branch, self._staged_since(branch, since.encode()))
+
+    def uncommitted_as_read(self, branch: str, *, since: str = "") -> Iterator[Change]:
+        """The same as the server's list and diff give them: the end of what can be read is taken for the end."""
+        return self._changes(branch, self._staged_until_unreadable(branch, since.encode()))
+
+    def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:
+        most = self.faults.records_read()
+        try:
+            for number, each in enumerate(self._staged_since(branch, start)):
+                if number == most:
+                    self.faults.happened["scans that ended early"] += 1
+                    return
+                yield each
+        except Problem:
+            return
+
+    def _changes(self, branch: str, staged_entries: Iterator[Staged]) -> Iterator[Change]:
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
-        for staged, before in self.committed.changes(metarange, self._staged_since(branch, since.encode())):
+        for staged, before in self.committed.changes(metarange, staged_entries):
             if staged.value is None:
                 assert before is not None  # hiding what isn't there is no change
                 yield Change("removed", EntryMessage(before).whole(staged.path))

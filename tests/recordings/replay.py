@@ -181,7 +181,7 @@ class Replay:
             Route("/settings/gc_rules", self._recorded("gc_rules")),
             Route("/branches", self._listed("branches")),
             Route("/branches/{branch}", self._branch),
-            Route("/branches/{branch}/diff", _not_recorded),
+            Route("/branches/{branch}/diff", self._diff),
             Route("/tags", self._listed("tags")),
             Route("/gc/prepare_commits", self._recorded("prepare_commits"), methods=["POST"]),
             Route("/gc/prepare_commits/async", self._recorded("prepare_commits_async"), methods=["POST"]),
@@ -277,6 +277,20 @@ class Replay:
             return _error(404, "not found")
         return JSONResponse(objects[place])
 
+    async def _diff(self, request: Request) -> Response:
+        """What a branch serves and its head doesn't hold, by content; nothing where that was not recorded."""
+        branch = request.path_params["branch"]
+        head = self._heads().get(branch)
+        if head is None or (served := self._objects(branch)) is None:
+            return _error(404, "branch not found")
+        before = {each["path"]: each for each in self._committed_objects(self._commits[head]["meta_range_id"])}
+        changes = [
+            {"type": "changed" if each["path"] in before else "added", "path": each["path"], "path_type": "object"}
+            for each in served
+            if _content(before.get(each["path"])) != _content(each)
+        ]
+        return _page(request, changes, "path")
+
     async def _list_objects(self, request: Request) -> Response:
         if (objects := self._objects(request.path_params["ref"])) is None:
             return _error(404, "not found")
@@ -345,6 +359,10 @@ class Replay:
             "checksum": entry["checksum"],
             "mtime": int(entry["last_modified"].timestamp()) if entry["last_modified"] else 0,
         }
+
+
+def _content(stats: dict[str, Any] | None) -> object:
+    return stats and (stats["checksum"], stats["size_bytes"])
 
 
 def _guarded(routes: list[Route], guard: Callable[[Handler], Handler]) -> list[Route]:

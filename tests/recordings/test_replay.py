@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from spark_resources.errors import Forbidden, NotThere, Unavailable
+from spark_resources.errors import Forbidden, NotThere
 from spark_resources.lakefs import LakeFS, LakeFSSettings, RefsDump
 from spark_resources.model import AddressType, Commit, Rules
 from spark_resources.sstable import Entry, range_ref, write_commits, write_metarange, write_range
@@ -163,13 +163,13 @@ def test_a_staged_object_is_not_served(recording: Recording, lake: LakeFS) -> No
 
 
 def test_what_was_not_recorded_is_made_up(lake: LakeFS) -> None:
-    """Anything else is refused: another repository, a branch that isn't there, a diff, a stranger."""
+    """Anything else is refused: another repository, a branch that isn't there, a call, a stranger."""
     with pytest.raises(NotThere):
         lake.repository("other")
     with pytest.raises(NotThere):
         lake.stat("tiny", "other", "a")
-    with pytest.raises(Unavailable, match="not recorded"):
-        list(lake.uncommitted_diff("tiny", "main"))
+    with pytest.raises(NotThere):
+        list(lake.uncommitted_diff("tiny", "other"))
     with pytest.raises(Forbidden):
         LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=requests(1))).repository("tiny")
 

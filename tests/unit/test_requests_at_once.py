@@ -12,10 +12,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from lakegc_assets.marking.namespace_slices import candidates
-from lakegc_assets.marking.uncommitted_addresses import served_at_changes
+from lakegc_assets.marking.uncommitted_readings import staged_addresses
 from spark_resources.datasets import Place
 from spark_resources.entries import tables_ahead
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs.diffs import LISTED_BEHIND
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
 from spark_resources.stores.ranges import Part
@@ -57,9 +58,16 @@ class Crowd:
         return Place(Namespace.parse("s3://b/l"), self.settings(**more).store())
 
 
-def asked(url: str) -> str:
-    """The path in lakeFS that a question is about."""
-    return parse_qs(urlsplit(url).query)["path"][0]
+def said(url: str) -> object:
+    """Nothing lies behind the changes; a longer page of a listing is empty and has a next one, so that paths are asked
+    for one by one."""
+    query = parse_qs(urlsplit(url).query)
+    if "/diff" in url:
+        return DIFF
+    if "/ls" in url:
+        more = query["amount"] != [str(LISTED_BEHIND)]
+        return {"pagination": {"has_more": more, "next_offset": "z", "results": 0, "max_per_page": 1000}, "results": []}
+    return STAT | {"path": query["path"][0]}
 
 
 @contextmanager
@@ -70,11 +78,11 @@ def crowd() -> Iterator[Crowd]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            if "/diff" not in self.path:
+            if "/diff" not in self.path and "/ls" not in self.path:
                 found.come_and_go()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
-                body = json.dumps(DIFF if "/diff" in self.path else STAT | {"path": asked(self.path)}).encode()
+                body = json.dumps(said(self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json" if "/api/v1/" in self.path else "application/xml")
             self.send_header("ETag", '"tag"')
@@ -121,6 +129,6 @@ def test_more_is_asked_at_once_than_the_operator_allows() -> None:
     """LAKEGC_ASKING_REQUESTS is how many questions one task asks the lakeFS server at once."""
     with crowd() as server:
         lakefs = LakeFS(LakeFSSettings.of(server.settings(ASKING_REQUESTS=str(AT_ONCE))))
-        assert list(served_at_changes(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
+        assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
 
     assert server.most == AT_ONCE
