@@ -21,6 +21,7 @@ from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.executors import on_executor
 from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs.diffs import whole_diff
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
 from spark_resources.stores.base import folders_in
@@ -87,7 +88,7 @@ def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, re
         report.not_proved.append("Staged objects are those that branches show as changed: the repository is read-only.")
     else:
         found.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
-    if target.repository.read_only or target.blockstore == "local":  # lists leave full addresses out there
+    if target.repository.read_only or target.pages_diffs:  # lists leave full addresses out there
         found.append(served_at_changed_paths(spark, target, lakefs, sorted(graph.heads)))
     return found
 
@@ -142,7 +143,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
     """The added and changed paths of a branch with the addresses inside the namespace that it serves there."""
-    paths = [change.path for change in lakefs.uncommitted_diff(repository, branch) if change.type != "removed"]
+    paths = [change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed"]
     with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
         for path, served in zip(
             paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True

@@ -45,7 +45,6 @@ from spark_resources.datasets import (
 )
 from spark_resources.entries import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
-from spark_resources.lakefs import LakeFS
 from spark_resources.marks import Mark, MarkRecord, finished_at, marks
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.task_report import TaskReport

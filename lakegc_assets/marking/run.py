@@ -50,7 +50,7 @@ class Target:
     def pages_diffs(self) -> bool:
         """Whether what is staged has to be asked for path by path: where the server's list may leave addresses out that
         are inside the namespace, written in another way (formats §2)."""
-        return self.blockstore == "local"
+        return self.blockstore in ("local", "azure") or self.place.namespace.may_be_spelled_otherwise
 
 
 def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSettings) -> Target:

@@ -70,7 +70,7 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str, earlier: Se
             break
         run.say(f"{doubt}: reading once more what is staged")
     known = [*earlier, *list(reading.datasets.values())[:-1]]
-    if run.target.pages_diffs or doubt or announced_elsewhere(run, lists) or lacks(run, dataset, known):
+    if run.target.pages_diffs or doubt or lacks(run, dataset, known):
         run.say("asking for what is staged path by path")
         dataset, counts = changed_paths(run, run.mark.folder(asset, diff_part))
         reading.add(diff_part, dataset, **counts)
@@ -141,12 +141,6 @@ def doubt_about(run: MarkRun, lists: UncommittedLists, dataset: Dataset) -> str:
     if lacking:
         return f"the server's list of what is staged lacks {lacking[0]}, which branch {wanted[lacking[0]]} serves"
     return ""
-
-
-def announced_elsewhere(run: MarkRun, lists: UncommittedLists) -> bool:
-    """Whether the server writes the namespace otherwise than the repository has it: then its list may leave things out
-    that are inside."""
-    return any(not location.startswith(f"{run.place.namespace.uri}/") for location in lists.locations)
 
 
 def lacks(run: MarkRun, now: Dataset, earlier: Sequence[Dataset]) -> bool:

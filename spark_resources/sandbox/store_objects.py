@@ -15,8 +15,8 @@ from spark_resources.sandbox.problems import bad_request, no_data
 from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
 
-KINDS = {"s3": "s3", "gs": "gs", "https": "azure"}  # what lakeFS calls the block store of a scheme
-SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_"}  # what its settings begin with
+KINDS = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # what lakeFS calls the block store of a scheme
+SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}  # what its settings begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class StorePlace:
     settings: StoreSettings
 
     def __post_init__(self) -> None:
-        named = re.match(r"(s3|gs)://[^/]|https://[^/]+/[^/]", self.uri)  # the bucket; the account and container
+        named = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
         if named is None:
             raise WrongUsage(
                 f"'{self.uri}' is no place in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
@@ -60,7 +60,8 @@ class StoreObjects:
         self._store = _opened(storage_namespace, settings)
 
     def location(self, key: str) -> str:
-        return f"{self.storage_namespace}/{key}"
+        """As the server announces it: in Azure it writes https://, whatever the repository's namespace says."""
+        return f"{_announced(self.storage_namespace)}/{key}"
 
     def has(self, key: str) -> bool:
         try:
@@ -90,13 +91,17 @@ class StoreObjects:
 
     def _elsewhere(self, address: str) -> tuple[Store, str]:
         """The whole bucket, or container, of a full address, and the key in it."""
-        scheme = self.storage_namespace.partition("://")[0]
+        scheme = _announced(self.storage_namespace).partition("://")[0]
         deep = 2 if scheme == "https" else 1  # an account is before the container
         parts = address.removeprefix(f"{scheme}://").split("/", deep)
         if not address.startswith(f"{scheme}://") or not all(parts[:deep]) or len(parts) < deep:
             raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
         bucket = f"{scheme}://{'/'.join(parts[:deep])}"
         return open_store(Namespace.parse(bucket), self._settings), "".join(parts[deep:])
+
+
+def _announced(uri: str) -> str:
+    return f"https://{uri.removeprefix('http://')}" if uri.startswith("http://") else uri
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.marking import uncommitted_readings
 from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
 from lakegc_assets.sweeping.opening import SweepOptions
 from spark_resources.errors import LakegcError
 from spark_resources.sandbox import Sandbox, StorePlace
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
+from tests.azurite import Azurite
 from tests.marking import Marked, Marker, Sweeper, later, target_of
 from tests.servers import SeaweedFS
 
@@ -43,6 +48,22 @@ class Lake:
         chosen = MarkOptions(min_age=timedelta(0), allow_young=True, **options)
         return Marker().mark(self.settings, self.repository.id, mark_id, chosen)
 
+    def link(self, path: str) -> str:
+        """Stage what a client wrote where the server told it to."""
+        location = self.repository.new_location("main", path)
+        key = location.removeprefix(self.repository.objects.location(""))
+        self.store.write(key, path.encode())
+        self.repository.link("main", path, location, size=len(path), checksum="a checksum")
+        return key
+
+    def delete(self, branch: str, path: str) -> None:
+        self.repository.delete(branch, [path])
+
+    def stage_again(self, address: str) -> None:
+        """Stage an object by its address, behind all others."""
+        location, size = self.repository.objects.location(address), len(self.store.read(address))
+        self.repository.stage_address("main", "z/staged again", location, size=size, checksum="a checksum")
+
     def add_garbage(self, path: str) -> str:
         entry = self.repository.put("main", path, path.encode())
         self.repository.delete("main", [path])
@@ -61,6 +82,21 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
         made.garbage.add(made.add_garbage("garbage"))
         made.staged.update(repository.put("main", path, path.encode()).address for path in STAGED)
         yield made
+
+
+@contextmanager
+def once_said(words: str, act: Callable[[], object]) -> Iterator[None]:
+    """Act the first time that lakegc says these words."""
+    said: list[str] = []
+
+    def hear(sentence: str) -> None:
+        if words in sentence and not said:
+            said.append(sentence)
+            act()
+
+    with listening(hear):
+        yield
+    assert said
 
 
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
@@ -83,18 +119,16 @@ def test_an_empty_list_is_not_believed_while_objects_are_staged(lake: Lake, obje
 def test_an_empty_list_is_not_believed_when_a_sweep_re_verifies(lake: Lake) -> None:
     """What was garbage when it was marked, and is staged by now, is on no list of the re-verification."""
     came_back = lake.add_garbage("came back")
-    entry = lake.repository.put("main", "same size", b"came back")
     lake.repository.create_branch("without-changes", "main")
     assert came_back in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
-    location = lake.repository.objects.location(came_back)
     lake.repository.reset("main")
-    lake.repository.stage_address("main", "back", location, size=entry.size, checksum=entry.checksum)
+    lake.stage_again(came_back)
     lake.sandbox.faults.deleted_behind = ("main",)
 
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
-    assert lake.repository.read("main", "back")[1] == b"came back"
+    assert lake.repository.read("main", "z/staged again")[1] == b"came back"
     assert not lake.garbage & {one.key for each in lake.store.pages("data/") for one in each.objects}
 
 
@@ -151,3 +185,78 @@ def test_a_list_that_can_t_be_had_in_any_way_stops_the_mark(lake: Lake) -> None:
 
     with pytest.raises(LakegcError, match="may not be all that is staged"):
         lake.mark()
+
+
+def test_staging_records_that_can_t_be_read_stop_the_mark(lake: Lake) -> None:
+    """The server's list and diff end there without an error, and what is staged behind it looked like garbage."""
+    lake.sandbox.faults.broken = {("main", "staged/2")}
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        lake.mark()
+
+
+def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record far behind the first page breaks between two readings; what was staged again behind it is on no list."""
+    monkeypatch.setattr(uncommitted_readings, "LARGEST_PAGE", 2)
+    came_back = lake.add_garbage("came back")
+
+    def break_and_stage() -> None:
+        lake.sandbox.faults.broken = {("main", "staged/4")}
+        lake.stage_again(came_back)
+
+    with once_said("(second time)", break_and_stage), pytest.raises(LakegcError, match="may not be all that is staged"):
+        lake.mark()
+
+
+def test_a_re_verification_that_lacks_what_the_mark_had_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record breaks after the mark: all readings of the sweep end there, before what was staged again meanwhile."""
+    monkeypatch.setattr(uncommitted_readings, "LARGEST_PAGE", 2)
+    came_back = lake.add_garbage("came back")
+    assert came_back in lake.mark().expired
+    Sweeper().approve(lake.settings, "lake", "m1")
+    lake.stage_again(came_back)
+    lake.sandbox.faults.broken = {("main", "staged/4")}
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
+    assert lake.store.read(came_back) == b"came back"
+
+
+def test_a_branch_that_changes_all_the_time_can_be_marked(lake: Lake) -> None:
+    """What was overwritten, reset or deleted between two readings is explained by diffs that are paged to their end."""
+    numbers, live = itertools.count(), set(STAGED)
+
+    def churn(_: str) -> None:
+        number = next(numbers)
+        path = STAGED[number % len(STAGED)]
+        if path not in live or number % 3 == 0:
+            lake.repository.put("main", path, f"{path} {number}".encode())
+            live.add(path)
+        else:
+            forget = lake.repository.reset_path if number % 3 == 1 else lake.delete
+            forget("main", path)
+            live.discard(path)
+
+    with listening(churn):
+        mark = lake.mark()
+
+    assert next(numbers) > len(STAGED)
+    assert lake.garbage <= mark.expired
+    assert not mark.expired & {lake.repository.stat("main", path).address for path in live}
+    assert "second_spellings" in mark.record.step("uncommitted_addresses").datasets
+
+
+def test_linked_objects_of_a_namespace_written_http_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:
+    """The server announces https:// and leaves what was linked there out of its list: three of three were deleted."""
+    azurite.make_container("staged")
+    uri = f"http://{azurite.account}.blob.core.windows.net/staged/{tmp_path.name}"
+    with Sandbox(tmp_path, place=StorePlace(uri, azurite.settings())) as sandbox:
+        repository = sandbox.create("lake")
+        lake = Lake(sandbox, [], repository, target_of(sandbox.settings, "lake").place.store())
+        lake.garbage.add(lake.add_garbage("garbage"))
+        linked = {lake.link(f"linked {number}") for number in range(3)}
+        mark = lake.mark()
+
+    assert repository.objects.location("") == f"https{uri.removeprefix('http')}/lake/"
+    assert not linked & mark.expired
+    assert mark.expired == lake.garbage

@@ -85,10 +85,15 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "lakegc_assets/marking/uncommitted_readings.py",
-            "    if run.target.pages_diffs or doubt or announced_elsewhere(run, lists) or ",
+            "    if run.target.pages_diffs or doubt or lacks(run, dataset, known):\n",
             "    if False:\n",
         ),
-        Edit("lakegc_assets/marking/run.py", '        return self.blockstore == "local"\n', "        return False\n"),
+        Edit(
+            "lakegc_assets/marking/run.py",
+            '        return self.blockstore in ("local", "azure") or ',
+            "        return ",
+        ),
+        Edit("spark_resources/model.py", "        return bool(self.also) or self.is_azure or ", "        return "),
         NO_CLOSING_READ,
     ),
     # the server's answers about equal sizes are not heard
