@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from starlette.requests import Request
 from starlette.responses import Response
 
+from spark_resources.errors import LakegcError
 from spark_resources.sandbox import Sandbox
+from spark_resources.sandbox.faults import Faults
 from tests.fault.between import Between
 from tests.property.repository_model import ANY_TIME, MEANWHILE, RepositoryModel
 from tests.recordings.replay import serving
@@ -28,6 +31,7 @@ COUNTED: Counter[str] = Counter()
 """What a test counts, and shows at its end."""
 
 numbers = st.integers(0, 7)
+breaking = st.sampled_from([False] * 7 + [True])  # whether a staging record can't be read for a while
 writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
 
 
@@ -97,10 +101,36 @@ class WatchedLiving(Living):
     """The same behind a server that lets others write after each of its answers."""
 
     def __init__(self) -> None:
-        super().__init__(uncommitted_page=1)  # one staged address a page, so that there are moments between the pages
+        # one staged address a page, so that there are moments between the pages
+        super().__init__(uncommitted_page=1, faults=often_wrong())
         self.between = Watched(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
-        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint}
+        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "attempts": "1"}
+
+    @contextmanager
+    def broken_record(self, number: int) -> Iterator[None]:
+        """A staging record that can't be read, if there is one; what is refused for it is refused rightly."""
+        records = self.model.staged_records()
+        faults = self.sandbox.faults
+        faults.broken = {records[number % len(records)]} if records else ()
+        before = faults.happened["broken records"]
+        try:
+            yield
+        except LakegcError:
+            if faults.happened["broken records"] == before:
+                raise
+            COUNTED["refused for a broken record"] += 1
+        finally:
+            faults.broken = ()
+
+    def teardown(self) -> None:
+        COUNTED.update(self.sandbox.faults.happened)
+        super().teardown()
+
+
+def often_wrong() -> Faults:
+    """The faults of a real server that come by themselves, each in about one list of ten."""
+    return Faults(branch_deleted=0.1, scan_ends=0.1)
 
 
 def hold(what: str, wrong: set[str]) -> None:

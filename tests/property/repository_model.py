@@ -404,6 +404,14 @@ class RepositoryModel:
         made = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
         self.views[branch][path] = seen(made)
 
+    def staged_records(self) -> list[tuple[str, str]]:
+        """Branch and path of everything that is staged."""
+        return [
+            (branch, entry.path.decode())
+            for branch in sorted(self.heads)
+            for entry in self.repository.staged_entries(branch)
+        ]
+
     def served(self, ref: str) -> View:
         """What a reader of a ref gets, path by path, by the sandbox."""
         entries, more = self.repository.listing(ref)

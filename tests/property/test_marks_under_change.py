@@ -19,13 +19,14 @@ from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import dump_refs, set_rules
 from spark_resources.sandbox.repository import SandboxRepository
 from tests.marking import NO_MINIMUM_AGE, marked
+from tests.property.living import often_wrong
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path) as running:
+    with Sandbox(tmp_path, faults=often_wrong()) as running:
         yield running
 
 

@@ -28,7 +28,7 @@ from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
 from tests.marking import Marker, Sweeper, later, target_of
-from tests.property.living import Watched
+from tests.property.living import Watched, often_wrong
 from tests.recordings.replay import serving
 from tests.servers import SeaweedFS
 from tests.sweep.store_proxy import store_proxy
@@ -141,7 +141,8 @@ class Lake:
 @pytest.fixture
 def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, SandboxRepository]]:
     seaweedfs.make_bucket("races")
-    with Sandbox(tmp_path, place=StorePlace(f"s3://races/{tmp_path.name}", seaweedfs.settings())) as sandbox:
+    place = StorePlace(f"s3://races/{tmp_path.name}", seaweedfs.settings())
+    with Sandbox(tmp_path, place=place, faults=often_wrong()) as sandbox:
         yield sandbox, sandbox.create("lake")
 
 

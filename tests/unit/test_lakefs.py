@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, Forbidden, Interrupted, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.lakefs import Change, LakeFS, RefsDump, Served, UncommittedLists
 from spark_resources.lakefs.asking import LARGEST_PAGE
+from spark_resources.lakefs.diffs import whole_diff
 from spark_resources.model import Commit, Rules
 from tests.recordings.replay import serving
 from tests.scripted import NO_CALL, NO_RULES, REPO, REPOSITORY, Script, Scripted, page, ref, said, settings, stats
@@ -392,7 +393,7 @@ def test_a_page_of_staged_objects_is_lost(script: Script, lake: LakeFS) -> None:
 
 
 def test_nothing_staged_is_an_error(script: Script, lake: LakeFS) -> None:
-    """A page with an empty location is the server's word that nothing is staged."""
+    """A page with an empty location is the server's word that nothing is staged; readers compare it (formats §2)."""
     script.on(UNCOMMITTED, staged(""))
 
     lists = lake.prepare_uncommitted("lake")
@@ -437,6 +438,14 @@ def test_a_server_that_is_too_old_has_nothing_staged(script: Script, lake: LakeF
 
     script.on("GET lake", said(404, {"message": "repository not found"}))
     with pytest.raises(NotThere):
+        lake.prepare_uncommitted("lake")
+
+
+def test_a_branch_that_is_deleted_during_the_list_is_told_from_an_old_server(script: Script, lake: LakeFS) -> None:
+    """The server gives its list up then, with 404: it has to be asked again, and can be."""
+    script.on(UNCOMMITTED, staged(token="t"), said(404, {"message": "branch not found"}))
+
+    with pytest.raises(Interrupted):
         lake.prepare_uncommitted("lake")
 
 
@@ -615,6 +624,37 @@ def test_uncommitted_changes_are_lost_between_pages(script: Script, lake: LakeFS
     script.on(diff, page([added | {"type": "moved"}]))
     with pytest.raises(DamagedData, match="moved"):
         list(lake.uncommitted_diff("lake", "main"))
+
+
+def changes(*paths: str) -> Response:
+    return page([{"type": "added", "path": path, "path_type": "object"} for path in paths])
+
+
+def test_a_diff_that_ends_early_is_read_to_its_real_end(script: Script, lake: LakeFS) -> None:
+    """The server swallows a failed read and ends its diff. Where the branch has more, the diff is asked once more."""
+    script.on("GET lake/branches/main/diff", changes("a"), changes("b"), changes())
+    script.on("GET lake/refs/main/objects/ls", page([stats(path="b")]), page([stats(path="committed")]))
+
+    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
+    assert [query["after"] for call, query, _ in script.asked if call.endswith("/diff")] == ["", "a", "b"]
+
+
+def test_the_end_of_a_diff_is_believed_where_the_branch_has_nothing_behind(script: Script, lake: LakeFS) -> None:
+    """One look behind the last change is enough."""
+    script.on("GET lake/branches/main/diff", changes("a", "b"))
+    script.on("GET lake/refs/main/objects/ls", page([]))
+
+    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
+    assert [query["after"] for _, query, _ in script.asked] == ["", "b"]
+
+
+def test_a_diff_is_refused_where_the_server_can_t_read_behind_its_end(script: Script, lake: LakeFS) -> None:
+    """A staging record that can't be read ends the diff without an error, and fails the listing of the branch."""
+    script.on("GET lake/branches/main/diff", changes("a"))
+    script.on("GET lake/refs/main/objects/ls", said(500, {"message": "staging"}))
+
+    with pytest.raises(Unavailable, match=r"end behind 'a', and .* may not be all that is staged"):
+        list(whole_diff(lake, "lake", "main"))
 
 
 # --- the clock ------------------------------------------------------------------------------------------------------

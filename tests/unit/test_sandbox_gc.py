@@ -244,6 +244,37 @@ def test_staged_address_is_lost_between_pages(api: Any, lake: SandboxRepository)
     assert all(now - 60 < row["creation_date"] <= now for row in found)
 
 
+def test_a_branch_that_is_gone_takes_the_page_of_the_others_with_it(sandbox: Sandbox, api: Any) -> None:
+    """As on the server: not where a later branch has changes; with 404 where the gone one is the last (formats §2)."""
+    lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
+    lake.create_branch("z", "main")
+    lake.put("main", "a", b"a")
+    sandbox.faults.deleted_behind = ("main",)
+    assert not prepare("lake").gc_uncommitted_location
+
+    lake.put("z", "b", b"b")
+    assert prepare("lake").gc_uncommitted_location
+
+    sandbox.faults.deleted_behind = ("z",)
+    with refused(404, "branch not found"):
+        prepare("lake")
+
+
+def test_a_staging_record_that_can_t_be_read_ends_the_list_and_the_diff(sandbox: Sandbox, api: Any) -> None:
+    """As on the server neither says so; a listing and a look at the very path fail (formats §2)."""
+    lake = sandbox.repository("lake")
+    for path in "abc":
+        lake.put("main", path, path.encode())
+    sandbox.faults.broken = {("main", "b")}
+
+    assert [change.path for change in api.branches_api.diff_branch("lake", "main").results] == ["a"]
+    with refused(500):
+        api.objects_api.list_objects("lake", "main", after="a")
+    with refused(500):
+        api.objects_api.stat_object("lake", "main", "b")
+    assert api.objects_api.stat_object("lake", "main", "c").size_bytes == 1
+
+
 def test_page_begins_with_any_token(api: Any) -> None:
     """A continuation token that the server didn't give is 400."""
     request = models.PrepareGCUncommittedRequest(continuation_token="made-up")
