@@ -31,7 +31,6 @@ COUNTED: Counter[str] = Counter()
 """What a test counts, and shows at its end."""
 
 numbers = st.integers(0, 7)
-breaking = st.sampled_from([False] * 7 + [True])  # whether a staging record can't be read for a while
 writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
 
 
