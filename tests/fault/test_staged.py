@@ -41,7 +41,7 @@ class Lake:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {**self.sandbox.settings, "attempts": "1"}
+        return {**self.sandbox.settings, "retry_total_s": "0"}
 
     def mark(self, mark_id: str = "m1", **options: Any) -> Marked:
         later(self.store, self.store.now())

@@ -104,7 +104,7 @@ class WatchedLiving(Living):
         super().__init__(uncommitted_page=1, faults=often_wrong())
         self.between = Watched(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
-        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "attempts": "1"}
+        self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "retry_total_s": "0"}
 
     @contextmanager
     def broken_record(self, number: int) -> Iterator[None]:
