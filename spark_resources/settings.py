@@ -88,6 +88,7 @@ Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 RetrySeconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+HeadCheck = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=256)]
 Tasks = Annotated[int, Field(ge=1, le=100_000)]
 Count = Annotated[int, Field(ge=0)]
@@ -166,6 +167,7 @@ class Settings(BaseSettings):
     brake_listing: Share = 0.5
     brake_age: Duration = timedelta(days=7)
     proof_age: Duration = timedelta(minutes=30)
+    head_check_interval_s: HeadCheck = 3
 
     # Where backups of marks go: a bucket, container or folder as a URI, or a folder's path. Where it is given, nothing
     # is swept that isn't in a backup there.
@@ -354,6 +356,7 @@ _EXPECTED = {
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
     "proof_age": "a duration such as 30m",
+    "head_check_interval_s": "a number of seconds above 0, at most 60",
     "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
     **dict.fromkeys(("asking_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from lakegc_assets.approving.approval import verify, verify_set, verify_theirs
 from lakegc_assets.approving.objections import check_record
@@ -151,6 +152,9 @@ def run_of(
 ) -> SweepRun:  # fmt: skip
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
-    limits = SweepLimits(marks.limits(), settings.proof_age, options.rate, options.quarantine, to)
+    limits = SweepLimits(
+        marks.limits(), settings.proof_age, options.rate, options.quarantine,
+        timedelta(seconds=settings.head_check_interval_s), to,
+    )  # fmt: skip
     lakefs = marks.lakefs.client()
     return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)

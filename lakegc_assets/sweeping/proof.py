@@ -24,6 +24,7 @@ from lakegc_assets.marking import (
     uncommitted_addresses,
 )
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
+from lakegc_assets.sweeping.head_watch import verified_by
 from lakegc_assets.sweeping.run import Proof, SweepRun
 from spark_resources.approvals import read_approval
 from spark_resources.datasets import write_dataset
@@ -77,7 +78,7 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
     run.say(f"proved again: {objects:,} objects are live by now" if objects else "proved again: all is still garbage")
-    return Proof(number, began, rescued, objects, unread_in(inner.mark.record))
+    return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 
 
 def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:

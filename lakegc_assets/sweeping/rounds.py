@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -14,9 +14,11 @@ import pyarrow as pa
 from lakegc_assets import sweep
 from lakegc_assets.mark import without
 from lakegc_assets.progress import telling
+from lakegc_assets.sweeping.head_watch import HeadWatch
 from lakegc_assets.sweeping.proof import prove
-from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.sweeping.run import Proof, SweepRun, Verified
 from spark_resources.datasets import Batches, arrow_to_spark
+from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
 from spark_resources.errors import LakegcError, Refused
@@ -33,6 +35,7 @@ DOING = {
     Action.PURGE: "deleting for good",
 }
 LEAST_ROWS_A_TASK = 1_000
+FRUITLESS_ROUNDS = 3  # that new branch heads ended before anything was deleted
 
 
 @dataclass(slots=True)
@@ -44,6 +47,11 @@ class Tally:
     attempts: int = 0
     seconds: float = 0.0
     proofs: list[Proof] = field(default_factory=list)
+
+    @property
+    def settled(self) -> int:
+        """The objects that have an outcome."""
+        return sum(self.objects.values())
 
     def add(self, other: Tally) -> None:
         self.objects.update(other.objects)
@@ -57,7 +65,7 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
 
     `approved` has the columns of EXPIRED_OBJECTS that a listing gives.
     """
-    tally, since = Tally(), run.next_number()
+    tally, since, fruitless = Tally(), run.next_number(), 0
     while True:
         pending = waiting(run, approved, since).persist()
         left = pending.count()
@@ -70,8 +78,23 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
         if left > proof.rescued_objects:
             action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
             until = end_of(run, proof)
-            tally.add(round_of(run, garbage, action, run.receipts, proof.number, until, left - proof.rescued_objects))
+            objects = left - proof.rescued_objects
+            done = round_of(run, garbage, action, run.receipts, proof.number, until, objects, proof.verified)
+            fruitless = 0 if done.settled else fruitless + 1
+            refuse_fruitless(run, fruitless)
+            tally.add(done)
         pending.unpersist()
+
+
+def refuse_fruitless(run: SweepRun, rounds: int) -> None:
+    """Raise `Refused` where so many rounds, one after the other, could delete nothing for new branch heads."""
+    if rounds >= FRUITLESS_ROUNDS:
+        raise Refused(
+            f"{rounds} times what is live in {run.partition.repository} was read again, and each time branches had new "
+            "heads before anything could be deleted, with more new entries than a sweep takes in. Run the same command "
+            "again when less is committed.",
+            invariant=1,
+        )
 
 
 def end_of(run: SweepRun, proof: Proof) -> datetime:
@@ -119,10 +142,13 @@ def book_rescued(run: SweepRun, proof: Proof) -> None:
 
 
 def round_of(
-    run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int
-) -> Tally:
-    """One Spark job over rows of PENDING. It ends early at `until` (store's clock) or with the lease; then some rows
-    have no receipt yet. Raises where the lease was lost, or where a whole round settled nothing."""
+    run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
+    verified: Verified | None = None,
+) -> Tally:  # fmt: skip
+    """One Spark job over rows of PENDING. It ends early at `until` (store's clock), with the lease, or where a branch
+    head isn't `verified`; then some rows have no receipt yet. An action that takes objects away needs `verified`.
+
+    Raises where the lease was lost, or where a whole round settled nothing, and not for a new branch head."""
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
     orders = Orders(
@@ -135,6 +161,7 @@ def round_of(
         cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution,
         mark_id=run.mark.record.mark_id,
         action=action,
+        permit_every_s=run.limits.heads_every.total_seconds(),
         most=None if run.limits.rate is None else run.limits.rate / tasks,
         ramp=None if run.store.quirks.ramp is None else run.store.quirks.ramp / tasks,
     )
@@ -151,7 +178,11 @@ def round_of(
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(orders.request_time, lambda: tasks_ended(spark))
-    with errors_from_executors(), watched, telling_settled(run, DOING[action], receipts, number, objects):
+    heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
+    with (
+        errors_from_executors(), watched, heads or nullcontext(),
+        telling_settled(run, DOING[action], receipts, number, objects),
+    ):  # fmt: skip
         counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
     done.seconds = time.monotonic() - began
     for row in counts:
@@ -160,10 +191,13 @@ def round_of(
         done.requests += row["requests"]
         done.attempts += row["attempts"]
     run.lease.check()
-    if not sum(done.objects.values()):
+    if not done.settled and not (heads is not None and heads.moved):
+        trouble = (
+            f"The branch heads could not be listed: {heads.trouble} " if heads is not None and heads.trouble else ""
+        )
         raise LakegcError(
             f"{objects:,} objects of mark {run.mark.record.mark_id} are pending, and a whole round settled none of "
-            "them. Look at the store and at the clocks, and run the same command again."
+            f"them. {trouble}Look at the store and at the clocks, and run the same command again."
         )
     return done
 

@@ -29,19 +29,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROOF_AGE = timedelta(minutes=30)
+HEADS_EVERY = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
     """`proof_age` is how old a proof may grow before no more is deleted by it (invariant 1); `rate` a ceiling in keys a
     second over all tasks, None for none; what `marking` bounds is bounded in proofs, too. `quarantine` puts objects
-    aside instead of deleting them.
+    aside instead of deleting them. `heads_every` is how often branch heads are listed while a round deletes.
     """
 
     marking: Limits
     proof_age: timedelta = PROOF_AGE
     rate: float | None = None
     quarantine: bool = False
+    heads_every: timedelta = HEADS_EVERY
     backup_to: str | None = None
     """Where a whole backup of this very set has to be; None where none has to."""
 
@@ -130,13 +132,23 @@ class SweepRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """What a re-verification knew to be live: the ids of retained commits, and of the ranges whose addresses are not
+    deleted by it."""
+
+    commits: frozenset[str]
+    ranges: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
 class Proof:
     """One proof that candidates are garbage. `began` by the store's clock, before its first reading; `rescued` has
-    columns address, size, why: candidates that are live now. `unread` are the other repositories that could not be
-    read, each with the reason: all of them were released."""
+    columns address, size, why: candidates that are live now; `verified` is what it knew to be live. `unread` are the
+    other repositories that could not be read, each with the reason: all of them were released."""
 
     number: int
     began: datetime
     rescued: DataFrame
     rescued_objects: int
+    verified: Verified
     unread: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
-from lakegc_assets.sweeping.rounds import Tally, end_of, round_of
+from lakegc_assets.sweeping.rounds import Tally, end_of, refuse_fruitless, round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.deleting.task import Action
@@ -42,7 +42,7 @@ def undo(run: SweepRun) -> Tally:
 
 def purge(run: SweepRun) -> Tally:
     """Delete quarantined objects for good, after one more proof; what is live by now is brought back instead."""
-    tally, since = Tally(), run.next_number()
+    tally, since, fruitless = Tally(), run.next_number(), 0
     with errors_from_executors():
         while True:
             rows = aside(run, since=since).persist()
@@ -59,8 +59,11 @@ def purge(run: SweepRun) -> Tally:
                 tally.add(round_of(run, wanted, Action.RESTORE, run.undone, run.next_number(), until, live))
             if objects > live:
                 garbage = rows.transform(without(proof.rescued))
-                until = end_of(run, proof)
-                tally.add(round_of(run, garbage, Action.PURGE, run.undone, run.next_number(), until, objects - live))
+                until, number, left = end_of(run, proof), run.next_number(), objects - live
+                done = round_of(run, garbage, Action.PURGE, run.undone, number, until, left, proof.verified)
+                fruitless = 0 if done.settled else fruitless + 1
+                refuse_fruitless(run, fruitless)
+                tally.add(done)
             rows.unpersist()
 
 

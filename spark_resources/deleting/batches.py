@@ -61,6 +61,7 @@ class Sender:
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
+    revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` found out
     requests: int = 0
     copying: Pace = field(init=False)  # that of copies, which keep to the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -109,6 +110,10 @@ class Sender:
                 with self._lock:
                     stop.append(error)
                 return [*done, *(Sent(key, None, attempt - 1) for key in waiting)]
+            done += [Sent(key, None, attempt - 1) for key in waiting if self.revived(key)]
+            waiting = [key for key in waiting if not self.revived(key)]
+            if not waiting:
+                break
             with self._lock:
                 self.requests += 1
             results = self.store.delete_many(waiting)

@@ -25,6 +25,7 @@ from spark_resources.datasets import Batches, Place
 from spark_resources.deleting.batches import IN_FLIGHT, Sender, Sent
 from spark_resources.deleting.fresh import Looker
 from spark_resources.deleting.pace import Pace
+from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused
@@ -68,6 +69,11 @@ class Action(StrEnum):
         """Whether it is about objects that a sweep has put aside."""
         return self in (Action.RESTORE, Action.PURGE)
 
+    @property
+    def needs_permit(self) -> bool:
+        """Whether it takes objects away from where readers look for them, or for good."""
+        return self is not Action.RESTORE
+
 
 _DONE = {
     Action.DELETE: Outcome.DELETED,
@@ -94,6 +100,7 @@ class Orders:
     cutoff: datetime
     mark_id: str
     action: Action = Action.DELETE
+    permit_every_s: float = 3.0  # how often a task reads the permit of its round again
     most: float | None = None
     ramp: float | None = None
 
@@ -150,8 +157,11 @@ class _Task:
         store = orders.receipts.store
         now = _ticking(store)
         lease = LeaseWatch(store, orders.lease_token)
+        permit = PermitWatch(orders.receipts, orders.round, every_s=orders.permit_every_s, now=now)
 
         def may_send() -> None:
+            if orders.action.needs_permit:
+                permit.check()  # first, for it may take a while
             if now() >= orders.proof_until:
                 raise ProofTooOld("the proof that these objects are garbage has grown too old")
             lease.check(at_least=orders.request_time)
@@ -162,6 +172,7 @@ class _Task:
             may_send,
             time.sleep,
             random.SystemRandom().random,
+            revived=permit.revived,
         )
         return cls(orders, store, Looker(store), sender, now)
 

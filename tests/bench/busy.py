@@ -21,7 +21,7 @@ from spark_resources.session import SparkResource
 from tests.bench.deleting import keys_of, upload
 from tests.marking import environment
 from tests.servers import seaweedfs
-from tests.sweep.alone import BUCKET, approved, run_alone
+from tests.sweep.alone import BUCKET, NOTHING_NEW, approved, run_alone
 from tests.sweep.store_proxy import Fault, keys_in, kind_of, store_proxy
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         bearing = Bearing(chosen.bears)
         proxy.plan = bearing.plan
         until = datetime.now(UTC) + timedelta(minutes=30)
-        tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys))
+        tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), NOTHING_NEW)
         proxy.plan = lambda *_: None
         run.lease.release()
     print("second   keys sent   turned away   requests")

@@ -22,7 +22,7 @@ from spark_resources.model import Outcome
 from spark_resources.session import SparkResource
 from tests.marking import environment
 from tests.servers import SeaweedFS, seaweedfs
-from tests.sweep.alone import BUCKET, approved, run_alone
+from tests.sweep.alone import BUCKET, NOTHING_NEW, approved, run_alone
 
 SLICES, LOAD = 50, b"x" * 100
 
@@ -58,7 +58,7 @@ def round_(run: SweepRun, keys: list[str]) -> float:
     rows.count()
     began = time.monotonic()
     until = datetime.now(UTC) + timedelta(minutes=30)
-    tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys))
+    tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), NOTHING_NEW)
     seconds = time.monotonic() - began
     assert tally.objects == {Outcome.DELETED.value: len(keys)}, tally
     print(f"{seconds:7.2f} s  a round of a sweep, {len(keys) / seconds:,.0f} keys a second, {tally.requests} requests")

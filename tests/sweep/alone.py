@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakegc_assets import sweep
 from lakegc_assets.marking.run import Limits, Target
 from lakegc_assets.sweeping.rounds import Tally, round_of
-from lakegc_assets.sweeping.run import SweepLimits, SweepRun
+from lakegc_assets.sweeping.run import SweepLimits, SweepRun, Verified
 from spark_resources.datasets import Place
 from spark_resources.deleting.task import PENDING, Action
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 BUCKET = "sweeps"
 NOWHERE = {"endpoint_url": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
+
+NOTHING_NEW = Verified(frozenset({"c1"}), pa.array([], pa.string()))
+
+
+class OneBranch(LakeFS):
+    """A server whose only branch has a head that is verified."""
+
+    def branches(self, repository: str) -> dict[str, str]:
+        return {"main": "c1"}
 
 
 def run_alone(
@@ -67,7 +76,7 @@ def run_alone(
     lease = take_lease(place.store(), who="tests", mark_id="m1", token=f"{name} {now}", single_deployment=False)
     return SweepRun(
         Partition(name, "m1"), Target(repository, "s3", place), Mark(place, record, ""),
-        LakeFS(LakeFSSettings.of(Settings.model_validate(NOWHERE))), lambda: spark.spark_session,
+        OneBranch(LakeFSSettings.of(Settings.model_validate(NOWHERE))), lambda: spark.spark_session,
         SweepLimits(Limits(), rate=rate), lease, "tests", lambda _: None,
     )  # fmt: skip
 
@@ -92,7 +101,7 @@ def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DEL
         if not (objects := pending.count()):
             return tally
         until = run.store.now() + timedelta(minutes=30)
-        tally.add(round_of(run, pending, action, run.receipts, number, until, objects))
+        tally.add(round_of(run, pending, action, run.receipts, number, until, objects, NOTHING_NEW))
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:

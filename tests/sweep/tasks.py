@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_resources.datasets import Place
+from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import NOT_SETTLED, PENDING, Action, Orders, sweep_rows
 from spark_resources.lease import take_lease
@@ -38,8 +39,13 @@ class Task:
     def receipts(self) -> Receipts:
         return Receipts(self.place, FOLDER)
 
+    def permit(self, round_number: int = 1) -> PermitGiver:
+        return PermitGiver(self.receipts, round_number)
+
     def orders(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> Orders:
+        """The orders of a round whose deletes are permitted for as long as a test takes."""
         now = self.store.now()
+        self.permit(round_number).give(now + timedelta(minutes=30))
         known: dict[str, Any] = {
             "place": self.place,
             "receipts": self.receipts,

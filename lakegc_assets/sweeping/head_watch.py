@@ -1,0 +1,155 @@
+"""Branch heads while a round deletes: listed every few seconds, and what a new one reaches is kept (invariant 1).
+
+A head is verified where the last re-verification retained its commit. What another one reaches in ranges that were not
+read is read at once, and no task deletes it; the next re-verification then rescues it. Where that is too much to hand
+to every task, the round ends instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.marking.retained_commits import ASSET, HEADS_PART, checked
+from lakegc_assets.marking.run import MarkRun
+from lakegc_assets.progress import Say
+from lakegc_assets.sweeping.run import SweepRun, Verified
+from spark_resources import sstable
+from spark_resources.datasets import Place, all_rows
+from spark_resources.deleting.permit import PermitGiver, longest_permit
+from spark_resources.entries import Ref, address_batches, check_all_read, decoder_for, read_table
+from spark_resources.errors import LakegcError
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
+
+COMMITTED, RANGES_PART = "committed_addresses", "ranges"
+MOST_ENTRIES = 500_000  # that a round takes in, of ranges that were not read: every task holds their addresses
+
+
+def verified_by(run: MarkRun) -> Verified:
+    """What a finished re-verification read, and what the approved set was proved against."""
+    verdicts = run.rows(ASSET, COMMIT_VERDICTS)
+    commits = {row["commit_id"] for row in verdicts if row["retained"]}
+    commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
+    manifest = all_rows(run.place, run.mark.dataset(COMMITTED, RANGES_PART), RANGE_REFS)
+    read = pa.array([row["range_id"] for row in manifest], pa.string())
+    before = pa.array([], pa.string()) if run.proven is None else run.proven
+    return Verified(frozenset(commits), pa.concat_arrays([read, before]))
+
+
+@dataclass(slots=True)
+class HeadWatch:
+    """Lists the heads of a repository around the work of a round, and gives its tasks their permit while it can.
+
+    `trouble` is why the last look failed, "" where it did not. `moved` says that a head was seen which the
+    re-verification doesn't cover, so that objects may be left for the next one.
+    """
+
+    repository: str
+    place: Place
+    lakefs: LakeFS
+    verified: Verified
+    permit: PermitGiver
+    every: timedelta
+    say: Say
+    trouble: str = ""
+    fault: Exception | None = None
+    moved: bool = False
+    _entries: int = 0
+    _ended: threading.Event | None = None
+    _thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, run: SweepRun, verified: Verified, permit: PermitGiver) -> HeadWatch:
+        return cls(run.partition.repository, run.place, run.lakefs, verified, permit, run.limits.heads_every, run.say)
+
+    def __enter__(self) -> HeadWatch:
+        self.look()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, name="lakegc-heads", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._ended is not None
+        assert self._thread is not None
+        self._ended.set()
+        self._thread.join(timeout=30)
+        with suppress(LakegcError):  # the permit ends by itself
+            self.permit.stop("the round has ended")
+        if self.fault is not None and error is None:
+            raise self.fault
+
+    def look(self) -> None:
+        """List the heads once, take in what they reach, and give the permit anew. Raises what the server raises."""
+        if self.permit.given.stopped:
+            return
+        began = self.place.store().now()
+        heads = self.lakefs.branches(self.repository)
+        new = {commit: branch for branch, commit in heads.items() if commit not in self.verified.commits}
+        if new:
+            self.permit.pause()
+            self.moved = True
+            self._take_in(new)
+        self.permit.give(began + longest_permit(self.every))
+
+    def _keep_looking(self) -> None:
+        assert self._ended is not None
+        while not self._ended.wait(self.every.total_seconds()):
+            try:
+                self.look()
+                self.trouble = ""
+            except LakegcError as error:
+                self.trouble = str(error)  # the permit ends by itself
+            except Exception as error:  # a fault of lakegc: nothing more may be deleted, and the round has to say so
+                self.fault = error
+                with suppress(LakegcError):
+                    self.permit.stop(f"{type(error).__name__}: {error}")
+                return
+
+    def _take_in(self, new: Mapping[str, str]) -> None:
+        """Keep what these commits reach in ranges that were not read, or end the round where that is too much."""
+        refs = self._unread_ranges(sorted(new))
+        self._entries += sum(int(ref["entries"]) for ref in refs)
+        names = ", ".join(f"'{branch}'" for branch in sorted(new.values())[:3]) + (" …" if len(new) > 3 else "")
+        if self._entries > MOST_ENTRIES:
+            why = f"branch {names} has a new head, and {self._entries:,} entries that new heads reach were not read yet"
+            self.say(f"{why}: what is live is read again before more is deleted")
+            self.permit.stop(why)
+            return
+        if refs:
+            self.permit.revive(self._addresses(refs))
+            self.say(f"branch {names} has a new head: what it reaches is kept")
+        commits, ranges = frozenset(new), pa.array([ref["range_id"] for ref in refs], pa.string())
+        known = self.verified
+        self.verified = Verified(known.commits | commits, pa.concat_arrays([known.ranges, ranges]))
+
+    def _unread_ranges(self, commits: Sequence[str]) -> list[Ref]:
+        """The ranges of these commits that nobody read yet (rows of RANGE_REFS), each once."""
+        found: dict[str, Ref] = {}
+        for commit_id in commits:
+            metarange = checked(self.lakefs.commit(self.repository, commit_id)).metarange_id
+            if not metarange:
+                continue
+            data = read_table(self.place, metarange, needed_by=f"commit {commit_id}")
+            for ref in sstable.read_proven_ranges(data, name=metarange):
+                row = (ref.id, ref.count, ref.min_key, ref.max_key)
+                found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
+        ids = pa.array(list(found), pa.string())
+        unread = ids.filter(pc.invert(pc.is_in(ids, value_set=self.verified.ranges)))
+        return [found[one] for one in unread.to_pylist()]
+
+    def _addresses(self, refs: Sequence[Ref]) -> pa.Array:
+        counts: dict[str, int] = {}
+        parts = [keys for _, keys, _ in address_batches(self.place, refs, counts, decoder_for(refs))]
+        check_all_read(counts, ranges=len(refs), entries=sum(int(ref["entries"]) for ref in refs))
+        return pc.unique(pa.chunked_array(parts, pa.string()))

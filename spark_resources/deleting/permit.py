@@ -1,0 +1,176 @@
+"""Permission to delete, which the driver gives to the tasks of a round for a few seconds at a time.
+
+    <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why none may be any more
+    <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
+
+The driver renews it after each look at what may have become live. It needn't reach a task to stop it: a permit that
+isn't renewed ends by itself, whether the driver, its network or the server that it asks is at fault.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.datasets import parquet_bytes
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.lease import seconds_passed
+from spark_resources.model import ADDRESSES
+from spark_resources.records import time_of
+from spark_resources.stores.base import Store
+
+NEVER = datetime.fromtimestamp(0, UTC)
+PATIENCE_S = 60.0  # how long a task waits for a permit to be renewed before it leaves its keys to another round
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """No delete is sent from `until` on, by the store's clock. `revived` counts the files of addresses that became
+    live during the round; `stopped` says why nothing more is deleted in it, "" while more may be."""
+
+    until: datetime = NEVER
+    revived: int = 0
+    stopped: str = ""
+
+    def to_json(self) -> bytes:
+        return json.dumps({**asdict(self), "until": self.until.isoformat()}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Permit:
+        try:
+            plain = json.loads(data)
+            return cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise DamagedData(
+                f"{where} can't be read as permission to delete ({error}). Run the same command again."
+            ) from error
+
+
+def permit_key(receipts: Receipts, round_number: int) -> str:
+    return f"{receipts.folder}{round_number:04d}/permit.json"
+
+
+def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
+    return f"{receipts.folder}{round_number:04d}/revived-{number:04d}.parquet"
+
+
+class PermitGiver:
+    """The driver's side of the permit of one round."""
+
+    def __init__(self, receipts: Receipts, round_number: int) -> None:
+        self._receipts, self._round, self.given = receipts, round_number, Permit()
+
+    def give(self, until: datetime) -> None:
+        """Let deletes be sent until then, by the store's clock. Does nothing once the round is stopped."""
+        if not self.given.stopped:
+            self._write(replace(self.given, until=until))
+
+    def pause(self) -> None:
+        """Let no delete be sent until the permit is given again."""
+        self._write(replace(self.given, until=NEVER))
+
+    def stop(self, why: str) -> None:
+        """Let no delete be sent in this round any more."""
+        if not self.given.stopped:
+            self._write(replace(self.given, until=NEVER, stopped=why))
+
+    def revive(self, addresses: pa.Array) -> None:
+        """Keep these addresses from being deleted in this round. Call `pause` before, and `give` afterwards."""
+        number = self.given.revived
+        table = pa.table([addresses], schema=ADDRESSES)
+        self._receipts.store.write(revived_key(self._receipts, self._round, number), parquet_bytes(table))
+        self._write(replace(self.given, revived=number + 1))
+
+    def _write(self, permit: Permit) -> None:
+        self._receipts.store.write(permit_key(self._receipts, self._round), permit.to_json())
+        self.given = permit
+
+
+class PermitWatch:
+    """A task's side: whether a delete may be sent now, and of which keys. Safe for several threads.
+
+    The permit is read again every `every_s` seconds. `now` is the store's clock, and never behind it.
+    """
+
+    def __init__(
+        self,
+        receipts: Receipts,
+        round_number: int,
+        *,
+        every_s: float,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = seconds_passed,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._receipts, self._round, self._every_s = receipts, round_number, every_s
+        self._now, self._clock, self._wait = now, clock, wait
+        self._permit, self._read_at = Permit(), -float("inf")
+        self._ran_out_at: float | None = None
+        self._revived: set[str] = set()
+        self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Return when a delete may be sent, waiting a while for a permit that ran out.
+
+        Raises `Refused` where the round was stopped, or the permit isn't renewed.
+        """
+        with self._lock:
+            while True:
+                if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
+                    self._read()
+                if self._permit.stopped:
+                    raise Refused(f"nothing more is deleted in this round: {self._permit.stopped}", invariant=1)
+                if self._now() < self._permit.until:
+                    self._ran_out_at = None
+                    return
+                if self._ran_out_at is None:
+                    self._ran_out_at = self._clock()
+                if self._clock() - self._ran_out_at >= PATIENCE_S:
+                    raise Refused(
+                        "the driver has not looked at the branch heads in time, so nothing more is deleted in this "
+                        "round",
+                        invariant=1,
+                    )
+                self._wait(self._every_s)
+
+    def revived(self, key: str) -> bool:
+        """Whether a key became live during this round, as far as the last `check` knew."""
+        return key in self._revived
+
+    def _read(self) -> None:
+        began, store = self._clock(), self._receipts.store
+        key = permit_key(self._receipts, self._round)
+        permit = Permit.from_json(_read_own(store, key), f"{key} in {store.where}")
+        for number in range(self._permit.revived, permit.revived):
+            self._revived.update(_addresses(store, revived_key(self._receipts, self._round, number)))
+        self._permit, self._read_at = permit, began
+
+
+def _read_own(store: Store, key: str) -> bytes:
+    try:
+        return store.read(key)
+    except NotThere as error:
+        raise Refused(f"{key} in {store.where} is gone, and with it the permission to delete", invariant=1) from error
+
+
+def _addresses(store: Store, key: str) -> list[str]:
+    try:
+        table = pq.ParquetFile(io.BytesIO(_read_own(store, key)), pre_buffer=False).read(use_threads=False)
+        found: list[str] = table["address"].to_pylist()
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DamagedData(f"{key} in {store.where} can't be read as a list of addresses ({error}).") from error
+    return found
+
+
+def longest_permit(every: timedelta) -> timedelta:
+    """For how long a permit is given, from before the look at the heads on: looks may come late, but not this late."""
+    return every + timedelta(seconds=10)

@@ -1,0 +1,134 @@
+"""Permission to delete: given for seconds, taken back by a word or by silence, and never for what became live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key
+from spark_resources.deleting.task import Action
+from spark_resources.errors import DamagedData, Refused
+from tests.sweep.tasks import Task, task
+
+__all__ = ["task"]
+
+EVERY_S = 3.0
+TAKES_AWAY = [Action.DELETE, Action.QUARANTINE, Action.PURGE]
+
+
+class Time:
+    """The clocks of a task, which stand still but for what it waits."""
+
+    def __init__(self, began: datetime) -> None:
+        self.began, self.seconds = began, 0.0
+        self.at: dict[float, Callable[[], None]] = {}
+
+    def now(self) -> datetime:
+        return self.began + timedelta(seconds=self.seconds)
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
+        for moment in [each for each in self.at if each <= self.seconds]:
+            self.at.pop(moment)()
+
+
+def watching(task: Task) -> tuple[PermitWatch, PermitGiver, Time]:
+    time = Time(task.store.now())
+    watch = PermitWatch(task.receipts, 1, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, wait=time.wait)
+    return watch, task.permit(), time
+
+
+def test_a_permit_that_is_not_renewed_ends_by_itself(task: Task) -> None:
+    """A driver that is dead, cut off, or can't list heads stops deletes without a word to anybody."""
+    watch, permit, time = watching(task)
+    permit.give(time.now() + timedelta(seconds=10))
+    watch.check()
+    time.seconds = 10.0
+
+    with pytest.raises(Refused, match="has not looked at the branch heads in time") as refused:
+        watch.check()
+    assert refused.value.invariant == 1
+    assert PATIENCE_S <= time.seconds - 10.0 <= PATIENCE_S + EVERY_S
+
+
+def test_several_threads_do_not_wait_one_after_the_other(task: Task) -> None:
+    """Who comes after the one whose patience has ended is refused at once."""
+    watch, _, time = watching(task)
+    task.permit().pause()
+    with pytest.raises(Refused):
+        watch.check()
+    before = time.seconds
+
+    with pytest.raises(Refused):
+        watch.check()
+    assert time.seconds == before
+
+
+def test_deletes_go_on_when_a_paused_permit_is_given_again(task: Task) -> None:
+    """A look at the heads that takes long costs time, and not the round."""
+    watch, permit, time = watching(task)
+    permit.pause()
+    time.at[20.0] = lambda: permit.give(time.now() + timedelta(seconds=10))
+
+    watch.check()
+    assert 20.0 <= time.seconds <= 20.0 + EVERY_S
+
+
+def test_a_task_hears_of_a_stop_within_seconds(task: Task) -> None:
+    """A permit that is still good is read again every few seconds: a stopped round stops its tasks."""
+    watch, permit, time = watching(task)
+    permit.give(time.now() + timedelta(minutes=10))
+    watch.check()
+    permit.stop("branch 'x' has a new head")
+    permit.give(time.now() + timedelta(minutes=10))
+    time.seconds += EVERY_S
+
+    with pytest.raises(Refused, match="branch 'x' has a new head"):
+        watch.check()
+
+
+@pytest.mark.parametrize("action", TAKES_AWAY)
+def test_a_task_takes_nothing_away_without_a_permit(task: Task, action: Action) -> None:
+    """A round that was stopped, and one that nobody ever permitted, leave every key where it is."""
+    rows = task.write("a")
+    task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
+    orders = task.orders(action)
+    task.permit().stop("as planned")
+
+    assert task.run(rows, orders) == {"not settled": 1}
+    task.store.delete_many([permit_key(task.receipts, 1)])
+    assert task.run(rows, orders, attempt=1) == {"not settled": 1}
+    task.store.write(permit_key(task.receipts, 1), b"{}")
+    assert task.run(rows, orders, attempt=2) == {"not settled": 1}
+    assert task.left() == {"a"}
+    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+
+
+def test_what_became_live_during_the_round_is_left_alone(task: Task) -> None:
+    """Of the keys of a task those that a new head reaches stay without an outcome; the others go."""
+    rows, orders = task.write("a", "b", "c"), task.orders()
+    permit = task.permit()
+    permit.revive(pa.array(["data/s/a"]))
+    permit.revive(pa.array(["data/s/c", "data/s/other"]))
+    permit.give(task.store.now() + timedelta(minutes=30))
+
+    assert task.run(rows, orders) == {"deleted": 1, "not settled": 2}
+    assert task.left() == {"a", "c"}
+
+
+def test_an_unreadable_list_of_what_became_live_is_not_an_empty_one(task: Task) -> None:
+    """Absence is never an empty set: a list that is damaged stops the task."""
+    watch, permit, time = watching(task)
+    permit.revive(pa.array(["data/s/a"]))
+    permit.give(time.now() + timedelta(seconds=10))
+    [key] = [one.key for page in task.store.pages(task.receipts.folder) for one in page.objects if "revived" in one.key]
+    task.store.write(key, b"PAR1")
+
+    with pytest.raises(DamagedData, match="revived"):
+        watch.check()
+    task.store.delete_many([key])
+    with pytest.raises(Refused, match="is gone"):
+        watch.check()
