@@ -16,6 +16,7 @@ TRIES = 8
 IN_FLIGHT = 4  # batches of one task
 SINGLES_IN_FLIGHT = 16  # where a store takes no batches
 LONGEST_WAIT_S = 30.0
+CHANGED = "size, time or checksum differ from what was marked"
 
 # What passes: the store is busy, or the answer got lost. Deleting is idempotent, so asking again settles it.
 PASSING = frozenset(
@@ -39,19 +40,31 @@ _NOT_TOO_MUCH = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one key; `attempts` counts the requests that named it. `result` None: it wasn't sent at all."""
+    """What became of one key; `attempts` counts the requests that named it. `result` None: it wasn't sent at all.
+    `changed` says that something else was found at the key before a request was repeated."""
 
     key: str
     result: DeleteResult | None
     attempts: int
+    changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAgain:
+    """What is at keys whose delete is to be repeated: what was marked, nothing any more, or something else."""
+
+    unchanged: Sequence[str]
+    gone: Sequence[str]
+    changed: Sequence[str]
 
 
 @dataclass(slots=True)
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is asked before every request and raises a `LakegcError` where no more may be sent; `wait` sleeps for so
-    many seconds; `jitter` is a random number in [0, 1).
+    `may_send` is asked before every request and raises a `LakegcError` where no more may be sent; `look_again`, before
+    a request is repeated, what is at its keys by then, None where nothing else can be; `wait` sleeps for so many
+    seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
@@ -61,6 +74,7 @@ class Sender:
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
+    look_again: Callable[[Sequence[str]], LookedAgain] | None = None
     revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` found out
     requests: int = 0
     copying: Pace = field(init=False)  # that of copies, which keep to the same ceiling
@@ -105,6 +119,8 @@ class Sender:
             try:
                 if stop:
                     raise stop[0]
+                if attempt > 1:
+                    waiting = self._still_marked(waiting, attempt - 1, done)
                 self.may_send()
             except LakegcError as error:
                 with self._lock:
@@ -128,6 +144,17 @@ class Sender:
             waiting = again
             self.wait(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
         return done
+
+    def _still_marked(self, keys: Sequence[str], attempts: int, done: list[Sent]) -> list[str]:
+        """The keys that so many requests named, and at which there still is what was marked; the others are `done`."""
+        if self.look_again is None:
+            return list(keys)
+        found = self.look_again(keys)
+        # an earlier request did it, and its answer was lost
+        done += [Sent(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.gone]
+        changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
+        done += [Sent(each.key, each, attempts, changed=True) for each in changed]
+        return list(found.unchanged)
 
 
 def _passes(result: DeleteResult) -> bool:

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.datasets import Batches, Place
-from spark_resources.deleting.batches import IN_FLIGHT, Sender, Sent
+from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, LookedAgain, Sender, Sent
 from spark_resources.deleting.fresh import Looker
 from spark_resources.deleting.pace import Pace
 from spark_resources.deleting.permit import PermitWatch
@@ -225,10 +226,18 @@ class _Task:
         not_settled = sum(1 for each in sent if each.result is None)
         yield from counted(receipts, not_settled, self.sender.requests - before)
 
+    def look_again(self, rows: pa.Table, keys: Sequence[str]) -> LookedAgain:
+        """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
+        again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
+        found = Judged.of(again, Looker(self.store).look(again), self.orders.cutoff)  # one that remembers nothing
+        gone = pa.concat_tables([found.gone, found.cut_off])
+        return LookedAgain(*(part["address"].to_pylist() for part in (found.garbage, gone, found.changed)))
+
     def act(self, rows: pa.Table) -> list[Sent]:
         slices = pc.unique(rows["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
         keys, mark_id = rows["address"].to_pylist(), self.orders.mark_id
+        self.sender.look_again = None if self.orders.action.on_quarantined else partial(self.look_again, rows)
         match self.orders.action:
             case Action.DELETE:
                 return self.sender.send(keys, prefix)[0]
@@ -281,9 +290,8 @@ class Judged:
 
     def receipts(self, at: datetime) -> pa.Table:
         """Receipts of what is changed or gone."""
-        why = "size, time or checksum differ from what was marked"
         return pa.concat_tables(
-            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, why, at)]
+            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, CHANGED, at)]
         )
 
 
@@ -327,6 +335,8 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
 
 def _outcome(sent: Sent, done: Outcome) -> Outcome:
     assert sent.result is not None
+    if sent.changed:
+        return Outcome.CHANGED
     match sent.result.deletion:
         case Deletion.FAILED:
             return Outcome.FAILED

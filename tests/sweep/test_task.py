@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from spark_resources.deleting import quarantine
 from spark_resources.deleting.receipts import INTENTS
 from spark_resources.deleting.task import Action
 from spark_resources.lease import LEASE_KEY, Holder
+from spark_resources.stores.base import DeleteResult, Deletion
 from tests.sweep.tasks import Task, task
 
 __all__ = ["task"]
@@ -70,6 +72,34 @@ def test_a_second_attempt_does_it_all_again(task: Task) -> None:
     assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
     assert task.left() == {"a"}
     assert {outcome for outcome, _ in task.outcomes().values()} == {"deleted"}
+
+
+@pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
+def test_a_repeated_delete_looks_at_the_object_again(
+    task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
+) -> None:
+    """While an answer is waited for, a link token's holder may write another object at the key: a repetition leaves it
+    alone, and books as done what the first request did."""
+    rows = task.write("first", "replaced", "twice")
+    delete_many, seen = type(task.store).delete_many, list[list[str]]()
+
+    def lossy(self: Any, keys: Iterable[str]) -> list[DeleteResult]:
+        wanted = list(keys)
+        seen.append(wanted)
+        if len(seen) > 1:
+            return list(delete_many(self, wanted))
+        delete_many(self, ["data/s/first"])
+        self.write("data/s/replaced", b"somebody's new object")
+        return [DeleteResult(key, Deletion.FAILED, "NoAnswer", "") for key in wanted]
+
+    monkeypatch.setattr(type(task.store), "delete_many", lossy)
+    counted = task.run(rows, task.orders(action))
+    done = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
+
+    assert counted == {done: 2, "changed": 1}
+    assert seen == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
+    assert task.store.read("data/s/replaced") == b"somebody's new object"
+    assert task.left() == {"replaced"}
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
