@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakegc_assets import sweep
 from spark_resources.datasets import Place, parquet_bytes
 from spark_resources.deleting.receipts import INTENTS, Receipts
 from spark_resources.errors import DamagedData
@@ -97,6 +98,29 @@ def test_an_earlier_word_on_a_key_counts(receipts: Receipts) -> None:
 
     assert found == {"a": ("deleted", 10_000), "b": ("failed", 9_999), "c": ("changed", 2)}
     assert sorted(row["address"] for row in receipts.intents(spark).collect()) == ["a", "b"]
+
+
+def test_a_resumed_sweep_tries_again_what_failed_or_was_cut_off(receipts: Receipts) -> None:
+    """A key that failed in an earlier run, or that an attempt set out to delete and wrote nothing of, is not done. What
+    failed in this very run is left to the next one; every other outcome is final."""
+    final = [each for each in Outcome if each is not Outcome.FAILED]
+    for outcome in final:
+        receipts.write("receipt", 1, f"00000-1-{outcome.name}", rows(f"data/{outcome.value}", outcome=outcome))
+    receipts.write("receipt", 1, "00000-2-00000", rows("data/before", "data/now", outcome=Outcome.FAILED))
+    receipts.write("receipt", 2, "00000-3-00000", rows("data/now", outcome=Outcome.FAILED))
+    receipts.write("intent", 1, "00000-2-00000", intents("data/before", "data/now", "data/cut off"))
+    with environment({}):
+        spark = SharedSpark().spark_session
+    keys = [f"data/{each.value}" for each in final] + ["data/before", "data/now", "data/cut off", "data/untouched"]
+    schema = "address string, size long, modified timestamp, checksum string, slice string"
+    approved = spark.createDataFrame([(key, 3, None, None, "data/") for key in keys], schema)
+    left = sweep.pending(approved, receipts.outcomes(spark), receipts.intents(spark), since=2).collect()
+
+    assert {row["address"]: row["intended"] for row in left} == {
+        "data/before": True,
+        "data/cut off": True,
+        "data/untouched": False,
+    }
 
 
 def test_progress_counts_what_was_rescued_as_deleted(receipts: Receipts) -> None:
