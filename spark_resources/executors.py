@@ -99,6 +99,22 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
     return kind(message, invariant=invariant if isinstance(invariant, int) else None)
 
 
+def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
+    """How many attempts of tasks have failed so far in this session, and how many executors were lost.
+
+    Where they grow, something may still be at work that Spark counts no more: the worker of a task that was given to
+    another one. None where a session doesn't tell.
+    """
+    try:
+        context = spark.sparkContext._jsc.sc()
+        context.listenerBus().waitUntilEmpty(5_000)  # milliseconds; raises where it isn't
+        found = context.statusStore().executorList(False)
+        executors = [found.apply(number) for number in range(found.size())]
+        return sum(one.failedTasks() for one in executors), sum(not one.isActive() for one in executors)
+    except Exception:  # whatever it is, nobody knows
+        return None
+
+
 def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
     """Whether no task is at work, waiting so long for the last: those of a failed job aren't stopped with it.
 

@@ -11,11 +11,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.processes import ProcessIdentity, known_dead, this_process
 from spark_resources.records import time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store
 
@@ -26,24 +27,45 @@ WATCH_S = 20.0  # how long a process that only watches a lease relies on what it
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking."""
+    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking.
+
+    `process` is the holder's, None where its system doesn't tell. `tasks_stop_after_s` is how long other processes may
+    still work under the lease once it is another's: 0 while none do.
+    """
 
     who: str
     mark_id: str
     token: str
     until: datetime
+    process: ProcessIdentity | None = None
+    tasks_stop_after_s: float = 0.0
 
     def to_json(self) -> bytes:
         return json.dumps(
-            {"who": self.who, "mark_id": self.mark_id, "token": self.token, "until": self.until.isoformat()}
+            {
+                "who": self.who,
+                "mark_id": self.mark_id,
+                "token": self.token,
+                "until": self.until.isoformat(),
+                "process": None if self.process is None else self.process.to_json(),
+                "tasks_stop_after_s": self.tasks_stop_after_s,
+            }
         ).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Holder:
         try:
             found = json.loads(data)
-            return cls(str(found["who"]), str(found["mark_id"]), str(found["token"]), time_of(found["until"]))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            process = found.get("process")  # leases of earlier versions lack the last two
+            return cls(
+                str(found["who"]),
+                str(found["mark_id"]),
+                str(found["token"]),
+                time_of(found["until"]),
+                None if process is None else ProcessIdentity.from_json(process),
+                float(found.get("tasks_stop_after_s", 0.0)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise Refused(
                 f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "
                 "delete it.",
@@ -64,7 +86,7 @@ class Lease:
         self._valid_until, self._clock = valid_until, clock
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._lost: str | None = None
-        self._linger = timedelta(0)
+        self._watched_until = -float("inf")  # until when processes of earlier work may still rely on the lease
         self._thread = threading.Thread(target=self._keep, name="lakegc-lease", daemon=True)
         self._thread.start()
 
@@ -91,47 +113,69 @@ class Lease:
 
     def renew(self) -> None:
         with self._lock:
-            began = self._clock()
-            holder = Holder(self._holder.who, self._holder.mark_id, self._holder.token, self._store.now() + LEASE_TIME)
-            try:
-                self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
-            except (Changed, NotThere) as error:
-                self._lost = "another run took it over"
-                raise Refused(
-                    f"the lease on {self._store.where} was taken over by another run.", invariant=11
-                ) from error
-            self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
+            self._renew(self._holder.tasks_stop_after_s)
+
+    def _renew(self, tasks_stop_after_s: float) -> None:
+        began, until = self._clock(), self._store.now() + LEASE_TIME
+        holder = replace(self._holder, until=until, tasks_stop_after_s=tasks_stop_after_s)
+        try:
+            self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
+        except (Changed, NotThere) as error:
+            self._lost = "another run took it over"
+            raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+        self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
 
     @contextmanager
     def watched(self, request: timedelta, at_rest: Callable[[], bool]) -> Iterator[None]:
         """Around work of other processes that watch this lease, whose requests may take so long.
 
-        Where it doesn't end well and `at_rest` doesn't say that all of them have stopped, a release leaves the lease to
-        last until each has looked at it again, and what it sent before has ended.
+        Unless `at_rest` says afterwards that none of them can be at work any more, also none whose work was given to
+        another one, the lease outlives them: a release leaves it to last until each has looked at it again, and what it
+        sent before has ended.
         """
-        self._linger = timedelta(seconds=WATCH_S) + request
+        stop_after_s = WATCH_S + request.total_seconds()
+        with self._lock:
+            self._renew(max(stop_after_s, self._holder.tasks_stop_after_s))
+        rest = False
         try:
             yield
+            rest = at_rest()
         except Exception:
-            if at_rest():
-                self._linger = timedelta(0)
+            rest = at_rest()
             raise
-        self._linger = timedelta(0)
+        finally:
+            if not rest:  # also where the work was interrupted
+                self.outlive(timedelta(seconds=stop_after_s))
+
+    def outlive(self, span: timedelta) -> None:
+        """Let the lease last so much longer from now on, whenever it is released: somebody may still rely on it."""
+        self._watched_until = max(self._watched_until, self._clock() + span.total_seconds())
 
     def release(self) -> None:
         """Give it back, so that the next run needn't wait. Never raises: an unreleased lease ends by itself."""
         self._stop.set()
         self._thread.join(timeout=30)
-        with self._lock:
+        # what the store can't do after its own retries is left: the lease ends by itself when its time is over
+        with self._lock, suppress(LakegcError):
             try:
-                # expired instead of deleted: between reading and deleting, another run could have taken it
-                until = datetime.fromtimestamp(0, UTC)
-                if self._linger:
-                    until = min(self._holder.until, self._store.now() + self._linger)
-                gone = Holder(self._holder.who, self._holder.mark_id, self._holder.token, until)
-                self._store.replace_if_unchanged(LEASE_KEY, gone.to_json(), self._tag)
-            except LakegcError:
-                pass  # it ends by itself when its time is over
+                self._give_back()
+            except Changed:
+                if self._found_again():
+                    self._give_back()
+
+    def _give_back(self) -> None:
+        # expired instead of deleted: between reading and deleting, another run could have taken it
+        left = timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
+        until = datetime.fromtimestamp(0, UTC) if left is None else min(self._holder.until, self._store.now() + left)
+        self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
+
+    def _found_again(self) -> bool:
+        """Whether the lease is still this one, written by a renewal whose answer was lost."""
+        data, tag = self._store.read_with_tag(LEASE_KEY)
+        if tag == self._tag or Holder.from_json(data, self._store.where).token != self.token:
+            return False
+        self._tag = tag
+        return True
 
     def _keep(self) -> None:
         while not self._stop.wait(LEASE_TIME.total_seconds() / 3):
@@ -197,10 +241,13 @@ def take_lease(
     token: str,
     single_deployment: bool,
     clock: Callable[[], float] = seconds_passed,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Lease:
     """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
 
-    An expired lease (by the store's clock) is taken over. `token` must be unique to this call.
+    An expired lease (by the store's clock) is taken over. So is that of a process that is known to be dead, and this
+    waits until no task of it can still send a delete. `token` must be unique to this call.
     """
     if not (store.quirks.conditional_writes or single_deployment):
         raise Refused(
@@ -209,7 +256,8 @@ def take_lease(
             invariant=11,
         )
     began = clock()
-    mine = Holder(who, mark_id, token, store.now() + LEASE_TIME)
+    mine = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
+    dead: Holder | None = None
     try:
         tag = store.write_if_absent(LEASE_KEY, mine.to_json())
     except AlreadyThere:
@@ -218,15 +266,36 @@ def take_lease(
             held = Holder.from_json(data, store.where)
             if held.token == token:
                 tag = seen  # our own write, whose answer was lost and which was then repeated
-            elif held.until > store.now():
-                raise _held_by(held, store)
             else:
+                if held.until > store.now():
+                    if held.process is None or not known_dead(held.process):
+                        raise _held_by(held, store)
+                    dead = held
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
         except (Changed, NotThere) as error:
             raise Refused(
                 f"another run just took the lease on {store.where}. Try again later.", invariant=11
             ) from error
-    return Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
+    lease = Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
+    if dead is not None:
+        outlast(lease, dead, store, wait, say)
+    return lease
+
+
+def outlast(
+    lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], say: Callable[[str], None]
+) -> None:
+    """Wait until no task of a dead holder can still send a delete. A release meanwhile leaves as much of the lease."""
+    seconds = min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds())
+    if seconds <= 0:
+        return
+    lease.outlive(timedelta(seconds=seconds))
+    say(f"{dead.who} died at work on mark {dead.mark_id}; waiting {seconds:.0f} s until no task of it is left")
+    try:
+        wait(seconds)
+    except BaseException:
+        lease.release()
+        raise
 
 
 def _held_by(holder: Holder, store: Store) -> Refused:

@@ -27,6 +27,7 @@ from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import Lease, take_lease
 from spark_resources.marks import CLEAN, Mark, MarkRecord, claim_namespace, earlier_marks
 from spark_resources.model import MarkState, Partition, Scope, old_enough_before
+from spark_resources.processes import interrupt_when_told_to_end
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
 from spark_resources.stores import lookalike
@@ -128,12 +129,14 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease for this run, once, and see that it still holds."""
         if self._lease is None:
+            interrupt_when_told_to_end()
             self._lease = take_lease(
                 target.place.store(),
                 who=who(),
                 mark_id=partition.mark_id,
                 token=secrets.token_hex(16),
                 single_deployment=settings.single_deployment,
+                say=tell,
             )
         self._lease.check()
         return self._lease

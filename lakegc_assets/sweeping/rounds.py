@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,11 +23,11 @@ from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
 from spark_resources.errors import LakegcError, Refused
-from spark_resources.executors import errors_from_executors, on_executor, tasks_ended
+from spark_resources.executors import errors_from_executors, lost_attempts, on_executor, tasks_ended
 from spark_resources.model import RECEIPTS, Outcome
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 DOING = {
     Action.DELETE: "deleting",
@@ -177,7 +178,7 @@ def round_of(
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
-    watched = run.lease.watched(orders.request_time, lambda: tasks_ended(spark))
+    watched = run.lease.watched(orders.request_time, at_rest(spark))
     heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
     with (
         errors_from_executors(), watched, heads or nullcontext(),
@@ -200,6 +201,13 @@ def round_of(
             f"them. {trouble}Look at the store and at the clocks, and run the same command again."
         )
     return done
+
+
+def at_rest(spark: SparkSession) -> Callable[[], bool]:
+    """Says later whether every task that was begun since now has ended, and none was tried again or lost: the worker of
+    a lost one may still be at work somewhere."""
+    before = lost_attempts(spark)
+    return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
 
 
 def telling_settled(

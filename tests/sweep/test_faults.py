@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from lakegc_assets import sweep
-from lakegc_assets.sweeping.rounds import round_of
+from lakegc_assets.sweeping.rounds import at_rest, round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.deleting.task import Action
 from spark_resources.errors import LakegcError
@@ -126,6 +126,22 @@ def test_a_busy_store_is_hammered(run: SweepRun, proxy: StoreProxy) -> None:
     assert tally.objects == {"deleted": len(KEYS)}
     assert sum(gaps[-8:]) > 2 * sum(gaps[:8])
     assert len(proxy.deletes_at) < 60
+
+
+def test_a_task_that_failed_may_have_left_a_worker_behind(spark: SparkResource) -> None:
+    """After a round of which some attempt failed nobody says that all of its workers are at rest."""
+    context = spark.spark_session.sparkContext
+    settled = at_rest(spark.spark_session)
+    assert context.parallelize([1, 2], 2).count() == 2
+    assert settled()
+
+    with pytest.raises(Exception, match="as planned"):
+        context.parallelize([0], 1).foreach(fail)
+    assert not settled()
+
+
+def fail(_: int) -> None:
+    raise ValueError("as planned")
 
 
 def test_quarantine_through_faults_loses_an_object(run: SweepRun, proxy: StoreProxy) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from spark_resources.errors import Refused
-from spark_resources.lease import WATCH_S, LeaseWatch
+from spark_resources.lease import LEASE_KEY, LEASE_TIME, WATCH_S, Holder, LeaseWatch
+from spark_resources.processes import ProcessIdentity, this_process
 from tests.unit.test_lease import Lake
+from tests.unit.test_processes import SHOW
 
 REQUEST = timedelta(seconds=75)
 LAST_LOOK = timedelta(seconds=WATCH_S)
@@ -56,6 +62,123 @@ def test_a_lease_that_nobody_relies_on_is_waited_for(lake: Lake, fails: bool) ->
     lease.release()
 
     lake.take("Grace")
+
+
+def test_a_lease_outlives_a_task_that_was_tried_again_or_lost(lake: Lake) -> None:
+    """Work can end well while the worker of a lost task goes on, putting objects aside under what it last read of the
+    lease: no other run has the lease before that worker has looked again, also after further work that ended well."""
+    lease = lake.take("Ada")
+    watch = LeaseWatch(lake.store, lease.token, lake.clock)
+    with lease.watched(REQUEST, lambda: False):
+        watch.check(at_least=REQUEST)
+    with lease.watched(REQUEST, lambda: True):
+        pass
+    lease.release()
+
+    with pytest.raises(Refused, match="Ada is working on"):
+        lake.take("Grace")
+    lake.pass_time(LAST_LOOK)
+    with pytest.raises(Refused, match="runs out"):
+        watch.check(at_least=REQUEST)
+    lake.pass_time(REQUEST)
+    lake.take("Grace")
+
+
+def test_a_lease_outlives_tasks_whose_work_was_interrupted(lake: Lake) -> None:
+    """Ctrl-C, or a signal, ends the driver and not at once its tasks."""
+    lease = lake.take("Ada")
+    with pytest.raises(KeyboardInterrupt), lease.watched(REQUEST, lambda: True):
+        raise KeyboardInterrupt
+    lease.release()
+
+    with pytest.raises(Refused, match="Ada is working on"):
+        lake.take("Grace")
+    lake.pass_time(LAST_LOOK + REQUEST)
+    lake.take("Grace")
+
+
+# --- a holder that is dead ------------------------------------------------------------------------------------------
+
+
+def leave_dead(lake: Lake, *, tasks_stop_after: timedelta) -> Holder:
+    """A lease that a process of this machine held when it was killed."""
+    with subprocess.Popen([sys.executable, "-c", SHOW], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.read()
+    dead = Holder(
+        "Ada", "m1", "dead", lake.store.now() + LEASE_TIME, ProcessIdentity.from_json(json.loads(line)),
+        tasks_stop_after.total_seconds(),
+    )  # fmt: skip
+    lake.write(dead.to_json())
+    return dead
+
+
+def test_the_lease_of_a_dead_process_without_tasks_is_taken_over_at_once(lake: Lake) -> None:
+    """A run that was killed doesn't stand in the way of the next one for ten minutes."""
+    leave_dead(lake, tasks_stop_after=timedelta(0))
+
+    assert lake.take("Grace").token == "Grace"
+    assert lake.clock.seconds == 1000.0
+
+
+def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake: Lake) -> None:
+    """Who takes over waits until each task of the dead one has seen it, and what it sent before has ended."""
+    dead = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
+    watch = LeaseWatch(lake.store, dead.token, lake.clock)
+    watch.check(at_least=REQUEST)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        assert lake.holder() == "Grace", "the dead one's tasks can't see yet that the lease is another's"
+        watch.check(at_least=REQUEST)  # what it read before still holds
+        lake.pass_time(LAST_LOOK)
+        with pytest.raises(Refused, match="is Grace's now"):
+            watch.check(at_least=REQUEST)
+        lake.pass_time(timedelta(seconds=seconds) - LAST_LOOK)
+        waited.append(seconds)
+
+    lake.take("Grace", wait=wait).check()
+
+    assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
+
+
+def test_who_is_interrupted_while_taking_over_leaves_the_lease_to_last(lake: Lake) -> None:
+    """The dead one's tasks are still there for whoever comes next."""
+    leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
+
+    def wait(_: float) -> None:
+        lake.pass_time(LAST_LOOK)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lake.take("Grace", wait=wait)
+    with pytest.raises(Refused, match="Grace is working on"):
+        lake.take("Alan")
+    lake.pass_time(REQUEST)
+    lake.take("Alan")
+
+
+def test_the_lease_of_a_process_that_may_live_is_waited_for(lake: Lake) -> None:
+    """Of a process of another machine, or of a version that doesn't say which it is, nobody knows that it is dead."""
+    dead = leave_dead(lake, tasks_stop_after=timedelta(0))
+    assert dead.process is not None
+    for process in (replace(dead.process, boot="another"), this_process(), None):
+        lake.write(replace(dead, process=process).to_json())
+
+        with pytest.raises(Refused, match="Ada is working on"):
+            lake.take("Grace")
+
+
+def test_a_round_says_how_long_its_tasks_may_go_on_before_they_begin(lake: Lake) -> None:
+    """Whoever takes over from a killed process reads in the lease what it has to wait for."""
+    lease = lake.take("Ada")
+    with lease.watched(REQUEST, lambda: True):
+        found = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+        lease.renew()
+        renewed = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+
+    assert found.process == this_process()
+    assert found.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
 
 
 def test_a_watch_believes_a_lease_that_was_taken_over(lake: Lake) -> None:

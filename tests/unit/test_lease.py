@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ class Clock:
         return self.seconds
 
 
+def no_waiting(seconds: float) -> None:
+    raise AssertionError(f"nobody has to wait, least of all {seconds} s")
+
+
 class Lake:
     """A namespace in a folder, whose store's clock a test can move, and those who want to work on it."""
 
@@ -49,10 +54,13 @@ class Lake:
         (self._folder / CLOCK_FILE).write_text(json.dumps({"offset_seconds": offset}))
         self.clock.seconds += span.total_seconds()
 
-    def take(self, who: str, *, token: str = "", mark_id: str = "m1") -> Lease:
+    def take(
+        self, who: str, *, token: str = "", mark_id: str = "m1", wait: Callable[[float], None] = no_waiting
+    ) -> Lease:
         lease = take_lease(
-            self.store, who=who, mark_id=mark_id, token=token or who, single_deployment=False, clock=self.clock
-        )
+            self.store, who=who, mark_id=mark_id, token=token or who, single_deployment=False, clock=self.clock,
+            wait=wait,
+        )  # fmt: skip
         self._stack.callback(lease.release)
         return lease
 
@@ -263,6 +271,17 @@ def test_a_lease_that_was_given_back_is_waited_for(lake: Lake) -> None:
     lake.take("ben")
     lease.release()
     assert lake.holder() == "ben"
+
+
+def test_a_lease_whose_renewal_was_not_heard_of_is_given_back_all_the_same(lake: Lake) -> None:
+    """A renewal that was done though its answer was lost leaves another tag: the lease doesn't stay for ten minutes."""
+    lease = lake.take("ann")
+    held = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+    lake.write(replace(held, until=held.until + timedelta(seconds=1)).to_json())
+
+    lease.release()
+
+    assert lake.holder() is None
 
 
 def test_giving_back_hides_the_error_of_the_work(lake: Lake, tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Who is known to be dead: nobody by mistake, since what a dead process held is taken from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_resources.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
+
+SHOW = "import json; from spark_resources.processes import this_process; print(json.dumps(this_process().to_json()))"
+
+
+@pytest.fixture
+def mine() -> ProcessIdentity:
+    found = this_process()
+    if found is None:
+        pytest.skip("this system doesn't tell which process is which")
+    return found
+
+
+def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:
+    """Also while it is a zombie, which nobody has waited for."""
+    with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        other = ProcessIdentity.from_json(json.loads(process.stdout.readline()))
+        assert (other.boot, other.pid_namespace, other.pid) == (mine.boot, mine.pid_namespace, process.pid)
+        assert not known_dead(other)
+        process.stdin.close()
+        assert process.stdout.read() == ""
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert known_dead(other)
+    assert known_dead(other)
+
+
+def test_a_process_id_that_is_used_again_is_another_process(mine: ProcessIdentity) -> None:
+    """The start time tells two processes of one id apart."""
+    assert not known_dead(mine)
+    assert known_dead(replace(mine, started=mine.started - 1))
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"pid_namespace": "pid:[1]"}])
+def test_nothing_is_known_of_another_machine_or_container(mine: ProcessIdentity, change: dict[str, str]) -> None:
+    """An id that isn't in use here may be a living process there."""
+    assert not known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
+    assert known_dead(replace(mine, pid=2**22 + 1))
+
+
+def test_a_process_that_is_hidden_from_this_user_is_not_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
+    """Where /proc doesn't show a process that is there, it lives as far as anybody knows."""
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    for name in ("sys/kernel/random/boot_id", f"{os.getpid()}/stat"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((Path("/proc") / name).read_bytes())
+    (tmp_path / str(os.getpid()) / "ns").mkdir()
+    (tmp_path / str(os.getpid()) / "ns" / "pid").symlink_to(mine.pid_namespace)
+
+    assert this_process(tmp_path) == mine
+    assert not known_dead(replace(mine, pid=1, started=mine.started), tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
+    """A closed terminal and a service manager's stop run what Ctrl-C would run."""
+    script = (
+        "from spark_resources.processes import interrupt_when_told_to_end as it; it()\n"
+        "try:\n print('ready', flush=True); input()\nfinally:\n print('gave back')"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-3, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.read() == "gave back\n"
+
+
+def test_a_signal_that_somebody_ignores_stays_ignored() -> None:
+    """`nohup` keeps its meaning."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupt_when_told_to_end()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
