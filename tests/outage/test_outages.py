@@ -157,3 +157,74 @@ def test_an_outage_in_any_phase_is_survived(lake: Lake, lakegc: Lakegc, tmp_path
         assert outages.felt[phase][0], phase
     for phase in ("staged", "re-verifying"):
         assert outages.felt[phase][1], phase
+
+
+# --- branches that come and go ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Churn:
+    """Creates and deletes branches all the time, every second one with something staged; a few of them stay."""
+
+    lake: Lake
+    turns: int = 0
+    staged: set[str] = field(default_factory=set)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _errors: list[BaseException] = field(default_factory=list)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+        assert not self._errors
+
+    @contextmanager
+    def felt(self) -> Iterator[None]:
+        """Around a phase, in which branches must have come and gone."""
+        before = self.turns
+        yield
+        assert self.turns > before + 2
+
+    def _run(self) -> None:
+        repository = self.lake.repository
+        try:
+            while not self._stop.is_set():
+                branch, data = f"churn-{self.turns}", f"staged {self.turns}".encode()
+                repository.create_branch(branch, "main")
+                if self.turns % 2:
+                    self.staged.add(repository.put(branch, "staged", data).address)
+                if self.turns % 20 == 19:
+                    self.lake.live[branch, "staged"] = data
+                else:
+                    repository.delete_branch(branch)
+                self.turns += 1
+        except BaseException as error:
+            self._errors.append(error)
+
+
+@pytest.mark.timeout(600)
+def test_branches_that_come_and_go_in_all_phases_stop_nothing_and_cost_nothing(
+    lake: Lake, lakegc: Lakegc, tmp_path: Path
+) -> None:
+    """The server forgets what it listed when a branch is gone as its turn comes: staged objects must not go with it."""
+    settings, before = lake.sandbox.settings, lake.stored()
+    to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
+    with churn.going_on():
+        with churn.felt():
+            marked = Marker().mark(settings, "lake", "m1", NO_AGE)
+        Sweeper().approve(settings, "lake", "m1")
+        with churn.felt():
+            backed_up = json.loads(lakegc.told(settings, "backup", "lake", "m1", to, "--format", "json"))
+        with churn.felt():
+            report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
+
+    assert lake.garbage <= marked.expired <= lake.garbage | churn.staged
+    assert sum(backed_up["objects"].values()) == backed_up["objects"]["copied"] == len(marked.expired)
+    assert report.success
+    assert lake.stored() & before == before - lake.garbage
+    lake.is_whole()
