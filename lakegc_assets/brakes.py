@@ -194,8 +194,8 @@ def name_of_release(repository: str) -> str:
 
 def unread_in(record: MarkRecord) -> dict[str, str]:
     """The other repositories that a mark could not read, each with the reason. A mark of the reference's reads none."""
-    step = record.steps.get("committed_addresses")
-    return dict(step.facts.get("elsewhere", {}).get("unread", {})) if step is not None else {}
+    steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
+    return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
 
 
 def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:

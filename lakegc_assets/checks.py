@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets import assets
+from lakegc_assets.brakes import unread_in
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.errors import LakegcError
 from spark_resources.marks import CHAIN, MarkRecord, check_order
@@ -68,11 +69,12 @@ def others_read(record: MarkRecord) -> Measured:
     read = record.step("committed_addresses").facts["elsewhere"]
     staged = record.step("uncommitted_addresses").facts
     both = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
-    fine = not read["unread"] and (not read["repositories"] or all("branches" in counts for counts in both))
+    unread = unread_in(record)
+    fine = not unread and (not read["repositories"] or all("branches" in counts for counts in both))
     return fine, {
         "repositories": len(read["repositories"]),
         "trusted": ", ".join(read["trusted"]),
-        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(read["unread"].items())),
+        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(unread.items())),
         "branches": both[0].get("branches", 0),
         "tables": read["tables"],
         "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in both),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets import mark
+from lakegc_assets.incremental import union
+from lakegc_assets.marking import other_heads
 from lakegc_assets.marking.metaranges import WrittenDown, distinct_ranges
 from lakegc_assets.marking.path_probes import answered
 from lakegc_assets.marking.retained_commits import HEADS_PART
@@ -45,7 +47,7 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
     `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` what the mark goes on
     from.
     """
-    asked, folder = questions(run, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
+    asked, folder = all_questions(run, notes, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
     if asked is None or not count:
@@ -85,15 +87,26 @@ def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
     return [sentence(row["count"], row["unclear"]) for row in found]
 
 
-def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None) -> DataFrame | None:
-    """The paths to ask about (columns repository, branch, path, size); None where there are none."""
+def all_questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame | None:
+    """The paths to ask about, here and in other repositories (columns repository, branch, path, size); None where there
+    are none."""
+    sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
+    if not len(sizes):
+        return None
+    wanted = sizes if len(sizes) <= MANY_SIZES else None
+    here = questions(run, unreferenced, base, wanted)
+    elsewhere = other_heads.questions(run, notes, unreferenced, wanted)
+    asked = [each for each in (here, elsewhere) if each is not None]
+    return union(asked) if asked else None
+
+
+def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None, wanted: pa.Array | None) -> DataFrame | None:
+    """The paths to ask about in this repository; None where no branch has objects of a wanted size."""
     from pyspark.sql import functions as F
 
     heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
-    sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
-    if not len(sizes) or not heads:
+    if not heads:
         return None
-    wanted = sizes if len(sizes) <= MANY_SIZES else None
     spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges

@@ -11,12 +11,15 @@ import pytest
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.sweeping.opening import SweepOptions
 from lakegc_assets.sweeping.report import Report
+from spark_resources.datasets import all_rows, open_dataset
 from spark_resources.errors import Refused
-from spark_resources.model import AddressType
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.sstable import Entry
-from tests.marking import Marked, Marker, Sweeper
+from tests.fault.between import Between, between
+from tests.marking import Marked, Marker, Sweeper, target_of
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
@@ -25,6 +28,12 @@ NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with Sandbox(tmp_path_factory.mktemp("others")) as server:
         yield server
+
+
+@pytest.fixture
+def server(sandbox: Sandbox) -> Iterator[Between]:
+    with between(sandbox.endpoint_url) as found:
+        yield found
 
 
 @pytest.fixture
@@ -118,3 +127,41 @@ def test_a_release_by_name_lets_a_sweep_pass_over_that_repository_alone(
     assert list(report.unread) == ["other"]
     assert "released: other" in report.sentence()
     assert is_stored(lake, imported)
+
+
+def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, data: bytes) -> None:
+    """Stage an object of the lake in another repository, at a path whose committed object has the same content."""
+    there = replace(other.put("main", path, data), address=f"local://lake/{entry.address}")
+    other.commit("main", path)
+    other.stage("main", [replace(there, address_type=AddressType.FULL)])
+
+
+def test_content_staged_again_in_another_repository_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """No list and no diff of the other repository says so, yet its branch serves the staged address: the mark and every
+    re-verification ask. Where they get no clear answer, the object is kept as well."""
+    other, third = sandbox.repository("other"), sandbox.repository("third")
+    before, later, unclear, free = (garbage(lake, name) for name in ("before", "late", "unclear", "nobody's object"))
+    stage_again_elsewhere(other, before, "before", b"before")
+    lakefs = LakeFS(LakeFSSettings(sandbox.endpoint_url, sandbox.access_key_id, sandbox.secret_access_key))
+    assert list(lakefs.uncommitted_diff("other", "main")) == []
+    known = {**settings(sandbox), "endpoint_url": server.endpoint}
+
+    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    assert marked.expired == {later.address, unclear.address, free.address}
+
+    Sweeper().approve(known, "lake", "m1")
+    stage_again_elsewhere(other, later, "later", b"late")
+    stage_again_elsewhere(third, unclear, "unclear", b"unclear")
+    server.refused = {"/repositories/third/refs/main/objects/stat": 503}
+    report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 2}
+    assert [other.read("main", path)[1] for path in ("before", "later")] == [b"before", b"late"]
+    assert third.read("main", "unclear")[1] == b"unclear"
+    place = target_of(sandbox.settings, "lake").place
+    rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
+    why = {row["address"]: row["why"] for row in rows}
+    assert why[later.address] == "branch main of repository other serves it"
+    assert "answered 503" in why[unclear.address]
