@@ -173,7 +173,7 @@ def trouble(lakefs: LakeFS, repository: Repository, settings: Settings) -> str |
     """What a mark of the repository would stop at within its first second, or None: rights, rules and the store."""
     try:
         refuse_read_only(repository)
-        target = find_target(lakefs, repository.id, settings.store())
+        target = find_target(lakefs, repository.id, settings)
         lakefs.rules(repository.id)
         lakefs.branches(repository.id)
         current_holder(target.place.store())

@@ -12,7 +12,7 @@ paths, and a copy puts one address at many).
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ and as much again for uploads that take their time and clocks that differ."""
 _YEAR_4000 = 64_060_588_800  # what slices' names count back from, so that later ones sort first
 _FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there were none before
 _XID = 20  # characters
+NO_BASE: Mapping[str, Any] = {"why": "no finished mark is there"}
 
 
 def opened(name: str) -> datetime | None:
@@ -57,14 +58,26 @@ def can_have_changed(name: str, since: datetime) -> bool:
 
 
 def basis_of(
-    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str = "", clean: bool = False, every: int
+    record: MarkRecord,
+    earlier: Iterable[MarkRecord],
+    *,
+    untrusted: Collection[str] = (),
+    since: str = "",
+    clean: bool = False,
+    every: int,
 ) -> Mapping[str, Any]:
     """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
 
-    Each `every`th mark is clean. The new record's own basis tells its spellings. Raises `NotThere` where the named one
-    isn't among the earlier ones.
+    Each `every`th mark is clean. `untrusted` are the ids of marks that aren't signed, where a key is set: since one of
+    these no mark is made. The new record's own basis tells its spellings. Raises `NotThere` where the named one isn't
+    among the earlier ones.
     """
-    chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+    if since in untrusted and not clean:
+        chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
+    else:
+        chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+        if untrusted and chosen == NO_BASE:
+            chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
     return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
 
 
@@ -80,7 +93,7 @@ def _basis_of(
         finished = [one for one in finished if one.mark_id == since]
     base = max(finished, key=finished_at, default=None)
     if base is None:
-        return {"why": "no finished mark is there"}
+        return NO_BASE
     why = unequal(record, base)
     if why:
         return {"why": why}

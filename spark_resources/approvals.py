@@ -19,10 +19,10 @@ from enum import StrEnum
 from typing import Any
 
 from spark_resources.datasets import Place
-from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable
-from spark_resources.marks import MarkRecord, mark_folder, marks, reference_folder
+from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, Untrusted
+from spark_resources.marks import MarkRecord, each_mark, mark_folder, reference_folder
 from spark_resources.model import MarkState
-from spark_resources.records import record_bytes, time_of
+from spark_resources.records import Version, record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed
 from spark_resources.stores.retry import delete_own
 
@@ -87,7 +87,7 @@ def read_approval(place: Place, mark_id: str) -> Approval | None:
     """What the mark's approval.json says, whether it counts or not; None where there is none."""
     store, key = place.store(), approval_key(mark_id)
     try:
-        return Approval.from_json(store.read(key), f"{store.where}/{key}")
+        return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
     except NotThere:
         return None
 
@@ -127,24 +127,25 @@ class Overtaken(Refused):
     """Raised where somebody else wrote the approval meanwhile; theirs stays."""
 
 
-def read_with_tag(place: Place, mark_id: str) -> tuple[bytes, str] | None:
-    """The file's bytes as they are, readable or not, and the tag to replace it by; None where there is none."""
+def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
+    """The file's bytes as they are, readable and signed or not, and what to replace it by; None where there is none."""
     try:
-        return place.store().read_with_tag(approval_key(mark_id))
+        return place.records().read_untrusted(approval_key(mark_id))
     except NotThere:
         return None
 
 
-def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, str] | None) -> None:
+def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Version] | None) -> None:
     """Write approval.json in the place of what was read before (`over`). Raises `Overtaken` where that has changed."""
-    store, key, data = place.store(), approval_key(approval.mark_id), approval.to_json()
+    store, records = place.store(), place.records()
+    key, data = approval_key(approval.mark_id), approval.to_json()
     try:
         if over is None:
-            store.write_if_absent(key, data)
+            records.create(key, data)
         else:
-            store.replace_if_unchanged(key, data, over[1])
+            records.replace(key, data, over[1])
     except (AlreadyThere, Changed) as error:
-        current = read_with_tag(place, approval.mark_id)
+        current = read_with_version(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise it is this very write, whose answer was lost
             raise Overtaken(
                 f"{key} in {store.where} was written by somebody else at the same time. Look at 'lakegc status', and "
@@ -194,10 +195,16 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     """Remove the summary of every finished mark of lakegc's that isn't approved, or not any more; the ids of these.
 
-    So an approval that has expired ends for the reference collector, too. `now` by the store's clock.
+    So an approval that has expired ends for the reference collector, too, and one that isn't signed where a key is set.
+    `now` by the store's clock.
     """
-    finished = (record for record in marks(place) if record.finished is not None)
-    return [record.mark_id for record in finished if withdraw_stale_summary(place, record, now=now)]
+
+    def withdrawn(mark_id: str, record: MarkRecord | Untrusted) -> bool:
+        if isinstance(record, Untrusted):
+            return withdraw_reference_summary(place, mark_id)
+        return record.finished is not None and withdraw_stale_summary(place, record, now=now)
+
+    return [mark_id for mark_id, record in each_mark(place) if withdrawn(mark_id, record)]
 
 
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors, on_executor
 from spark_resources.model import Namespace
+from spark_resources.records import Records
+from spark_resources.signing import Seal
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Quirks, Store, read_proven
 from spark_resources.stores.retry import delete_own
@@ -46,15 +48,20 @@ def _opened(namespace: Namespace, settings: StoreSettings, quirks: Quirks | None
 class Place:
     """A namespace and how to reach its store: small, picklable, opened once in each process.
 
-    `quirks` are what a probe found of the store; None where the provider's own are relied on.
+    `quirks` are what a probe found of the store; None where the provider's own are relied on. `seal` signs the records
+    of a namespace; None where no signing key is set.
     """
 
     namespace: Namespace
     settings: StoreSettings
     quirks: Quirks | None = None
+    seal: Seal | None = field(default=None, repr=False, compare=False)
 
     def store(self) -> Store:
         return _opened(self.namespace, self.settings, self.quirks)
+
+    def records(self) -> Records:
+        return Records(self.store(), self.seal)
 
 
 @dataclass(frozen=True, slots=True)

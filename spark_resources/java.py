@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from spark_resources.errors import WrongUsage
+from spark_resources.signing import without_signing_keys
 
 JAVA_VERSIONS = (17, 21)
 
@@ -26,7 +27,10 @@ def java_version(environ: Mapping[str, str]) -> int | None:
     if command is None:
         return None
     try:
-        answer = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(
+            [command, "-version"], env=without_signing_keys(environ), capture_output=True, text=True, timeout=30,
+            check=False,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)

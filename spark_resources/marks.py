@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from spark_resources.datasets import Dataset, Place, open_dataset
-from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, WrongUsage
+from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, Untrusted, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
-from spark_resources.records import record_bytes, time_of
+from spark_resources.records import Version, record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
 
 GC_ROOT = "_lakefs/retention/gc/"
@@ -80,7 +80,8 @@ class MarkRecord:
 
     `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
     ones that are `unreadable`; None for the first mark of a repository and scope.
-    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds. `approval` is
+    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds; of a signed file
+    its `number`, too, and what a sweep of the mark saw of newer ones (`seen`, with `number` and `ids`). `approval` is
     the SHA-256 of the approval that made it `approved` (see `spark_resources.approvals`).
     `inventory` says which list of objects was read instead of the store's own (see `spark_resources.inventory`): then
     `start` is the time when that was taken.
@@ -160,7 +161,7 @@ class MarkRecord:
                 "accepted_missing": tuple(plain["accepted_missing"]),
                 "finished": time_of(plain["finished"]) if plain["finished"] else None,
                 "rules": rules,
-                "holds": {"sha256": str(plain["holds"]["sha256"]), "ids": [str(one) for one in plain["holds"]["ids"]]},
+                "holds": _holds(plain["holds"]),
                 "steps": steps,
                 "counts": dict(plain["counts"]),
                 "previous": None if plain["previous"] is None else dict(plain["previous"]),
@@ -175,6 +176,16 @@ def _step(plain: Mapping[str, Any]) -> StepRecord:
     times = time_of(plain["started"]), time_of(plain["finished"])
     datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
     return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
+
+
+def _holds(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"sha256": str(plain["sha256"]), "ids": [str(one) for one in plain["ids"]]}
+    if "number" in plain:
+        found["number"] = int(plain["number"])
+    if "seen" in plain:
+        seen = plain["seen"]
+        found["seen"] = {"number": int(seen["number"]), "ids": [str(one) for one in seen["ids"]]}
+    return found
 
 
 def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -203,8 +214,8 @@ def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
 class Mark:
     """One mark of one namespace. The only writer of `mark.json`; callers hold the namespace's lease."""
 
-    def __init__(self, place: Place, record: MarkRecord, tag: str, root: str = "") -> None:
-        self.place, self.record, self._tag = place, record, tag
+    def __init__(self, place: Place, record: MarkRecord, version: Version, root: str = "") -> None:
+        self.place, self.record, self._version = place, record, version
         self._root = root or mark_folder(record.mark_id)
 
     @property
@@ -228,7 +239,7 @@ class Mark:
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
-            return cls(place, record, place.store().write_if_absent(key, record.to_json()), root)
+            return cls(place, record, place.records().create(key, record.to_json()), root)
         except AlreadyThere:
             if root:
                 raise
@@ -259,12 +270,12 @@ class Mark:
         """The mark with this id, or the record in another folder. Raises `NotThere` where no record of it exists."""
         store, key = place.store(), (root or mark_folder(mark_id)) + "mark.json"
         try:
-            data, tag = store.read_with_tag(key)
+            data, version = place.records().read_with_version(key)
         except NotThere as error:
             raise NotThere(
                 f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
             ) from error
-        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), tag, root)
+        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
         """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12)."""
@@ -305,6 +316,12 @@ class Mark:
         if self.record.state is MarkState.MARKING:
             self.move_to(MarkState.FAILED, failure=why)
 
+    def saw_holds(self, number: int, ids: Sequence[str]) -> None:
+        """Note that a sweep of this mark goes by newer holds than any that it knew of."""
+        if number > newest_holds(self.record)[0]:
+            seen = {"number": number, "ids": list(ids)}
+            self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
+
     def dataset(self, asset: str, part: str = "") -> Dataset:
         """A dataset that a step recorded, checked against the record. Raises `Refused` where the step is missing."""
         step = self.record.steps.get(asset)
@@ -315,30 +332,40 @@ class Mark:
         return open_dataset(self.place, self.folder(asset, part), sha256=str(step.datasets[part]["sha256"]))
 
     def _write(self, record: MarkRecord) -> None:
-        data = record.to_json()
+        data, records = record.to_json(), self.place.records()
         try:
-            self._tag = self.store.replace_if_unchanged(self.key, data, self._tag)
+            self._version = records.replace(self.key, data, self._version)
         except Changed as error:
-            current, tag = self.store.read_with_tag(self.key)
+            current, version = records.read_with_version(self.key)
             if current != data:
                 raise Refused(
                     f"{self.key} in {self.store.where} was changed by somebody else meanwhile. "
                     "Nothing was overwritten.",
                     invariant=12,
                 ) from error
-            self._tag = tag  # our own write, whose answer was lost
+            self._version = version  # our own write, whose answer was lost
         self.record = record
 
 
 def marks(place: Place) -> Iterator[MarkRecord]:
-    """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist."""
+    """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist.
+
+    Raises `DamagedData` for a record that can't be read, and leaves out those that aren't signed where a key is set.
+    """
+    return (record for _, record in each_mark(place) if isinstance(record, MarkRecord))
+
+
+def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted]]:
+    """The same with each mark's id first, and in the place of a record that isn't trusted what is wrong with it."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
-        key = folder + "mark.json"
+        key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
         try:
-            yield _record_of(folder.removeprefix(MARKS_ROOT).rstrip("/"), store.read(key), f"{store.where}/{key}")
+            yield mark_id, _record_of(mark_id, place.records().read(key), f"{store.where}/{key}")
         except NotThere:
             continue
+        except Untrusted as error:
+            yield mark_id, error
 
 
 def own_marks(place: Place) -> frozenset[str]:
@@ -356,25 +383,43 @@ def own_marks(place: Place) -> frozenset[str]:
     return frozenset(found)
 
 
+def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
+    """The number of the newest signed file of holds that a mark or its sweep went by, and the ids of its holds."""
+    seen = record.holds.get("seen", record.holds)
+    return seen.get("number", 0), tuple(seen["ids"])
+
+
 def finished_at(record: MarkRecord) -> datetime:
     """When a mark ended, by the store's clock: what orders marks, for one by an inventory begins in the past."""
     return record.finished or record.start
 
 
-def earlier_marks(place: Place) -> tuple[list[MarkRecord], list[str]]:
-    """The records of all finished marks of a namespace, and the ids of marks whose record can't be read."""
-    store, found, unreadable = place.store(), [], []
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The records of all finished marks of a namespace; the ids of marks whose record can't be read, and of those that
+    aren't signed by a known key, where one is set."""
+
+    finished: list[MarkRecord] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    untrusted: list[str] = field(default_factory=list)
+
+
+def earlier_marks(place: Place) -> Earlier:
+    store, found = place.store(), Earlier()
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             record = Mark.open(place, mark_id).record
         except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have
             continue
+        except Untrusted:
+            found.untrusted.append(mark_id)
+            continue
         except DamagedData:
-            unreadable.append(mark_id)
+            found.unreadable.append(mark_id)
             continue
         if record.finished is not None:
-            found.append(record)
-    return found, unreadable
+            found.finished.append(record)
+    return found
 
 
 def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
@@ -383,10 +428,11 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
     An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
     """
     whose = (record.repository, record.repository_created, record.namespace, record.scope)
-    finished, unreadable = earlier_marks(place)
+    earlier = earlier_marks(place)
+    unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
     found = [
         other
-        for other in finished
+        for other in earlier.finished
         if (other.repository, other.repository_created, other.namespace, other.scope) == whose
         and (record.finished is None or finished_at(other) < record.finished)
     ]

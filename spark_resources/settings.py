@@ -24,6 +24,9 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage
+from spark_resources.signing import FORM as KEY_FORM
+from spark_resources.signing import VARIABLE as SIGNING_VARIABLE
+from spark_resources.signing import SigningKeys, parse_keys
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
@@ -97,6 +100,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_patterns)]
+SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_patterns)]
 
 
 class Settings(BaseSettings):
@@ -155,6 +159,10 @@ class Settings(BaseSettings):
     max_questions: Count = 1_000_000
     clean_every: Count = 10  # marks: one of so many looks at everything, and tells what the others missed
     single_deployment: bool = False
+
+    # Signs what lakegc keeps in a namespace; further keys verify what they signed before. Neither leaves the driver.
+    signing_key: Secret | None = None
+    retired_signing_keys: SecretTexts = ()
 
     # Brakes (invariant 9): beyond these a mark is approved only by naming them. Shares are parts of 1.
     brake_share: Share = 0.3
@@ -216,6 +224,8 @@ class Settings(BaseSettings):
         """
         if strange := sorted(set(options) - set(cls.model_fields)):
             raise WrongUsage(f"there is no setting '{strange[0]}'")
+        if not environ.get(SIGNING_VARIABLE, "-").strip():
+            raise WrongUsage(f"variable {SIGNING_VARIABLE} is empty: give it a key, or unset it to sign nothing")
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         sources = (
@@ -230,8 +240,11 @@ class Settings(BaseSettings):
                     values[name], origins[name] = value, origin
         try:
             settings = cls(**values)
+            settings.signing()
         except ValidationError as error:
             raise _wrong(cls, error, values, origins) from None
+        except ValueError as error:
+            raise WrongUsage(f"the signing keys are not usable: {error}") from None
         settings._origins = origins
         settings._unknown = _unknown_variables(cls, environ)
         return settings
@@ -277,6 +290,11 @@ class Settings(BaseSettings):
             "retry": self.retry_policy(),
         }
         return StoreSettings.model_validate({name: value for name, value in given.items() if value is not None})
+
+    def signing(self) -> SigningKeys | None:
+        """The keys that records are signed and verified with; None where none is set."""
+        current = None if self.signing_key is None else self.signing_key.get_secret_value()
+        return parse_keys(current, [one.get_secret_value() for one in self.retired_signing_keys])
 
 
 _Source = dict[str, tuple[Any, str]]
@@ -358,6 +376,8 @@ _EXPECTED = {
     "proof_age": "a duration such as 30m",
     "head_check_interval_s": "a number of seconds above 0, at most 60",
     "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
+    "signing_key": KEY_FORM,
+    "retired_signing_keys": f"keys apart by commas, each of {KEY_FORM}",
     **dict.fromkeys(("asking_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",
@@ -367,7 +387,14 @@ _EXPECTED = {
 }
 _NEVER_SHOWN = frozenset(
     {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
-    | {"azure_account_key", "azure_sas_token", "azure_endpoint_url", "gcs_endpoint_url"}
+    | {
+        "signing_key",
+        "retired_signing_keys",
+        "azure_account_key",
+        "azure_sas_token",
+        "azure_endpoint_url",
+        "gcs_endpoint_url",
+    }
 )
 
 

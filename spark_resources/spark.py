@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -24,6 +24,7 @@ from spark_resources.class_archive import archive_options
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.java import check_java, java_command
 from spark_resources.private_files import open_private
+from spark_resources.signing import without_signing_keys
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -252,7 +253,8 @@ def start_context(conf: SparkConf) -> SparkContext:
         gateway = SparkContext._gateway
         if gateway is None:
             with open_private(jvm_log()) as log, settings_by_file(conf):
-                gateway = launch_gateway(None, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+                options = _WithoutKeys(stdout=log, stderr=log)
+                gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
         atexit.register(jvm_log().unlink, missing_ok=True)  # kept only where Spark didn't start or the process died
         return context
@@ -262,6 +264,14 @@ def start_context(conf: SparkConf) -> SparkContext:
             f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
             f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
         ) from error
+
+
+class _WithoutKeys(dict[str, Any]):
+    """What the JVM's process is started with. PySpark sets `env` to a copy of this process's environment; the signing
+    keys are left out of it, so that neither the JVM nor the Python workers that it starts have them."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, without_signing_keys(value) if name == "env" else value)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class Marked:
 
 def target_of(settings: Mapping[str, str], repository: str) -> Target:
     known = Settings.load(quick_environment(settings), home=_NOWHERE)
-    return find_target(LakeFS(LakeFSSettings.of(known)), repository, known.store())
+    return find_target(LakeFS(LakeFSSettings.of(known)), repository, known)
 
 
 def marked(

@@ -40,7 +40,7 @@ from spark_resources.approvals import (
     Approval,
     Overtaken,
     Standing,
-    read_with_tag,
+    read_with_version,
     standing,
     standing_of_theirs,
     withdraw_reference_summary,
@@ -103,11 +103,11 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
             f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
             "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
         )
-    if word.for_reference and proposal.record.optimized:
+    if word.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
             "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "
-            "--for-reference, or make a mark with --clean"
+            "--for-reference, make a mark with --clean, or sign marks (LAKEGC_SIGNING_KEY)"
         )
     theirs = proposal.theirs
     if theirs is not None and word.for_reference:
@@ -129,7 +129,7 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
     """The writes of an approval, in their order (see above)."""
     place = proposal.target.place
     if proposal.mark is None:
-        over = read_with_tag(place, approval.mark_id)
+        over = read_with_version(place, approval.mark_id)
         free_to_approve(proposal, now=now)  # what was given since `over` was read makes the write fail
         write_approval(place, approval, over=over)
         return
@@ -143,7 +143,7 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 def write_named(mark: Mark, approval: Approval) -> None:
     """Write the approval that the mark's record names, over whatever an earlier one left."""
     for last in (*[False] * (TRIES - 1), True):
-        over = read_with_tag(mark.place, approval.mark_id)
+        over = read_with_version(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
             raise overtaken(mark)
         try:
@@ -196,7 +196,7 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
 def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
     """Write into approval.json that it has ended; whether it hadn't yet. One that can't be read is replaced whole."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
-    over = read_with_tag(place, mark_id)
+    over = read_with_version(place, mark_id)
     if over is None or (proposal.mark is not None and names(place, mark_id, over[0])):
         return False
     ended = {"how": how, "who": who, "when": now.isoformat()}

@@ -125,7 +125,7 @@ def open_backup(
     `Forbidden` where it can't be written to.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
-    target = probed(find_target(lakefs, repository, settings.store()))
+    target = probed(find_target(lakefs, repository, settings))
     place, folder = backup_place(to, settings.store()), folder_of(repository, partition.mark_id)
     refuse_overlap(place, target, folder, lakefs)
     say("verifying what is marked")

@@ -102,18 +102,21 @@ def write_from_base(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.
         notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FROM_BASE_PART), rows, RANGE_IDS), FROM_BASE_PART)
 
 
-def read_by_itself(mark: Mark) -> list[str]:
-    """The ids of the ranges that a mark read from their tables, and not from the files of earlier marks; none where it
-    doesn't tell."""
+def trusted_ranges(mark: Mark) -> list[str]:
+    """The ids of the ranges that a re-verification of this mark needn't read; none for a mark of the reference's.
+
+    Those are the ranges that it read itself, and where its record and those of all marks before it are signed, those
+    that they read, too. Without signatures whoever may write to the namespace can alter what earlier marks say.
+    """
     if ASSET not in mark.record.steps:
         return []
-    parts = mark.record.step(ASSET).datasets
-    if RANGES_PART not in parts or (mark.record.optimized and FROM_BASE_PART not in parts):
+    ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
+    if mark.place.seal is not None or not mark.record.optimized:
+        return ranges
+    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # of an older lakegc
         return []
-    from_base = rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS) if FROM_BASE_PART in parts else []
-    others = {row["range_id"] for row in from_base}
-    ranges = rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)
-    return [row["range_id"] for row in ranges if row["range_id"] not in others]
+    from_base = {row["range_id"] for row in rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS)}
+    return [one for one in ranges if one not in from_base]
 
 
 def read_before(run: MarkRun, base: Base | None) -> pa.Array:

@@ -10,7 +10,7 @@ from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import write_rows
 from spark_resources.errors import Forbidden, Refused
 from spark_resources.hold_file import Hold, TagHold
-from spark_resources.holds import read_holds, where
+from spark_resources.holds import read_recorded_holds, where
 from spark_resources.model import TAGS
 
 ASSET = "retained_commits"
@@ -22,7 +22,7 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
 
     Raises `Refused` where the file is no longer the one that this mark began with (invariant 7).
     """
-    found = read_holds(run.place)
+    found = read_recorded_holds(run.place)
     if found.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
             f"the holds of {run.partition.repository} ({where(run.place)}) were changed while it was being marked. "

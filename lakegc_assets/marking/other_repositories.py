@@ -317,11 +317,15 @@ def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> N
 
 
 def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
-    """The tables that needn't be read: an incremental mark trusts what earlier ones found nothing in, a full one reads
-    all, and a re-verification leaves out what the approved mark read itself."""
-    if run.proven is not None:
+    """The tables that needn't be read: those that earlier marks found nothing in, where they are signed.
+
+    Where they aren't, an incremental mark takes their word all the same, a full one reads all, and a re-verification
+    leaves out what the approved mark read itself.
+    """
+    if run.place.seal is None and run.proven is not None:
         return read_by_approved(run)
-    return clean_tables(run, before if run.mark.record.optimized else None, (CLEAN_PART, KNOWN_PART))
+    trusted = run.place.seal is not None or run.mark.record.optimized
+    return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
 
 
 def read_by_approved(run: MarkRun) -> pa.ChunkedArray:

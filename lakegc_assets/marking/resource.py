@@ -66,7 +66,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         refuse_both(options)
         min_age = checked_age(settings.min_age if options.min_age is None else options.min_age, options)
-        target = find_target(lakefs, partition.repository, settings.store())
+        target = find_target(lakefs, partition.repository, settings)
         refuse_read_only(target.repository)
         refuse_overlap(target, lakefs)
         target = probed(target)
@@ -95,8 +95,11 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             inventory=inventory,
         )
         record = replace(record, basis={**CLEAN, "spellings": sorted(target.place.namespace.also)})
-        earlier, _ = earlier_marks(target.place)
-        basis = basis_of(record, earlier, since=options.since, clean=options.clean, every=settings.clean_every)
+        earlier = earlier_marks(target.place)
+        basis = basis_of(
+            record, earlier.finished, untrusted=earlier.untrusted,
+            since=options.since, clean=options.clean, every=settings.clean_every,
+        )  # fmt: skip
         record = replace(record, basis=basis)
         mark = Mark.begin(target.place, record)
         refuse_another_basis(mark.record, options)
@@ -105,7 +108,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def go_on(self, partition_key: str, say: Say) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
-        target = probed(find_target(lakefs, partition.repository, settings.store()))
+        target = probed(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
         self.hold(partition, target, settings)
@@ -115,13 +118,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def record(self, partition_key: str) -> MarkRecord:
         """The record of a partition's mark as the namespace holds it now."""
         partition = Partition.parse(partition_key)
-        target = find_target(self.lakefs.client(), partition.repository, self.settings().store())
+        target = find_target(self.lakefs.client(), partition.repository, self.settings())
         return Mark.open(target.place, partition.mark_id).record
 
     def store_time(self, partition_key: str) -> datetime:
         """Now, by the clock of the store that a partition's mark is in."""
         repository = Partition.parse(partition_key).repository
-        return find_target(self.lakefs.client(), repository, self.settings().store()).place.store().now()
+        return find_target(self.lakefs.client(), repository, self.settings()).place.store().now()
 
     def settings(self) -> Settings:
         return Settings.load(os.environ, Path.home())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from spark_resources.kept import Kept
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.marks import Mark, StepRecord, check_order
 from spark_resources.model import Partition
+from spark_resources.settings import Settings
+from spark_resources.signing import Seal
 from spark_resources.stores.base import Store
 from spark_resources.stores.settings import StoreSettings
 
@@ -53,12 +55,20 @@ class Target:
         return self.blockstore in ("local", "azure") or self.place.namespace.may_be_spelled_otherwise
 
 
-def find_target(lakefs: LakeFS, repository_id: str, store_settings: StoreSettings) -> Target:
-    """The repository and where its objects are. Raises `NotThere` for an unknown one, as `check_scheme` otherwise."""
+def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
+    """The repository and where its objects are, its records signed where a key is set.
+
+    Raises `NotThere` for an unknown one, as `check_scheme` otherwise.
+    """
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
     check_scheme(repository, blockstore)
-    return Target(repository, blockstore, place_of(repository, blockstore, store_settings))
+    place = place_of(repository, blockstore, settings.store())
+    keys = settings.signing()
+    if keys is None:
+        return Target(repository, blockstore, place)
+    seal = Seal.of(keys, repository=repository.id, created=repository.created, namespace=repository.storage_namespace)
+    return Target(repository, blockstore, replace(place, seal=seal))
 
 
 # What namespaces begin with, by the type of block store; of another type nothing is known.
@@ -99,7 +109,7 @@ class MarkRun:
     limits: Limits
     say: Say
     proven: pa.Array | None = None
-    """In a re-verification, the ids of the ranges that needn't be read again: the approved mark read them itself."""
+    """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
     staged_before: Sequence[Dataset] = ()

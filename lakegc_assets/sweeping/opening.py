@@ -75,7 +75,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
-    return partition, probed(find_target(marks.lakefs.client(), partition.repository, marks.settings().store()))
+    return partition, probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:

@@ -1,7 +1,8 @@
 """What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
 
 The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
-others are read. All that is found is kept apart in a folder of the proof, as a mark keeps its own.
+others are read (see `committed_addresses.trusted_ranges`). All that is found is kept apart in a folder of the proof, as
+a mark keeps its own.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
 
 def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     """A record like a mark's, of today's rules, whose listing is that of the approved mark."""
-    approved = run.mark.record
+    approved, holds = run.mark.record, read_holds(run.place)
+    run.mark.saw_holds(holds.number, holds.ids)
     record = replace(
         approved,
         state=MarkState.MARKING,
@@ -92,7 +94,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         min_age=timedelta(0),
         server_now=run.lakefs.server_time(),
         rules=run.lakefs.rules(run.partition.repository),
-        holds=read_holds(run.place).recorded(),
+        holds=holds.recorded(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},
         finished=None,
         digest=None,
@@ -101,8 +103,9 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     )
     proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
     return MarkRun(
-        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say, known_ranges(run),
-        released_by_approval(run), staged_before=staged_before(run),
+        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
+        pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
+        staged_before=staged_before(run),
     )  # fmt: skip
 
 
@@ -124,14 +127,6 @@ def released_by_approval(run: SweepRun) -> dict[str, str]:
     if approval is None or approval.sha256 != record.approval:
         return {}
     return released_repositories(record, approval.released)
-
-
-def known_ranges(run: SweepRun) -> pa.Array:
-    """The ids of the ranges that the approved mark read itself; none for a mark that doesn't tell.
-
-    Whatever it took from the files of earlier marks is read again: who may write to the namespace can alter those.
-    """
-    return pa.array(committed_addresses.read_by_itself(run.mark), pa.string())
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets import sweep
 from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.run import Proof, SweepRun
-from spark_resources.datasets import write_dataset
+from spark_resources.datasets import Place, write_dataset
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors
 from spark_resources.marks import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records import record_bytes, time_of
-from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,11 +113,11 @@ def report_key(mark_id: str) -> str:
     return mark_folder(mark_id) + "sweep.json"
 
 
-def read_report(store: Store, mark_id: str) -> Report | None:
+def read_report(place: Place, mark_id: str) -> Report | None:
     """The report of a mark's sweep; None where there is none yet."""
     key = report_key(mark_id)
     try:
-        return Report.from_json(store.read(key), f"{store.where}/{key}")
+        return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotThere:
         return None
 
@@ -164,5 +163,5 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         unread=all_unread([*tally.proofs, *([closing] if closing else [])]),
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )
-    run.store.write(report_key(record.mark_id), report.to_json())
+    run.place.records().write(report_key(record.mark_id), report.to_json())
     return report

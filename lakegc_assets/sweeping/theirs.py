@@ -15,7 +15,7 @@ from lakegc_assets.approving.their_marks import as_record, begun, cutoff_of, roo
 from lakegc_assets.marking import expired_set, namespace_slices
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from lakegc_assets.sweeping.run import SweepRun, Theirs
-from spark_resources.approvals import Approval, read_with_tag, write_approval
+from spark_resources.approvals import Approval, read_with_version, write_approval
 from spark_resources.datasets import Place, arrow_to_spark, write_dataset
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
@@ -100,6 +100,6 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
 
 def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Write into an approval that the mark was swept by it, so that it counts no more."""
-    over = read_with_tag(place, approval.mark_id)
+    over = read_with_version(place, approval.mark_id)
     ended = {"how": "swept", "who": who, "when": now.isoformat()}
     write_approval(place, replace(approval, ended=ended), over=over)

@@ -5,17 +5,22 @@ Only what a receipt says was quarantined, and what was approved, is ever touched
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
+from lakegc_assets.sweeping.report import read_report
 from lakegc_assets.sweeping.rounds import Tally, end_of, refuse_fruitless, round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
+from spark_resources.datasets import open_dataset
 from spark_resources.deleting.task import Action
+from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
+from spark_resources.model import RECEIPTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +50,7 @@ def purge(run: SweepRun) -> Tally:
     tally, since, fruitless = Tally(), run.next_number(), 0
     with errors_from_executors():
         while True:
-            rows = aside(run, since=since).persist()
+            rows = aside(run, since=since).transform(only_signed(run)).persist()
             objects = rows.count()
             if not objects:
                 return tally
@@ -65,6 +70,24 @@ def purge(run: SweepRun) -> Tally:
                 refuse_fruitless(run, fruitless)
                 tally.add(done)
             rows.unpersist()
+
+
+def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
+    """Keep what the sweep's report lists as quarantined, where that is signed: receipts, which tasks write, aren't.
+
+    Raises `Refused` where the sweep has not ended with a report.
+    """
+    if run.place.seal is None:
+        return lambda rows: rows
+    report = read_report(run.place, run.mark.record.mark_id)
+    if report is None:
+        raise Refused(
+            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so what it "
+            "put aside is on no signed list. End it first: run lakegc sweep again.",
+            invariant=10,
+        )
+    listed = open_dataset(run.place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
+    return only(sweep.quarantined(run.read(listed, RECEIPTS)))
 
 
 def note_begin(run: SweepRun) -> None:

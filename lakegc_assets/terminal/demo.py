@@ -136,7 +136,7 @@ def collected(
     with opened(partition, backup_to, CopyLimits(), lease=True, spark=spark) as restoring:
         restore(restoring, Chosen())
         backup = restoring.backup
-    report = read_report(place.store(), MARK_ID)
+    report = read_report(place, MARK_ID)
     assert report is not None
     return Outcome(
         story,

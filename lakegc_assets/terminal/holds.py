@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -20,9 +21,10 @@ from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, printing
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
-from spark_resources.holds import add_hold, drop_hold, read_holds, where
+from spark_resources.holds import add_hold, drop_hold, read_holds, read_unsigned, sign_holds, where
 from spark_resources.model import Rules
 
+SIGN = "sign"
 COUNTED_AT_MOST = 1000  # objects under a prefix: what one page of a listing has
 
 
@@ -44,6 +46,26 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
 def drop(repository: str, hold_id: str) -> None:
     drop_hold(Server.configured().target(repository).place, hold_id)
     print_text(f"{hold_id} holds nothing any more: the next mark goes without it.")
+
+
+def sign(repository: str, *, yes: bool) -> None:
+    """Show what is to be signed, want the word typed unless `yes`, and sign it."""
+    target = Server.configured().target(repository)
+    seen = read_unsigned(target.place)
+    out = console()
+    out.print(f"{where(target.place)} has {len(seen.holds):,} holds:", markup=False, soft_wrap=True)
+    for hold in seen.holds:
+        out.print(cell(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}"), soft_wrap=True)
+    for one in seen.missing:
+        out.print(cell(f"  {one} was in the newest signed file that a mark went by, and is not in this one"))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise WrongUsage("signing says that these holds are right, and nobody is there to ask: add --yes")
+        out.print(f"Type '{SIGN}' to sign them.")
+        if input("> ").strip() != SIGN:
+            raise WrongUsage("not signed: the word was not typed")
+    sign_holds(target.place, seen)
+    out.print("Signed. The next mark goes by them.")
 
 
 @printing()

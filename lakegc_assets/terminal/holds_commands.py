@@ -73,6 +73,14 @@ def drop(context: typer.Context, hold_id: IdArgument) -> None:
 
 
 @holds_app.command()
+def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False) -> None:
+    """Sign the file as it is: one written by hand, or before there was a key, or that somebody put back."""
+    from lakegc_assets.terminal import holds
+
+    holds.sign(context.obj, yes=yes)
+
+
+@holds_app.command()
 def check(context: typer.Context, as_json: JsonOption = False) -> None:
     """Is the file right, and what does each hold match today?"""
     from lakegc_assets.terminal import holds

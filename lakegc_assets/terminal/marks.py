@@ -21,10 +21,10 @@ from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from spark_resources.approvals import Standing, withdraw_stale_summary
 from spark_resources.datasets import file_batches
-from spark_resources.errors import LakegcError, NotThere, WrongUsage
+from spark_resources.errors import LakegcError, NotThere, Untrusted, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
-from spark_resources.marks import Mark, MarkRecord, asset_folder, finished_at, marks
+from spark_resources.marks import Mark, MarkRecord, asset_folder, each_mark, finished_at, marks
 from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
@@ -43,7 +43,7 @@ class Server:
         return cls(settings, LakeFS(LakeFSSettings.of(settings)))
 
     def target(self, repository: str) -> Target:
-        return find_target(self.lakefs, repository, self.settings.store())
+        return find_target(self.lakefs, repository, self.settings)
 
 
 # --- making one -----------------------------------------------------------------------------------------------------
@@ -184,8 +184,11 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 def rows_of(target: Target, repository: str) -> Iterator[Row]:
     """The marks of a repository, ours by age and then the reference's."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
-    ours = list(marks(target.place))
-    for record in ours:
+    ours = dict(each_mark(target.place))
+    for mark_id, record in ours.items():
+        if isinstance(record, Untrusted):
+            yield Row(repository, mark_id, "not signed by a known key", "", None, None, "")
+            continue
         if record.finished is not None:
             withdraw_stale_summary(target.place, record, now=now)
         state = proposals.state_of(target.place, record, now=now)
@@ -196,7 +199,7 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
         yield Row(
             repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by
         )
-    for found in reference_marks(target.place, ours=frozenset(record.mark_id for record in ours)):
+    for found in reference_marks(target.place, ours=frozenset(ours)):
         worth = proposals.approval_of_theirs(target.place, found, now=now)
         yield reference_row(found, repository, "" if worth is Standing.NONE else f", {worth}")
 

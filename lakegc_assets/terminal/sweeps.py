@@ -37,7 +37,7 @@ def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
         except SweptWithFailures as error:
             failure = error
     place = Server.configured().target(partition.repository).place
-    report = read_report(place.store(), partition.mark_id)
+    report = read_report(place, partition.mark_id)
     if report is None:
         raise LakegcError(f"the sweep of {partition} left no report. Run the same command again.")
     show_report(report, as_json=as_json)

@@ -72,8 +72,8 @@ class Lake:
     def stored(self, address: str) -> bool:
         return self.repository.objects.file(address).exists()
 
-    def drop(self, mark_id: str) -> None:
-        """Take `dropped` out of what a mark wrote down of the second commit's range."""
+    def drop(self, mark_id: str, place: Place | None = None) -> None:
+        """Take `dropped` out of what a mark wrote down of the second commit's range, as somebody without a key."""
         number = range_number(self.range_id)
 
         def without(table: pa.Table) -> pa.Table:
@@ -81,7 +81,7 @@ class Lake:
             assert pc.any(named).as_py()
             return table.filter(pc.invert(named))
 
-        forge(self.place, mark_id, *ADDRESSES, without)
+        forge(place or self.place, mark_id, *ADDRESSES, without)
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Signatures of what lakegc keeps in a namespace: HMAC-SHA-256 with a key that is kept outside it. Pure.
+
+A signature covers the repository (id and creation date), its namespace, the key in the store under which a record is
+kept, when it was written, its number, and its content. So a record can't be altered, nor moved to another place or
+repository; and one that was put back later has another time of modification than it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+from spark_resources.errors import Untrusted
+
+FORMAT = 1
+LEAST_BYTES = 32
+FORM = f"{2 * LEAST_BYTES} or more hexadecimal digits, as 'openssl rand -hex {LEAST_BYTES}' prints"
+VARIABLE, RETIRED_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
+_HEX = re.compile(r"([0-9a-fA-F]{2})+")
+
+
+class SigningKey:
+    """One key and its id, which tells nothing of it. It is never shown, and never leaves this process."""
+
+    __slots__ = ("_secret", "id")
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self.id = hmac.new(secret, b"lakegc key id", hashlib.sha256).hexdigest()[:16]
+
+    @classmethod
+    def parse(cls, text: str) -> SigningKey:
+        """The key of a text of FORM. Raises `ValueError`, without the text, for anything else."""
+        stripped = text.strip()
+        if not _HEX.fullmatch(stripped) or len(stripped) < 2 * LEAST_BYTES or len(set(stripped)) == 1:
+            raise ValueError(f"expected {FORM}")
+        return cls(bytes.fromhex(stripped))
+
+    def hmac(self, message: bytes) -> str:
+        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"SigningKey(id={self.id})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a signing key stays in the process that was given it")
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKeys:
+    """The key that signs, and all that may verify, that one among them."""
+
+    current: SigningKey
+    retired: tuple[SigningKey, ...] = ()
+
+    def by_id(self, key_id: str) -> SigningKey | None:
+        return next((key for key in (self.current, *self.retired) if key.id == key_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What stands beside a signed record. `key` is the id of the key; `written` is by the store's clock; `number`
+    counts the versions of a record that has several, 0 where nobody counts."""
+
+    key: str
+    written: datetime
+    hmac: str
+    number: int = 0
+    format: int = FORMAT
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "format": self.format, "key": self.key, "written": self.written.astimezone(UTC).isoformat(),
+            "number": self.number, "hmac": self.hmac,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any], where: str) -> Signature:
+        """Raises `Untrusted` for what is no signature, or one of a format that this lakegc doesn't know."""
+        try:
+            if plain["format"] != FORMAT:
+                raise Untrusted(
+                    f"{where} has a signature of format {plain['format']!r}, and this lakegc knows {FORMAT}"
+                )
+            written = datetime.fromisoformat(plain["written"])
+            if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
+                raise ValueError("other fields than expected")
+            return cls(str(plain["key"]), written, str(plain["hmac"]), int(plain["number"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise Untrusted(f"{where} has a signature that can't be read ({error}).") from error
+
+
+class Seal:
+    """Signs and verifies the records of one repository's namespace.
+
+    Pickled for a task it leaves its keys behind, and refuses to work there: records are read and written by the driver.
+    """
+
+    __slots__ = ("_context", "_keys")
+
+    def __init__(self, keys: SigningKeys | None, context: tuple[str, ...] = ()) -> None:
+        self._keys, self._context = keys, context
+
+    @classmethod
+    def of(cls, keys: SigningKeys, *, repository: str, created: datetime, namespace: str) -> Seal:
+        return cls(keys, (repository, created.astimezone(UTC).isoformat(), namespace))
+
+    def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
+        """The signature of a record that is kept under this key of the store (`name`)."""
+        key = self._here().current
+        unsigned = Signature(key.id, written, "", number)
+        return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)
+
+    def check(self, name: str, content: bytes, signature: Signature | None, where: str) -> None:
+        """Raise `Untrusted` unless the record was signed by a known key, for this place, with this content."""
+        keys = self._here()
+        if signature is None:
+            raise Untrusted(
+                f"{where} isn't signed, and {VARIABLE} is set: it was written without the key, or by somebody else. "
+                "Nothing is done by it."
+            )
+        key = keys.by_id(signature.key)
+        if key is None:
+            known = ", ".join(one.id for one in (keys.current, *keys.retired))
+            raise Untrusted(
+                f"{where} is signed with the key of id {signature.key}, and known are {known}. If that is an older key "
+                f"of yours, add it to {RETIRED_VARIABLE}."
+            )
+        if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
+            raise Untrusted(
+                f"{where} isn't what was signed there: it was altered, or it is a record of another place, mark or "
+                "repository. Nothing is done by it; find out who wrote it."
+            )
+
+    def _here(self) -> SigningKeys:
+        if self._keys is None:
+            raise Untrusted("a task has no signing key: records are signed and verified by the driver alone")
+        return self._keys
+
+    def _message(self, name: str, content: bytes, signature: Signature) -> bytes:
+        said = ["lakegc record", *self._context, name, {**signature.plain(), "hmac": ""}]
+        return json.dumps(said, sort_keys=True).encode() + b"\0" + content
+
+    def __repr__(self) -> str:
+        return f"Seal({', '.join(self._context)})"
+
+    def __reduce__(self) -> tuple[type[Seal], tuple[None]]:
+        return (Seal, (None,))
+
+
+def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | None:
+    """The keys of these texts; None where there is none. Raises `ValueError`, without the texts, for what is none."""
+    others = tuple(_parsed(one, RETIRED_VARIABLE) for one in retired)
+    if current is None:
+        if others:
+            raise ValueError(f"{RETIRED_VARIABLE} only verifies: set {VARIABLE}, too")
+        return None
+    return SigningKeys(_parsed(current, VARIABLE), others)
+
+
+def without_signing_keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment for another process: lakegc's signing keys stay here."""
+    return {name: value for name, value in environ.items() if name not in (VARIABLE, RETIRED_VARIABLE)}
+
+
+def _parsed(text: str, variable: str) -> SigningKey:
+    try:
+        return SigningKey.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None

@@ -1,0 +1,150 @@
+"""Whole flows with a signing key: forged marks are no base, what is signed needs no second reading, and the key itself
+is nowhere but in lakegc's own process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.errors import Refused, Untrusted
+from spark_resources.marks import Mark, mark_folder
+from spark_resources.sandbox import Sandbox
+from tests.command_line import NO_AGE, Lakegc
+from tests.marking import Marker, Sweeper, quick_environment, target_of
+from tests.sweep.test_forged_marks import Lake
+
+OLD, NEW = "4b" * 32, "c3" * 32
+NO_MINIMUM = MarkOptions(min_age=timedelta(0), allow_young=True)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        lake = Lake(sandbox)
+        lake.settings["signing_key"] = OLD
+        yield lake
+
+
+def unsigned(lake: Lake) -> Any:
+    return target_of(lake.sandbox.settings, "lake").place
+
+
+def test_a_mark_is_full_where_its_base_is_forged(lake: Lake, tmp_path: Path) -> None:
+    """Who has no key can make all checksums fit, but not the signature; the mark says why it looks at everything."""
+    lake.mark("m1")
+    lake.days(2)
+    record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
+    shutil.copy2(record, kept)  # with its time
+    lake.drop("m1", unsigned(lake))
+
+    full = lake.mark("m2")
+    assert (full.record.optimized, full.expired) == (False, {lake.garbage})
+    assert full.record.basis["why"].startswith("mark m1 isn't signed")
+    named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
+    assert (named.record.optimized, named.record.basis["why"]) == (False, "mark m1 isn't signed by a known key")
+
+    shutil.copy2(kept, record)  # it is rightly signed, and names other files than those that are there now
+    again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
+    assert (again.record.optimized, again.expired) == (False, {lake.garbage})
+    assert "changed after it was written" in again.record.basis["why"]
+
+
+def test_signed_marks_are_gone_on_from_and_not_read_again(lake: Lake, tmp_path: Path) -> None:
+    """The base is signed with a key that was retired since; its sweep reads no range that either mark read."""
+    lake.mark("m1")
+    lake.days(2)
+    lake.settings |= {"signing_key": NEW, "retired_signing_keys": OLD}
+
+    assert lake.mark("m2").expired == {lake.garbage}
+    Sweeper().approve(lake.settings, "lake", "m2")
+    report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
+
+    place = target_of(lake.settings, "lake").place
+    record = Mark.open(place, "m2").record
+    assert record.optimized
+    assert report.objects == {"quarantined": 1}
+    proof = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
+    assert proof.step("committed_addresses").facts["ranges"] > 0
+    assert proof.step("committed_addresses").facts["bytes_read"] == 0
+    with pytest.raises(Untrusted, match="LAKEGC_RETIRED_SIGNING_KEYS"):
+        Mark.open(target_of({**lake.settings, "retired_signing_keys": "d4" * 32}, "lake").place, "m1")
+
+    signed_list = lake.repository.objects.file(mark_folder("m2") + "sweep.json")
+    elsewhere = signed_list.rename(tmp_path / "sweep.json")
+    with pytest.raises(Refused, match="no signed list"):
+        Sweeper().purge(lake.settings, "lake", "m2")
+    elsewhere.rename(signed_list)
+    assert Sweeper().purge(lake.settings, "lake", "m2").objects == {"purged": 1}
+    assert list(Receipts(place, mark_folder("m2") + "undone/").keys("receipt"))
+
+
+def test_the_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
+    """Neither in the namespace, in Dagster's own records, nor in what commands print, failures included."""
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        lake = sandbox.create("lake")
+        lake.put("main", "a", b"old")
+        lake.put("main", "a", b"new")
+        lake.commit("main", "a")
+        sandbox.set_clock(sandbox.now() + timedelta(days=2))
+        settings = {**sandbox.settings, "signing_key": NEW, "retired_signing_keys": OLD}
+        told = [lakegc(settings, "mark", "lake", "--mark-id", "m1", "--format", "json", *NO_AGE)]
+        digest = json.loads(told[0].out)["digest"]
+        told.append(lakegc(settings, "approve", "lake", "m1", "--yes", "--digest", digest))
+        told.append(lakegc(settings, "sweep", "lake", "m1", "--quarantine"))
+        record = sandbox.local_path / "lake" / mark_folder("m1") / "mark.json"
+        record.write_bytes(record.read_bytes().replace(b"quarantine", b"somewhere!"))
+        told += [lakegc(settings, *command) for command in (("status", "lake"), ("config", "check"), ("doctor",))]
+        assert [one.code for one in told[:3]] == [0, 0, 0], told
+    written = [file for folder in (tmp_path, lakegc.home) for file in folder.rglob("*") if file.is_file()]
+
+    assert len(written) > 50
+    for text in (OLD, NEW, bytes.fromhex(OLD).decode("latin-1"), bytes.fromhex(NEW).decode("latin-1")):
+        assert not any(text in shown for one in told for shown in (one.out, one.err))
+        assert not [file for file in written if text.encode("latin-1") in file.read_bytes()]
+
+
+SEEN_IN_SPARK = """
+import json, os, sys
+from pathlib import Path
+from spark_resources.spark import start_session
+spark = start_session(json.loads(sys.argv[1]))
+def look(batches):
+    import os, pyarrow as pa
+    for _ in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(dict(os.environ))])], ["seen"])
+rows = spark.range(0, 1, 1, 1).mapInArrow(look, "seen string").collect()
+jvm = Path("/proc", str(spark.sparkContext._gateway.proc.pid))
+seen = [row["seen"] for row in rows] + [(jvm / name).read_bytes().decode("latin-1") for name in ("environ", "cmdline")]
+conf = [str(spark.sparkContext.getConf().getAll()), str(spark.sparkContext._jvm.System.getenv())]
+print(json.dumps([len(os.environ["LAKEGC_SIGNING_KEY"]), *seen, *conf]))
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="environments are read in Linux's /proc")
+def test_neither_the_jvm_nor_its_workers_get_the_key(tmp_path: Path) -> None:
+    """Spark starts the JVM with lakegc's own environment, and that its workers: both could write it into logs."""
+    environment = {**os.environ, **quick_environment({"signing_key": NEW, "retired_signing_keys": OLD})}
+    settings = json.dumps({"spark.master": "local[1]"})
+    told = subprocess.run(
+        [sys.executable, "-c", SEEN_IN_SPARK, settings], env={**environment, "LEFT": "as it was"},
+        capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    own, *seen = json.loads(told.stdout)
+
+    assert own == len(NEW)
+    assert sum("as it was" in one for one in seen) >= 3  # worker, JVM's process, JVM
+    assert not any(key in one for key in (OLD, NEW) for one in seen)

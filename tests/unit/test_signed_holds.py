@@ -1,0 +1,169 @@
+"""Signed holds: a file that was removed, replaced by an older one, or written by nobody known is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_resources.datasets import Place
+from spark_resources.errors import Refused, Untrusted, WrongUsage
+from spark_resources.hold_file import made_hold
+from spark_resources.holds import (
+    HOLDS_KEY,
+    add_hold,
+    drop_hold,
+    newest_recorded,
+    read_holds,
+    read_unsigned,
+    sign_holds,
+)
+from spark_resources.marks import Mark, mark_folder
+from spark_resources.model import Namespace
+from spark_resources.signing import Seal, SigningKey, SigningKeys
+from spark_resources.stores.settings import StoreSettings
+from tests.finished import finished_record
+
+BY_HAND = b"# by hand\nholds:\n  - {id: h0, owner: ada, reason: audit, prefix: data/a/}\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "lake").mkdir()
+    record = finished_record()
+    keys = SigningKeys(SigningKey.parse("0f" * 32))
+    seal = Seal.of(keys, repository="lake", created=record.repository_created, namespace="local://lake")
+    return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)), seal=seal)
+
+
+def add(place: Place, *ids: str) -> bytes:
+    """Add holds; the file as it is then."""
+    for each in ids:
+        add_hold(place, made_hold({"id": each, "owner": "ada", "reason": "audit", "prefix": f"data/{each}/"}))
+    return place.store().read(HOLDS_KEY)
+
+
+def marked(place: Place, mark_id: str = "m1") -> Mark:
+    """A mark that goes by the holds as they are now."""
+    return Mark.begin(place, finished_record(mark_id, holds=read_holds(place).recorded()))
+
+
+def refused(place: Place, *words: str) -> None:
+    with pytest.raises(Untrusted) as caught:
+        read_holds(place)
+    for word in (*words, HOLDS_KEY, "lakegc holds REPO sign"):
+        assert word in str(caught.value)
+
+
+def test_holds_are_signed_and_numbered(place: Place) -> None:
+    """The signature is a comment; its absence changes nothing of what the file says or of its hash."""
+    add(place, "h1", "h2")
+    signed, unsigned = read_holds(place), read_holds(replace(place, seal=None))
+
+    assert (signed.ids, signed.number, unsigned.number) == (("h1", "h2"), 2, 0)
+    assert (unsigned.holds, unsigned.sha256) == (signed.holds, signed.sha256)
+    assert place.store().read(HOLDS_KEY).splitlines()[-1].startswith(b"# signed by lakegc: {")
+    drop_hold(place, "h1")
+    drop_hold(place, "h2")
+    assert (read_holds(place).ids, read_holds(place).number) == ((), 4)
+
+
+@pytest.mark.parametrize("below", ["", "theirs/"], ids=["a mark", "a sweep of the reference's mark"])
+def test_removed_holds_are_noticed(place: Place, below: str) -> None:
+    """Without the file nothing seems to be on hold; but a signed record says that something was."""
+    add(place, "h1")
+    record = finished_record(holds=read_holds(place).recorded())
+    Mark.begin(place, record, root=mark_folder("m1") + below)
+    place.store().delete_many([HOLDS_KEY])
+
+    refused(place, "isn't there", "mark m1", "version 1", "h1")
+    with pytest.raises(Untrusted):
+        add(place, "h2")
+
+
+def test_older_holds_that_were_put_back_are_noticed(place: Place) -> None:
+    """They are signed rightly, but a mark went by a newer version."""
+    older = add(place, "h1")
+    add(place, "h2")
+    marked(place)
+    place.store().write(HOLDS_KEY, older)
+
+    refused(place, "is version 1", "mark m1", "version 2", "h1, h2")
+
+
+def test_holds_that_a_sweep_saw_are_noticed_when_they_are_gone(place: Place) -> None:
+    """What was held after the mark is as well known, once a sweep of it went by it."""
+    older = add(place, "h1")
+    mark = marked(place)
+    add(place, "h2")
+    newer = read_holds(place)
+    mark.saw_holds(newer.number, newer.ids)
+    digest = mark.record.digest
+    place.store().write(HOLDS_KEY, older)
+
+    refused(place, "version 2", "h1, h2")
+    assert Mark.open(place, "m1").record.digest == digest
+
+
+def test_holds_dropped_by_lakegc_are_gone_for_good(place: Place) -> None:
+    """A signed drop is a newer version with fewer holds."""
+    add(place, "h1", "h2")
+    marked(place)
+    drop_hold(place, "h1")
+
+    assert read_holds(place).ids == ("h2",)
+
+
+@pytest.mark.parametrize("change", [b"# a word more\n", b"  - {id: h9, owner: eve, reason: x, prefix: data/}\n"])
+def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
+    """Whether before the signature or behind it."""
+    data = add(place, "h1")
+    content, line = data.splitlines(keepends=True)[:-1], data.splitlines(keepends=True)[-1]
+    for altered in (b"".join(content) + change + line, data + change):
+        place.store().write(HOLDS_KEY, altered)
+        refused(place)
+
+
+def test_a_file_written_by_hand_is_signed_by_a_person(place: Place) -> None:
+    """They see what is in it and what a newer signed one had, and then it is the newest."""
+    older = add(place, "h1")
+    add(place, "h2")
+    marked(place)
+    for found, missing in ((BY_HAND, ("h1", "h2")), (older, ("h2",)), (None, ("h1", "h2"))):
+        if found is None:
+            place.store().delete_many([HOLDS_KEY])
+        else:
+            place.store().write(HOLDS_KEY, found)
+        refused(place)
+
+        seen = read_unsigned(place)
+        sign_holds(place, seen)
+
+        assert seen.missing == missing
+        assert read_holds(place).ids == tuple(hold.id for hold in seen.holds)
+        assert read_holds(place).number > newest_recorded(place).number
+    place.store().write(HOLDS_KEY, BY_HAND)
+    seen = read_unsigned(place)
+    place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")
+    with pytest.raises(Refused, match="changed by somebody else"):
+        sign_holds(place, seen)
+
+
+def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:
+    """They would be unsigned then, and every process with the key would refuse them."""
+    before = add(place, "h1")
+
+    with pytest.raises(Refused, match="LAKEGC_SIGNING_KEY"):
+        add(replace(place, seal=None), "h2")
+    with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY"):
+        read_unsigned(replace(place, seal=None))
+    assert place.store().read(HOLDS_KEY) == before
+
+
+def test_an_unsigned_record_says_nothing_of_holds(place: Place) -> None:
+    """Somebody without the key can't make everybody wait for holds that there never were."""
+    add(place, "h1")
+    Mark.begin(replace(place, seal=None), finished_record(holds={"sha256": "f", "ids": ["x"], "number": 9}))
+
+    assert read_holds(place).ids == ("h1",)

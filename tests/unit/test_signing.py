@@ -1,0 +1,218 @@
+"""Signatures of records: what they cover, which keys verify them, and that a key goes nowhere."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle  # noqa: TID251  # what Spark does with a place
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.datasets import Place
+from spark_resources.errors import NotThere, Refused, Untrusted, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.records import MOST_LATE, Version, record_bytes
+from spark_resources.settings import Settings
+from spark_resources.signing import Seal, SigningKey, SigningKeys, without_signing_keys
+from spark_resources.stores.settings import StoreSettings
+
+OLD, NEW = "0f" * 32, "a1" * 32
+CREATED = datetime(2026, 1, 2, tzinfo=UTC)
+KEY = "_lakefs/retention/gc/lakegc/m1/mark.json"
+OTHER_MARK = KEY.replace("m1", "m2")
+CONTENT = record_bytes({"state": "approved", "counts": {"expired": 3}, "minimum": 86400.5, "by": "Åda"})
+
+
+def keys(current: str = OLD, *retired: str) -> SigningKeys:
+    return SigningKeys(SigningKey.parse(current), tuple(SigningKey.parse(one) for one in retired))
+
+
+def seal(known: SigningKeys | None = None, **context: Any) -> Seal:
+    given = {"repository": "lake", "created": CREATED, "namespace": "local://lake", **context}
+    return Seal.of(known or keys(), **given)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "lake").mkdir()
+    return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)), seal=seal())
+
+
+def unsigned(place: Place) -> Place:
+    return replace(place, seal=None)
+
+
+def refused(place: Place, *words: str, key: str = KEY) -> None:
+    with pytest.raises(Untrusted) as caught:
+        place.records().read(key)
+    for word in (*words, key):
+        assert word in str(caught.value)
+    for secret in (OLD, NEW):
+        assert secret not in str(caught.value)
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+def test_a_signed_record_reads_as_it_was_written(place: Place) -> None:
+    """The envelope says by which format, key and when; everybody can read the record in it, with or without a key."""
+    version = place.records().create(KEY, CONTENT)
+    envelope = json.loads(place.store().read(KEY))
+
+    assert place.records().read_with_version(KEY) == (CONTENT, version)
+    assert unsigned(place).records().read(KEY) == CONTENT
+    assert envelope["record"] == json.loads(CONTENT)
+    assert envelope["signed"].keys() == {"format", "key", "written", "number", "hmac"}
+    assert (envelope["signed"]["format"], envelope["signed"]["key"]) == (1, SigningKey.parse(OLD).id)
+
+    place.records().replace(KEY, record_bytes({"state": "swept"}), version)
+    assert json.loads(place.records().read(KEY)) == {"state": "swept"}
+    with pytest.raises(NotThere):
+        place.records().read(OTHER_MARK)
+
+
+def test_a_record_without_a_signature_is_refused(place: Place) -> None:
+    """Whether it was never signed, or somebody took the envelope away."""
+    unsigned(place).records().create(KEY, CONTENT)
+    refused(place, "isn't signed", "LAKEGC_SIGNING_KEY")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plain: plain["record"].update(state="marked"),
+        lambda plain: plain["signed"].update(hmac="0" * 64),
+        lambda plain: plain["signed"].update(number=7),
+        lambda plain: plain["signed"].update(written="2026-01-01T00:00:00+00:00"),
+    ],
+    ids=["content", "signature", "number", "time"],
+)
+def test_an_altered_record_is_refused(place: Place, change: Any) -> None:
+    """The signature covers the content, and what the envelope says of it."""
+    place.records().create(KEY, CONTENT)
+    plain = json.loads(place.store().read(KEY))
+    change(plain)
+    place.store().write(KEY, record_bytes(plain))
+    refused(place, "altered")
+
+
+@pytest.mark.parametrize("signed", [{"format": 2}, {"format": 1}, "text", None])
+def test_a_signature_of_another_form_is_refused(place: Place, signed: Any) -> None:
+    """A later format, or what is none, is never taken for a signature."""
+    place.store().write(KEY, record_bytes({"record": {}, "signed": signed}))
+    refused(place, "signature")
+
+
+def test_a_record_that_was_moved_to_another_mark_is_refused(place: Place) -> None:
+    """An approval, say, is for the mark that it lies in."""
+    place.records().create(KEY, CONTENT)
+    place.store().write(OTHER_MARK, place.store().read(KEY))
+    refused(place, "another place", key=OTHER_MARK)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [{"repository": "pond"}, {"created": CREATED + timedelta(seconds=1)}, {"namespace": "local://pond"}],
+    ids=["another repository", "deleted and created again", "another namespace"],
+)
+def test_a_record_of_another_repository_is_refused(place: Place, context: Mapping[str, Any]) -> None:
+    """Also of one of the same name that was deleted since."""
+    place.records().create(KEY, CONTENT)
+    refused(replace(place, seal=seal(**context)), "repository")
+
+
+def test_an_older_record_that_was_put_back_is_refused(place: Place, tmp_path: Path) -> None:
+    """A revoked approval is signed rightly, but the store has it from a later time than the one that was signed."""
+    place.records().create(KEY, CONTENT)
+    file = tmp_path / "lake" / KEY
+    for late, back in ((MOST_LATE - timedelta(minutes=1), False), (MOST_LATE + timedelta(minutes=1), True)):
+        then = (datetime.now(UTC) + late).timestamp()
+        os.utime(file, (then, then))
+        if back:
+            refused(place, "put back")
+        else:
+            assert place.records().read(KEY) == CONTENT
+
+
+def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
+    """Keys are changed without signing everything anew; the id in the envelope finds the right one."""
+    version = place.records().create(KEY, CONTENT)
+    rotated = replace(place, seal=seal(keys(NEW, OLD)))
+
+    assert rotated.records().read(KEY) == CONTENT
+    rotated.records().replace(KEY, CONTENT, version)
+    assert json.loads(place.store().read(KEY))["signed"]["key"] == SigningKey.parse(NEW).id
+    refused(place, SigningKey.parse(NEW).id, "LAKEGC_RETIRED_SIGNING_KEYS")
+
+
+def test_a_signed_record_keeps_its_signature_where_no_key_is_set(place: Place) -> None:
+    """A process that lost its key says so, rather than write what the others refuse."""
+    place.records().create(KEY, CONTENT)
+    before = place.store().read(KEY)
+    records = unsigned(place).records()
+    content, version = records.read_with_version(KEY)
+
+    with pytest.raises(Refused, match="LAKEGC_SIGNING_KEY isn't set"):
+        records.replace(KEY, content, version)
+    assert place.store().read(KEY) == before
+    assert version == Version(version.tag, signed=True)
+
+
+# --- keys -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_never_shown_nor_pickled(place: Place) -> None:
+    """A task gets the place without its keys, and can't take what is signed there for unsigned, nor sign anything."""
+    known = keys(NEW, OLD)
+    sent = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
+
+    with pytest.raises(TypeError):
+        pickle.dumps(known)
+    with pytest.raises(Untrusted, match="task"):
+        sent.records().create(KEY, CONTENT)
+    for shown in (repr(known), repr(seal(known)), repr(place), repr(vars(type(known.current))), str(sent.seal)):
+        assert OLD not in shown
+        assert repr(bytes.fromhex(OLD)) not in shown
+    assert OLD.encode() not in pickle.dumps(replace(place, seal=seal(known)))
+    assert bytes.fromhex(OLD) not in pickle.dumps(replace(place, seal=seal(known)))
+    assert copy.deepcopy(place) == place
+
+
+@pytest.mark.parametrize("text", ["secret", OLD[:-2], OLD + "0", OLD[:-2] + "zz", "0" * 64, f"{OLD},{NEW}"])
+def test_a_malformed_key_is_a_clear_error(text: str) -> None:
+    """The variable is named, and the form, and never the text."""
+    for variable in ("LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"):
+        if variable.endswith("KEYS") and "," in text:
+            continue
+        with pytest.raises(WrongUsage, match=f"{variable}.*openssl rand -hex 32") as caught:
+            Settings.load({"LAKEGC_SIGNING_KEY": OLD, variable: text}, Path("/nonexistent"))
+        assert text not in str(caught.value)
+
+
+def test_a_key_that_is_set_to_nothing_is_an_error(tmp_path: Path) -> None:
+    """Otherwise a secret that failed to arrive would switch signing off."""
+    with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
+        Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
+    with pytest.raises(WrongUsage, match="set LAKEGC_SIGNING_KEY, too"):
+        Settings.load({"LAKEGC_RETIRED_SIGNING_KEYS": OLD}, tmp_path)
+    assert Settings.load({}, tmp_path).signing() is None
+
+
+def test_settings_give_the_keys_and_show_none(tmp_path: Path) -> None:
+    """Upper case, blanks around a key and several retired ones are fine."""
+    environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
+    settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
+    found = settings.signing()
+
+    assert found is not None
+    assert found.current.id == SigningKey.parse(NEW).id
+    assert [one.id for one in found.retired] == [SigningKey.parse(one).id for one in (OLD, "b2" * 40)]
+    for shown in (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(settings.origins)):
+        assert not any(one in shown for one in (OLD, NEW.upper(), "b2" * 40))
+    assert without_signing_keys({**environ, "HOME": "/h"}) == {"HOME": "/h"}
