@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
+from lakegc_assets.sweeping.quarantine import write_quarantine
 from lakegc_assets.sweeping.report import read_report
 from lakegc_assets.sweeping.rounds import Tally, end_of, refuse_fruitless, round_of
 from lakegc_assets.sweeping.run import SweepRun
@@ -38,6 +39,7 @@ def undo(run: SweepRun) -> Tally:
             rows = aside(run, since=since).persist()
             objects = rows.count()
             if not objects:
+                write_quarantine(run)
                 return tally
             note_begin(run)
             until = run.store.now() + NO_HURRY
@@ -53,6 +55,7 @@ def purge(run: SweepRun) -> Tally:
             rows = aside(run, since=since).transform(only_signed(run)).persist()
             objects = rows.count()
             if not objects:
+                write_quarantine(run)
                 return tally
             proof = prove(run, rows)
             tally.proofs.append(proof)
