@@ -24,7 +24,7 @@ from lakegc_assets.terminal.words import cell, console, harmless, printing, size
 from lakegc_assets.words import duration, plural
 from spark_resources.approvals import Standing, withdraw_stale_summary
 from spark_resources.datasets import Place, file_batches
-from spark_resources.errors import LakegcError, NotThere, Untrusted, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NotThere, Untrusted, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
 from spark_resources.marks import Mark, MarkRecord, asset_folder, each_mark, finished_at, marks
@@ -235,8 +235,11 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
     """What a mark's sweep came to; "" where it wasn't swept."""
     if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         return ""
-    report = read_report(place.store(), record.mark_id)
-    return "" if report is None else fate(report, read_quarantine(place.store(), report))
+    try:
+        report = read_report(place, record.mark_id)
+        return "" if report is None else fate(report, read_quarantine(place.store(), report))
+    except (DamagedData, Untrusted):
+        return "its report can't be relied on"
 
 
 def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:

@@ -90,13 +90,13 @@ def found(target: Target, name: str) -> Report:
     if name == "latest":
         ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
         swept = [record for record in marks(place) if record.finished is not None and record.state in ended]
-        reports = [read_report(place.store(), record.mark_id) for record in sorted(swept, key=finished_at)]
+        reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
         known = [report for report in reports if report is not None]
         if not known:
             raise NotThere(f"no mark of {repository} was swept. The marks there are: {command('status', repository)}")
         return max(known, key=lambda report: report.ended)
     mark_id = check_mark_id(name.rpartition("/")[2])
-    report = read_report(place.store(), mark_id)
+    report = read_report(place, mark_id)
     if report is None:
         raise WrongUsage(without_report(target, mark_id))
     return report

@@ -166,7 +166,7 @@ def in_quarantine(partition: Partition) -> int | None:
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
         what = "isn't there" if mark is None else f"is {state}"
         raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: nothing of it is in quarantine")
-    report = read_report(place.store(), mark_id)
+    report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:
         return None
     return read_quarantine(place.store(), report).left
