@@ -238,7 +238,7 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
     try:
         report = read_report(place, record.mark_id)
         return "" if report is None else fate(report, read_quarantine(place.store(), report))
-    except (DamagedData, Untrusted):
+    except DamagedData:
         return "its report can't be relied on"
 
 
