@@ -24,12 +24,16 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage
+from spark_resources.wording import did_you_mean
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
+NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_OPTIMIZED_MARKS", "LAKEGC_RECORDINGS"})
+"""Variables that begin as settings do and are none: the option --debug, and what lakegc's own tests read."""
+TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
 DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
@@ -192,7 +196,6 @@ class Settings(BaseSettings):
     spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-    _unknown: tuple[str, ...] = PrivateAttr(default=())
 
     @classmethod
     def settings_customise_sources(
@@ -210,10 +213,13 @@ class Settings(BaseSettings):
     def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
         """The settings from options (None means not given), variables and lakectl's file in `home`.
 
-        Raises `WrongUsage` naming the option, variable or file, and the form that was expected.
+        Raises `WrongUsage` naming the option, variable or file, and the form that was expected; also for a variable
+        that begins with LAKEGC_ and names no setting: misspelt, it would leave a safeguard off that somebody relies on.
         """
         if strange := sorted(set(options) - set(cls.model_fields)):
-            raise WrongUsage(f"there is no setting '{strange[0]}'")
+            meant = did_you_mean(strange[0], cls.model_fields)
+            raise WrongUsage(f"there is no setting '{strange[0]}'. {meant}".rstrip())
+        _refuse_unknown_variables(cls, environ)
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         sources = (
@@ -231,7 +237,6 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise _wrong(cls, error, values, origins) from None
         settings._origins = origins
-        settings._unknown = _unknown_variables(cls, environ)
         return settings
 
     @classmethod
@@ -245,11 +250,6 @@ class Settings(BaseSettings):
     def origins(self) -> Mapping[str, str]:
         """Where each setting that was given came from, e.g. `variable LAKEGC_MIN_AGE`; defaults are not in it."""
         return MappingProxyType(self._origins)
-
-    @property
-    def unknown_variables(self) -> tuple[str, ...]:
-        """Variables that begin with LAKEGC_ and name no setting: most likely misspelt."""
-        return self._unknown
 
     def spark(self) -> dict[str, str]:
         """The part that starts Spark, as Spark's own settings; what `spark_conf` says of the same counts more."""
@@ -296,9 +296,19 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
 
 
-def _unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> tuple[str, ...]:
-    known = {PREFIX + name.upper() for name in cls.model_fields}
-    return tuple(sorted(name for name in environ if name.startswith(PREFIX) and name not in known))
+def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:
+    known = [PREFIX + name.upper() for name in cls.model_fields]
+    strange = sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and value.strip()
+        and name not in NOT_SETTINGS.union(known)
+        and not name.startswith(TEST_PREFIXES)
+    )
+    if strange:
+        named = " ".join(f"{name} names no setting of lakegc. {did_you_mean(name, known)}".strip() for name in strange)
+        raise WrongUsage(f"variable {named} Correct its spelling, or unset it.")
 
 
 def _lakectl_variables(environ: Mapping[str, str]) -> _Source:

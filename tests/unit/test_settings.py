@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -231,14 +232,35 @@ def test_an_unknown_option_is_ignored(home: Path) -> None:
         Settings.load({}, home, min_aeg="1h")
 
 
-def test_a_misspelt_variable_is_overlooked(home: Path) -> None:
-    """Variables of lakegc that name no setting are told, so that someone can be warned of them."""
-    environ = {"LAKEGC_MIN_AEG": "72h", "LAKEGC_min_age": "1h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LAKEGC_BAKCUP_TO", "LAKEGC_BACKUP_TO"),
+        ("LAKEGC_BACKUP_T0", "LAKEGC_BACKUP_TO"),
+        ("LAKEGC_min_age", "LAKEGC_MIN_AGE"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_name_that_is_meant(home: Path, name: str, meant: str) -> None:
+    """Taken for nothing, it would leave out the backup or the age that somebody relies on."""
+    with pytest.raises(WrongUsage, match=f"variable {name} names no setting of lakegc. Did you mean {meant}\\?"):
+        Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
-    settings = Settings.load(environ, home)
 
-    assert settings.unknown_variables == ("LAKEGC_MIN_AEG", "LAKEGC_min_age")
-    assert settings.min_age == timedelta(hours=48)
+def test_a_variable_that_is_like_no_setting_is_refused(home: Path) -> None:
+    """Of several, each is named."""
+    with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY names no .* LAKEGC_ZYX names no setting of lakegc\. Correct"):
+        Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
+
+
+def test_variables_that_are_empty_or_no_settings_are_not_refused(home: Path) -> None:
+    """An empty variable counts as not given, and lakegc's own tests read more than settings."""
+    read = set()
+    for file in Path(__file__).parents[1].rglob("*.py"):
+        read |= set(re.findall(r"""environ(?:\.get\(|\[)"(LAKEGC_\w+)\"""", file.read_text(encoding="utf-8")))
+    named = {f"LAKEGC_{name.upper()}" for name in Settings.model_fields}
+
+    assert len(read - named) > 5
+    Settings.load({**dict.fromkeys(read - named, "1"), "LAKEGC_XYZZY": " ", "LAKEGC_DEBUG": "1"}, home)
 
 
 SECRETS: dict[str, Any] = {
