@@ -7,7 +7,6 @@ later, so an object that moves from staging to a commit meanwhile is seen by at 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -20,10 +19,10 @@ from lakegc_assets.marking import namespace_slices as slices
 from lakegc_assets.marking import retained_commits as retained
 from lakegc_assets.marking import uncommitted_addresses as uncommitted
 from lakegc_assets.marking.metadata import described, described_set
-from lakegc_assets.marking.resource import MarkOptions, MarksResource
+from lakegc_assets.marking.options import MarkOptions, parse_min_age, parse_taken
+from lakegc_assets.marking.resource import MarksResource
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused, WrongUsage
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
-from spark_resources.settings import parse_duration
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 """One partition a repository and mark; its key is `repository|mark_id`."""
@@ -61,16 +60,7 @@ class MarkConfig(dg.Config):
     clean: bool = Field(default=False, description="look at everything, whatever marks there are")
 
     def options(self) -> MarkOptions:
-        try:
-            min_age: timedelta | None = parse_duration(self.min_age) if self.min_age else None
-        except ValueError as error:
-            raise WrongUsage(f"min_age: {error}; expected something like 24h, 90m or 1d12h") from None
-        try:
-            taken = datetime.fromisoformat(self.inventory_taken) if self.inventory_taken else None
-        except ValueError as error:
-            raise WrongUsage(f"inventory_taken: {error}; expected something like 2026-11-21T00:00:00Z") from None
-        if taken is not None and not self.inventory:
-            raise WrongUsage("inventory_taken says when an inventory was taken, and none is given")
+        min_age, taken = parse_min_age(self.min_age), parse_taken(self.inventory_taken, self.inventory)
         missing = tuple(self.accept_missing)
         return MarkOptions(
             self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.clean

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakegc_assets.words import plural
 from spark_resources.errors import DamagedData, WrongUsage
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def size(found: Measured, limits: BrakeLimits) -> Brake:
 
 def count(found: Measured, limits: BrakeLimits) -> Brake:
     objects = found.counts["expired"]
-    why = f"{objects:,} objects would go; a mark may take {limits.count:,}"
+    why = f"{plural(objects, 'object')} would go; a mark may take {limits.count:,}"
     return Brake("count", objects > limits.count, objects, limits.count, why)
 
 
@@ -139,10 +140,15 @@ def jump(found: Measured, limits: BrakeLimits) -> Brake:
     if found.previous is None:
         return uncompared("jump", found, limits.jump)
     times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
-    objects = found.counts["expired"]
+    objects, before = found.counts["expired"], found.previous["expired"]
+    against = (
+        f"{times:,.1f} times as much as in mark {found.previous_id} ({plural(before, 'object')})"
+        if before
+        else f"and none in mark {found.previous_id}"
+    )
     why = (
-        f"{objects:,} objects would go, {times:,.1f} times as much as in mark {found.previous_id} "
-        f"({found.previous['expired']:,} objects); it may be {limits.jump:g} times, from {limits.jump_least:,} on"
+        f"{plural(objects, 'object')} would go, {against}; from {plural(limits.jump_least, 'object')} on, at most "
+        f"{limits.jump:g} times as much as before is expected"
     )
     return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
 
@@ -155,7 +161,9 @@ def live(found: Measured, limits: BrakeLimits) -> Brake:
     if found.previous is None:
         return uncompared("live", found, limits.live)
     left = remaining(now, found.previous["live"])
-    why = f"{now:,} addresses are live, {100 * left:.1f} % of {found.previous['live']:,} in mark {found.previous_id}"
+    before = found.previous["live"]
+    against = f"{100 * left:.1f} % of {before:,} in" if before else "none were in"
+    why = f"{are(now, 'live address', 'live addresses')}, {against} mark {found.previous_id}"
     return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
 
 
@@ -165,10 +173,13 @@ def listing(found: Measured, limits: BrakeLimits) -> Brake:
         return uncompared("listing", found, limits.listing)
     expected = max(found.previous["candidates"] - found.previous["expired"], 0)
     left = remaining(found.counts["candidates"], expected)
-    why = (
-        f"{found.counts['candidates']:,} objects are listed, {100 * left:.1f} % of the {expected:,} that mark "
-        f"{found.previous_id} would leave; at least {100 * limits.listing:g} % are expected"
+    listed = are(found.counts["candidates"], "listed object")
+    against = (
+        f"{100 * left:.1f} % of the {expected:,} that mark {found.previous_id} would leave"
+        if expected
+        else f"and mark {found.previous_id} would leave none"
     )
+    why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
     return Brake("listing", left < limits.listing, left, limits.listing, why)
 
 
@@ -217,6 +228,10 @@ def uncompared(name: str, found: Measured, bound: float) -> Brake:
         which = ", ".join(found.unreadable)
         return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")
     return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
+
+
+def are(count: int, thing: str, things: str = "") -> str:
+    return f"there {'is' if count == 1 else 'are'} {plural(count, thing, things)}"
 
 
 def part(some: int, whole: int) -> float:

@@ -16,6 +16,22 @@ def size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
+def plural(count: int, thing: str, things: str = "") -> str:
+    """So many things: 0 objects, 1 object, 1,000 objects."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
+
+
+def duration(span: timedelta) -> str:
+    """A span by its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
+    left = round(span.total_seconds())
+    parts: list[str] = []
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        amount, left = divmod(left, length)
+        if amount or parts:
+            parts.append(plural(amount, unit) if amount else "")
+    return " ".join(filter(None, parts[:2])) or "0 seconds"
+
+
 def part(some: int, whole: int) -> float:
     """A share of 1; of nothing it is 0."""
     return some / whole if whole else 0.0
@@ -36,9 +52,8 @@ def age(span: timedelta) -> str:
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
-            count = seconds // length
-            return f"{count} {unit}{'s' if count != 1 else ''}"
-    return f"{seconds} second{'s' if seconds != 1 else ''}"
+            return plural(seconds // length, unit)
+    return plural(seconds, "second")
 
 
 def harmless(name: str) -> str:

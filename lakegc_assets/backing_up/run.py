@@ -21,6 +21,7 @@ from lakegc_assets.backing_up.records import Subject, begin
 from lakegc_assets.marking.resource import probed, refuse_another_repository, who
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.progress import Say, telling
+from lakegc_assets.words import duration, plural
 from spark_resources.copying.log import Log
 from spark_resources.copying.task import WANTED, CopyOrders, on_their_side
 from spark_resources.datasets import Dataset, Place, read_dataset
@@ -176,12 +177,12 @@ def telling_copies(
         done, copied = log.so_far(run)
         return sentence_of(done, objects, copied, size, time.monotonic() - began)
 
-    return telling(say, f"{doing} {objects:,} objects", how_far)
+    return telling(say, f"{doing} {plural(objects, 'object')}", how_far)
 
 
 def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:
     """How far it is, at which rate, and how long it will take, by bytes where they are known."""
     share = copied / size if size else done / objects
-    left = f", {timedelta(seconds=round(seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
+    left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
     rate = f"{done / seconds:,.0f} and {copied / seconds / 2**20:,.1f} MiB a second"
-    return f"{done:,} of {objects:,} objects, {rate}{left}"
+    return f"{done:,} of {plural(objects, 'object')}, {rate}{left}"

@@ -7,8 +7,8 @@ import os
 import platform
 import secrets
 import socket
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pydantic import PrivateAttr
 
 from lakegc_assets.incremental import basis_of
 from lakegc_assets.marking import inventories
+from lakegc_assets.marking.options import MarkOptions, checked_age, refuse_both
 from lakegc_assets.marking.run import Limits, MarkRun, Target, find_target, read_clocks
 from lakegc_assets.progress import Say, tell
 from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
@@ -26,27 +27,11 @@ from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import Lease, take_lease
 from spark_resources.marks import CLEAN, Mark, MarkRecord, claim_namespace, earlier_marks
-from spark_resources.model import MarkState, Partition, Scope, old_enough_before
+from spark_resources.model import MarkState, Partition, old_enough_before
 from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
 from spark_resources.stores import lookalike
 from spark_resources.stores.probe import remembered_quirks
-
-LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
-
-
-@dataclass(frozen=True, slots=True)
-class MarkOptions:
-    """What a person chooses for one mark. `min_age` None means the configured one."""
-
-    scope: Scope = Scope.UNIFIED
-    min_age: timedelta | None = None
-    allow_young: bool = False
-    accept_missing: tuple[str, ...] = ()
-    inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
-    inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
-    since: str = ""  # the mark to go on from; otherwise the newest
-    clean: bool = False  # look at everything, whatever marks there are
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -192,14 +177,6 @@ def said_to(log: Say) -> Say:
     return say
 
 
-def refuse_both(options: MarkOptions) -> None:
-    """Raise `WrongUsage` for options that contradict each other."""
-    if options.since and options.clean:
-        raise WrongUsage("a mark is made since an earlier one or clean, not both: give --since or --clean")
-    if options.since and options.inventory:
-        raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
-
-
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` where an unfinished mark that is gone on with was begun since another mark, or since any."""
     if record.optimized and (options.clean or options.since not in ("", record.basis["chain"][0])):
@@ -210,20 +187,6 @@ def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
 
 
 # --- what forbids a mark --------------------------------------------------------------------------------------------
-
-
-def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
-    """The minimum age, or `Refused` where it is short and nobody said that this is meant (invariant 6)."""
-    if min_age < timedelta(0):
-        raise WrongUsage(f"a minimum age of {min_age} is in the future")
-    if min_age < LEAST_MIN_AGE and not options.allow_young:
-        raise Refused(
-            f"a minimum age of {min_age} is less than {LEAST_MIN_AGE}, the life of a link token: an object that was "
-            "uploaded and isn't linked yet would look like garbage. Add --allow-young if nobody writes to this "
-            "repository now.",
-            invariant=6,
-        )
-    return min_age
 
 
 def refuse_read_only(repository: Repository) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets import sweep
 from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.words import plural
 from spark_resources.datasets import write_dataset
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.executors import errors_from_executors
@@ -73,15 +74,17 @@ class Report:
     def sentence(self) -> str:
         """What a person wants to know first, and what to do next."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
-        text = f"mark {self.mark_id} of {self.repository}, {self.approved:,} objects approved: {counts}"
+        approved = plural(self.approved, "object")
+        text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
         if failed := self.objects.get(Outcome.FAILED.value):
             again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
             text += f". {failed:,} could not be deleted; what the store said is in the report. Try these again: {again}"
         if self.late_objects:
             text += (
-                f". {self.late_objects:,} objects came to life while they were being deleted, and are gone: "
-                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore them from a backup, or by "
-                f"'lakegc undo' if they were quarantined"
+                f". {plural(self.late_objects, 'object')} came to life while being deleted, and readers miss "
+                f"{'it' if self.late_objects == 1 else 'them'}: "
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
+                f"'lakegc undo' what was quarantined"
             )
         if self.unread:
             text += f". Other repositories were not read, and were released: {', '.join(sorted(self.unread))}"

@@ -16,6 +16,7 @@ from lakegc_assets.mark import without
 from lakegc_assets.progress import telling
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.words import duration, plural
 from spark_resources.datasets import Batches, arrow_to_spark
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
@@ -78,13 +79,29 @@ def end_of(run: SweepRun, proof: Proof) -> datetime:
     """When a proof is too old, by the store's clock. Raises `Refused` where it was, before it was made."""
     until, now = proof.began + run.limits.proof_age, run.store.now()
     if now >= until:
-        raise Refused(
-            f"proving mark {run.mark.record.mark_id} of {run.partition.repository} once more took "
-            f"{timedelta(seconds=round((now - proof.began).total_seconds()))}, and a proof counts for "
-            f"{run.limits.proof_age}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more cores.",
-            invariant=1,
-        )
+        raise too_old(run, now - proof.began)
     return until
+
+
+def too_old(run: SweepRun, took: timedelta) -> Refused:
+    """Why nothing could be deleted by a proof that was this old by then."""
+    return Refused(
+        f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was verified again and a "
+        f"delete could be sent, {duration(took)} had passed, and a verification counts for "
+        f"{duration(run.limits.proof_age)}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more "
+        "cores.",
+        invariant=1,
+    )
+
+
+def nothing_settled(run: SweepRun, objects: int, until: datetime) -> LakegcError:
+    """Why a whole round came no further: its proof was too old by then (`until`, store's clock), or nobody knows."""
+    if (now := run.store.now()) >= until:
+        return too_old(run, now - until + run.limits.proof_age)
+    return LakegcError(
+        f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. Look at "
+        "the store and at the clocks, and run the same command again."
+    )
 
 
 def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
@@ -161,10 +178,7 @@ def round_of(
         done.attempts += row["attempts"]
     run.lease.check()
     if not sum(done.objects.values()):
-        raise LakegcError(
-            f"{objects:,} objects of mark {run.mark.record.mark_id} are pending, and a whole round settled none of "
-            "them. Look at the store and at the clocks, and run the same command again."
-        )
+        raise nothing_settled(run, objects, until)
     return done
 
 
@@ -178,7 +192,7 @@ def telling_settled(
         done = receipts.settled_rows(number)
         seconds = time.monotonic() - began
         rate = done / seconds
-        left = f", {timedelta(seconds=round((rows - done) / rate))} left" if done else ""
-        return f"{done:,} of {rows:,} objects settled, {rate:,.0f} a second{left}"
+        left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
+        return f"{done:,} of {plural(rows, 'object')} settled, {rate:,.0f} a second{left}"
 
-    return telling(run.say, f"{doing} {rows:,} objects", how_far)
+    return telling(run.say, f"{doing} {plural(rows, 'object')}", how_far)

@@ -222,5 +222,5 @@ def rules_in_words(rules: Rules | None) -> str:
 
 
 def holds_in_words(record: MarkRecord) -> str:
-    ids = ", ".join(record.holds.get("ids", ())) or "none"
-    return f"{ids} ({str(record.holds['sha256'])[:12]})" if record.holds.get("sha256") else ids
+    ids = ", ".join(record.holds.get("ids", ()))
+    return f"{ids} ({str(record.holds['sha256'])[:12]})" if ids and record.holds.get("sha256") else ids or "none"

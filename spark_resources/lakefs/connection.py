@@ -19,6 +19,7 @@ from spark_resources.errors import DamagedData, Forbidden, NotThere, Transient, 
 from spark_resources.lakefs.answers import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.wording import full_stop
 
 # The connection pool's own repr at the head of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
@@ -195,7 +196,7 @@ class Connection:
                 "with http://."
             )
         return Transient(
-            f"{asked}: {why}. Check that the server runs and that the endpoint "
+            f"{asked}: {full_stop(why)} Check that the server runs and that the endpoint "
             "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is right."
         )
 

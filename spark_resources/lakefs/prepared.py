@@ -12,6 +12,7 @@ from spark_resources.lakefs import answers
 from spark_resources.lakefs.answers import Body, RefsDump, UncommittedLists
 from spark_resources.lakefs.asking import NO_SUCH_CALL, Progress, finished, repository
 from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.wording import full_stop
 
 _COMMITS = "retention:PrepareGarbageCollectionCommits"
 _UNCOMMITTED = "retention:PrepareGarbageCollectionUncommitted"
@@ -44,7 +45,7 @@ def _commits_of_task(connection: Connection, name: str, task: str, progress: Pro
         if _says_no_rules(404, message):
             return None
         raise Unavailable(
-            f"lakeFS at {connection.where} could not list the retained commits of '{name}': {message}. "
+            f"lakeFS at {connection.where} could not list the retained commits of '{name}': {full_stop(message)} "
             "Look at the server's log, then mark again."
         )
     return status.inner("result").filled("gc_commits_location")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from spark_resources.errors import Refused, WrongUsage
+from spark_resources.wording import with_article
 
 EMPTY_SEGMENT = "empty segment"
 LEADING_SLASH = "leading slash"
@@ -86,8 +87,9 @@ def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
     as_bytes(key, where)
     troubles = unholdable & kinds_of(key) if unholdable else frozenset()
     if troubles:
+        what = " and ".join(map(with_article, sorted(troubles)))
         raise WrongUsage(
-            f"{key!r} can't be a key in {where}: it has a {' and a '.join(sorted(troubles))}, and this store would "
+            f"{key!r} can't be a key in {where}: it has {what}, and this store would "
             "refuse it or silently take another key for it"
         )
     return key

@@ -12,7 +12,7 @@ import pytest
 
 from lakegc_assets.sweeping import undo as undoing
 from lakegc_assets.sweeping.report import Report
-from lakegc_assets.sweeping.rounds import Tally, end_of
+from lakegc_assets.sweeping.rounds import Tally, end_of, nothing_settled
 from lakegc_assets.sweeping.run import SweepLimits, SweepRun
 from lakegc_assets.terminal.sweeps import show_report
 from spark_resources.errors import Refused
@@ -52,6 +52,19 @@ def test_a_proof_that_took_too_long_is_blamed_on_the_store(lake: Lake) -> None:
     assert refused.value.invariant == 1
 
 
+def test_a_round_that_outlives_its_proof_blames_the_proof_and_not_the_clocks(lake: Lake) -> None:
+    """With a `proof_age` that is too short no delete is ever sent: what to set is said, not to look at the clocks."""
+    run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
+
+    late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
+
+    assert isinstance(late, Refused)
+    assert "a verification counts for 5 seconds" in str(late)
+    assert "LAKEGC_PROOF_AGE" in str(late)
+    assert "of 1 pending object" in str(early)
+    assert "clocks" in str(early)
+
+
 @dataclass
 class Rows:
     """Rows that are only counted."""
@@ -73,6 +86,7 @@ def test_undo_leaves_objects_behind_without_a_word(lake: Lake, monkeypatch: pyte
     left: Iterator[Rows] = iter([Rows(3), Rows(1), Rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
     monkeypatch.setattr(undoing, "aside", lambda run, since: next(left))
+    monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "round_of", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
 

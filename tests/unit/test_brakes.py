@@ -125,6 +125,16 @@ def test_an_empty_repository_is_stopped() -> None:
     assert found(expired=0, expired_bytes=0)["share"].measured == 0
 
 
+def test_a_comparison_with_nothing_is_said_as_one() -> None:
+    """`10,000 times as much as (0 objects)` and `100 % of 0` say nothing to anybody."""
+    before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
+
+    assert before["jump"].why.startswith("10,000 objects would go, and none in mark")
+    assert "none were in mark" in before["live"].why
+    assert "would leave none" in before["listing"].why
+    assert "1 object would go" in found(expired=1, expired_bytes=1)["count"].why
+
+
 def test_a_lost_comparison_counts_as_a_first_mark() -> None:
     """Where the earlier marks can't be read, what compares with them trips, and the first mark's bound doesn't hold."""
     lost = found(before={"unreadable": ["m0"]}, expired=30_001)
