@@ -1,14 +1,15 @@
 """`lakegc` on a terminal: the same jobs as in the Dagster UI, for people and for scripts.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 swept with failures.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 swept with failures, 130 interrupted.
 """
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
@@ -19,6 +20,7 @@ import typer
 
 from lakegc_assets.progress import listening
 from lakegc_assets.terminal.holds_commands import holds_app
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.output import EscapedOutput, print_error, print_text
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.naming import Partition, Scope, default_mark_id
@@ -66,6 +68,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def settings_options(
+    context: typer.Context,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
@@ -76,6 +79,7 @@ def settings_options(
     ] = False,
 ) -> None:
     """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
+    context.obj.command = context.invoked_subcommand or ""
     if setting:
         take_settings(setting)
     if debug:
@@ -85,11 +89,15 @@ def settings_options(
 def take_settings(given: list[str]) -> None:
     """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
     from spark_resources.settings import Settings
+    from spark_resources.wording import did_you_mean
 
     for each in given:
         name, equals, value = each.partition("=")
-        if not equals or name not in Settings.model_fields:
-            raise WrongUsage(f"--set {name}: expected NAME=VALUE with one of {', '.join(Settings.model_fields)}")
+        if name not in Settings.model_fields:
+            meant = did_you_mean(name, Settings.model_fields) or f"Settings are {', '.join(Settings.model_fields)}."
+            raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
+        if not equals:
+            raise WrongUsage(f"--set {name}: expected {name}=VALUE")
         if Settings.is_secret(name, value):
             raise WrongUsage(
                 f"--set {name}: everybody on this machine can read a command line, and shells keep it. Set the "
@@ -142,12 +150,7 @@ def mark(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Compute what may go in a repository, and show it. Nothing is deleted."""
-    check_java()
-    start_spark_ahead(context)
-    from lakegc_assets.terminal import marks
-
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
-    marks.refuse_used_id(partition)
     options = {
         "scope": scope.name,
         "min_age": min_age,
@@ -158,6 +161,12 @@ def mark(
         "since": since,
         "clean": clean,
     }
+    check_mark_options(options)
+    check_java()
+    start_spark_ahead(context)
+    from lakegc_assets.terminal import marks
+
+    marks.refuse_used_id(partition)
     with progress() as status:
         status("starting")
         record = marks.make(partition, options)
@@ -197,7 +206,9 @@ def diff(
 @app.command()
 def approve(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or layout/id of the reference's")
+    ],
     digest: Annotated[str | None, typer.Option(help="of the set that was looked at; another one is refused")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
     release: Annotated[
@@ -247,7 +258,8 @@ def sweep(
     from lakegc_assets.terminal import sweeps
 
     check_java()
-    with progress():
+    with progress() as status:
+        status("starting the sweep")
         options = SweepOptions(rate, quarantine)
         return sweeps.sweep(Partition.of(repository, mark_id), options, as_json=output is Format.JSON)
 
@@ -344,6 +356,20 @@ def status(
 
 
 @app.command()
+def report(
+    repository: RepositoryArgument,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="the id of a mark that was swept, or 'latest'")
+    ] = "latest",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """What became of every object of a sweep: totals, what was rescued or failed and why, and where the report lies."""
+    from lakegc_assets.terminal import reports
+
+    reports.show(repository, mark_id, as_json=output is Format.JSON)
+
+
+@app.command()
 def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[
@@ -357,8 +383,8 @@ def fsck(
 
     check_java()
     with progress():
-        report = shown.run(repository, missing=write_missing)
-    return shown.show(report, missing=write_missing, as_json=output is Format.JSON)
+        found = shown.run(repository, missing=write_missing)
+    return shown.show(found, missing=write_missing, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -433,12 +459,30 @@ def check_java() -> None:
     check(os.environ)
 
 
+def check_mark_options(options: Mapping[str, Any]) -> None:
+    """Raise what a mark with these options would raise, before anything is started for it."""
+    from lakegc_assets.marking.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
+    from spark_resources.settings import Settings
+
+    chosen = MarkOptions(
+        min_age=parse_min_age(options["min_age"]),
+        allow_young=options["allow_young"],
+        inventory=options["inventory"],
+        inventory_taken=parse_taken(options["inventory_taken"], options["inventory"]),
+        since=options["since"],
+        clean=options["clean"],
+    )
+    refuse_both(chosen)
+    configured = Settings.load(os.environ, Path.home()).min_age
+    checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+
+
 def start_spark_ahead(context: typer.Context) -> None:
     """Let Spark start while this process still reads what else it needs: a machine with two cores does both at once.
 
     Only where the process is the command's own: Spark runs until it ends, whether it came to be needed or not.
     """
-    if context.obj:
+    if context.obj.own_process:
         from spark_resources.settings import Settings
         from spark_resources.spark import start_ahead
 
@@ -479,7 +523,17 @@ def main(arguments: list[str] | None = None) -> None:
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-_INTERRUPTED = 130  # what Typer makes of Ctrl-C
+INTERRUPTED = 130  # as shells have it, and what Typer makes of Ctrl-C
+RESUMED = frozenset({"sweep", "backup", "restore", "undo", "purge"})
+"""Commands that go on where they were when they are given again."""
+
+
+@dataclass
+class Invocation:
+    """One call of lakegc: whether the process is its own, and which command was found in its arguments."""
+
+    own_process: bool
+    command: str = ""
 
 
 def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int:
@@ -487,9 +541,10 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
 
     With `own_process` a command may leave something running until the process ends.
     """
+    invocation = Invocation(own_process)
     try:
-        answer = app(arguments, standalone_mode=False, obj=own_process)
-        if answer == _INTERRUPTED:
+        answer = app(arguments, standalone_mode=False, obj=invocation)
+        if answer == INTERRUPTED:
             raise KeyboardInterrupt
         return answer if isinstance(answer, int) else 0
     except LakegcError as error:
@@ -500,13 +555,20 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
         error.show(EscapedOutput())
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        return _failed("interrupted; what was begun can be gone on with, or begun anew", 1)
+        return _failed(interrupted(invocation.command, sys.argv[1:] if arguments is None else arguments), INTERRUPTED)
     except BrokenPipeError:
         return 1
     except Exception as error:
         return _failed(
             f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1
         )
+
+
+def interrupted(name: str, arguments: list[str]) -> str:
+    """What to do after Ctrl-C."""
+    if name in RESUMED:
+        return f"interrupted. What was done is written down; the same command resumes:\n  {command(*arguments)}"
+    return "interrupted. Nothing was deleted; run the command again." if name == "mark" else "interrupted"
 
 
 def _failed(message: str, code: int) -> int:

@@ -70,6 +70,25 @@ def approve(
     """
     refuse_unlocked(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
+    earlier, approval = checked(proposal, word, lakefs, limits, now=now)
+    if earlier in (Standing.EXPIRED, Standing.INCOMPLETE):
+        revoke(proposal, who=word.who, how="renewed", now=now)
+    give(proposal, approval, now=now)
+    return approval
+
+
+def check(
+    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime, single_deployment: bool
+) -> None:
+    """Raise what `approve` would raise, and write nothing: so that nobody is asked for a word that can't count."""
+    refuse_unlocked(proposal, single_deployment=single_deployment)
+    checked(proposal, word, lakefs, limits, now=now)
+
+
+def checked(
+    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
+) -> tuple[Standing, Approval]:
+    """What an earlier approval is worth, and the one that may be given."""
     earlier = free_to_approve(proposal, now=now)
     check_word(proposal, word)
     check_newer(proposal, word, earlier)
@@ -77,10 +96,7 @@ def approve(
     check_brakes(proposal, word.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)
     check_set(proposal)
-    if earlier in (Standing.EXPIRED, Standing.INCOMPLETE):
-        revoke(proposal, who=word.who, how="renewed", now=now)
-    give(proposal, approval, now=now)
-    return approval
+    return earlier, approval
 
 
 def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: datetime) -> Approval:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from lakegc_assets.approving.approved_set import check_files, their_files
 from lakegc_assets.approving.proposals import Proposal, Word, read_if_whole, refuse_used
 from lakegc_assets.brakes import BrakeLimits, brakes
+from lakegc_assets.words import plural
 from spark_resources.approvals import Approval, Standing
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.holds import read_holds
@@ -80,25 +81,46 @@ def check_newer(proposal: Proposal, word: Word, earlier: Standing) -> None:
         )
 
 
+class StoppedByBrakes(Refused):
+    """Raised where a brake has tripped that isn't released. `tripped` names all that have."""
+
+    def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
+        super().__init__(message, invariant=9)
+        self.tripped = tuple(tripped)
+
+
+class ReleasedInVain(WrongUsage):
+    """Raised where a brake is released that has not tripped. `tripped` names all that have."""
+
+    def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tripped = tuple(tripped)
+
+
 def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeLimits, *, until: datetime) -> None:
-    """Raise `Refused` for a brake that has tripped and isn't released, `WrongUsage` for one released that hasn't.
+    """Raise `StoppedByBrakes` for brakes that have tripped and aren't released, `ReleasedInVain` for those released
+    that haven't; either names all of both, so that one further try is enough.
 
     The age is the one that the mark may have when it is swept: at the end of the approval.
     """
     found = brakes(proposal.record, limits, now=until)
     tripped = {brake.name: brake.why for brake in found if brake.tripped}
+    held = {name: why for name, why in tripped.items() if name not in released}
+    sentences = "".join(f"\n  {name}: {why}" for name, why in held.items())
+    how = (
+        "\nIf that is right, release each by its name, with the reason: --release BRAKE --because TEXT, or in "
+        "Dagster's job approve 'release: {BRAKE: TEXT}'."
+    )
     if needless := sorted(set(released) - set(tripped)):
-        raise WrongUsage(
-            f"the brake {', '.join(needless)} of {proposal.name} has not tripped, so it can't be released. Tripped: "
-            f"{', '.join(tripped) or 'none'}."
+        rest = f" It is stopped by:{sentences}{how}" if held else f" Tripped: {', '.join(tripped) or 'none'}."
+        have = "has" if len(needless) == 1 else "have"
+        raise ReleasedInVain(
+            f"{', '.join(needless)} {have} not tripped for {proposal.name} and can't be released in advance.{rest}",
+            tuple(tripped),
         )
-    if held := {name: why for name, why in tripped.items() if name not in released}:
-        sentences = "".join(f"\n  {name}: {why}" for name, why in held.items())
-        raise Refused(
-            f"{proposal.name} is stopped by a brake:{sentences}\nIf that is right, release each by its name, with the "
-            "reason: --release BRAKE --because TEXT, or in Dagster's job approve 'release: {BRAKE: TEXT}'.",
-            invariant=9,
-        )
+    if held:
+        stopped = f"{proposal.name} is stopped by {plural(len(held), 'brake')}:{sentences}{how}"
+        raise StoppedByBrakes(stopped, tuple(tripped))
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:

@@ -6,6 +6,7 @@ import unicodedata
 
 from lakegc_assets.brakes import BRAKES, OTHERS, name_of_release
 from spark_resources.errors import WrongUsage
+from spark_resources.wording import did_you_mean
 
 LONGEST = 1_000  # characters of a name or a reason
 DIGEST_CHARACTERS = 12  # the least of a digest that names one set
@@ -15,7 +16,8 @@ def known_brake(name: str) -> str:
     """The name itself. Raises `WrongUsage` where no brake is called that, or where it lacks the repository's name."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
-        raise WrongUsage(f"there is no brake '{name}'; the brakes are {', '.join(BRAKES)}")
+        meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
+        raise WrongUsage(f"there is no brake '{name}'. {meant}")
     if brake == OTHERS and not repository:
         raise WrongUsage(
             f"the brake {OTHERS} is released for one repository at a time, by its name: {name_of_release('REPOSITORY')}"

@@ -38,7 +38,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     Raises `Refused` for a mark that isn't approved, was altered since, is another repository's, or is swept already.
     """
     partition, target = located(marks, partition_key)
-    say("verifying what was approved")
+    said_to(say)("verifying what was approved")
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.proof import prove
+from lakegc_assets.sweeping.quarantine import write_quarantine
 from lakegc_assets.sweeping.rounds import Tally, end_of, round_of
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
@@ -33,6 +34,7 @@ def undo(run: SweepRun) -> Tally:
             rows = aside(run, since=since).persist()
             objects = rows.count()
             if not objects:
+                write_quarantine(run)
                 return tally
             note_begin(run)
             until = run.store.now() + NO_HURRY
@@ -48,6 +50,7 @@ def purge(run: SweepRun) -> Tally:
             rows = aside(run, since=since).persist()
             objects = rows.count()
             if not objects:
+                write_quarantine(run)
                 return tally
             proof = prove(run, rows)
             tally.proofs.append(proof)

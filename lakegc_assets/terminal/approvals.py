@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,14 +13,17 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.approving import approval
+from lakegc_assets.approving.objections import ReleasedInVain, StoppedByBrakes
 from lakegc_assets.approving.proposals import Proposal, Word, propose
 from lakegc_assets.approving.wording import known_brake, worded
 from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.marking.resource import probed, who
 from lakegc_assets.terminal import brakes
-from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.invocation import command
+from lakegc_assets.terminal.marks import Server, named
 from lakegc_assets.terminal.output import print_error, print_text
-from lakegc_assets.terminal.words import cell, console, printing, size
+from lakegc_assets.terminal.words import cell, console, printing, size, typed
+from lakegc_assets.words import plural
 from spark_resources.approvals import Approval
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Partition
@@ -53,13 +56,31 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
         raise WrongUsage("--yes needs --digest: the digest of what was looked at, as lakegc review shows it")
+    if not asked.yes and not sys.stdin.isatty():
+        raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
     server = Server.configured()
     target = probed(server.target(repository))
-    proposal = propose(target, mark_id, now=target.place.store().now())
-    if not asked.yes:
-        ask(proposal, asked)
-    now = proposal.store.now()
-    word = Word(
+    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
+    limits, alone = BrakeLimits.of(server.settings), server.settings.single_deployment
+    try:
+        if not asked.yes:
+            now = proposal.store.now()
+            word = word_of(proposal, asked, released, now=now)
+            approval.check(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
+            ask(proposal, asked)
+        now = proposal.store.now()
+        word = word_of(proposal, asked, released, now=now)
+        given = approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
+    except (StoppedByBrakes, ReleasedInVain) as error:
+        again = whole_command(proposal, asked, released, error.tripped)
+        raise type(error)(f"{error}\nThe whole command, with your reasons:\n  {again}") from None
+    tell(proposal, given, as_json=as_json)
+    return proposal, given
+
+
+def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> Word:
+    """What was typed, as a person's word given at a moment of the store's clock."""
+    return Word(
         who=worded(asked.by, "the name after --by") if asked.by is not None else me(),
         how=ENTRANCE,
         when=now,
@@ -68,12 +89,21 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
         digest=asked.digest if asked.digest is not None else proposal.digest,
         for_reference=asked.for_reference,
     )
-    settings = server.settings
-    given = approval.approve(
-        proposal, word, server.lakefs, BrakeLimits.of(settings), now=now, single_deployment=settings.single_deployment
-    )
-    tell(proposal, given, as_json=as_json)
-    return proposal, given
+
+
+def whole_command(proposal: Proposal, asked: Asked, released: Mapping[str, str], tripped: Sequence[str]) -> str:
+    """The command that was typed, with exactly the brakes that have tripped released."""
+    options = [word for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
+             if value is not None for word in (name, value)]  # fmt: skip
+    options += [name for name, given in (("--yes", asked.yes), ("--for-reference", asked.for_reference)) if given]
+    releases = [word for name in tripped for word in ("--release", name, "--because", released.get(name, "WHY"))]
+    return command("approve", proposal.target.repository.id, mark_name(proposal), *options, *releases)
+
+
+def mark_name(proposal: Proposal) -> str:
+    """How the mark is named on the command line: one of the reference collector's with its layout."""
+    theirs = proposal.theirs
+    return proposal.record.mark_id if theirs is None else f"{theirs.layout}/{theirs.mark_id}"
 
 
 def tell_dagster(proposal: Proposal, given: Approval) -> None:
@@ -87,11 +117,17 @@ def tell_dagster(proposal: Proposal, given: Approval) -> None:
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     target = probed(Server.configured().target(repository))
-    proposal = propose(target, mark_id, now=target.place.store().now())
+    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
     name = worded(by, "the name after --by") if by is not None else me()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
-        console().print(f"{proposal.name} is not approved any more.", markup=False, highlight=False)
+        console().print(
+            f"{proposal.name} is not approved any more.\n"
+            f"To approve it again: {command('approve', repository, mark_name(proposal))}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 # --- what was typed -------------------------------------------------------------------------------------------------
@@ -135,11 +171,9 @@ def me() -> str:
 
 
 def ask(proposal: Proposal, asked: Asked) -> None:
-    """Show what would be approved, and have the word typed. Raises `WrongUsage` where nobody can, or another is."""
-    if not sys.stdin.isatty():
-        raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
+    """Show what would be approved, and have the word typed. Raises `WrongUsage` where another is."""
     show(proposal, asked)
-    answer = input(f"Type '{YES}' to let these objects go, anything else to stop: ")
+    answer = typed(f"Type '{YES}' to let these objects go, anything else to stop: ")
     if answer.strip() != YES:
         raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
 
@@ -149,8 +183,8 @@ def show(proposal: Proposal, asked: Asked) -> None:
     table = Table(title=f"To be approved: {proposal.name}", show_header=False, title_justify="left")
     rows = (
         ("made", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
-        ("would go", f"{counts['expired']:,} objects, {size(counts['expired_bytes'])}"),
-        ("of", f"{counts['candidates']:,} objects, {size(counts['candidate_bytes'])}"),
+        ("would go", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
+        ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
         ("digest", proposal.digest),
         ("deleting here", proposal.store.deleting().value),
         ("released", ", ".join(asked.releases) or "no brake"),
@@ -160,7 +194,8 @@ def show(proposal: Proposal, asked: Asked) -> None:
     out = console()
     out.print(table)
     brakes.show(brakes.configured(record, now=proposal.store.now()))
-    out.print(f"Why each would go: lakegc review {record.repository} {record.mark_id} --list", markup=False)
+    why = command("review", record.repository, mark_name(proposal), "--list")
+    out.print(f"Why each would go: {why}", markup=False, soft_wrap=True)
     if asked.for_reference:
         out.print(f"[bold red]Warning:[/] {TO_THE_REFERENCE}")
 
@@ -174,7 +209,8 @@ def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
         return
     console().print(
         f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted.\n"
-        f"To take it back: lakegc revoke {proposal.target.repository.id} {given.mark_id}",
+        f"To take it back: {command('revoke', proposal.target.repository.id, mark_name(proposal))}\n"
+        f"Next: {command('sweep', proposal.target.repository.id, given.mark_id)}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -21,8 +21,10 @@ from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_
 from lakegc_assets.backing_up.restore import restore as bring_back
 from lakegc_assets.backing_up.run import CopyLimits
 from lakegc_assets.progress import tell
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, outcomes, printing, size
+from lakegc_assets.words import plural
 from spark_resources.copying.log import Fate
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.model import Partition
@@ -74,17 +76,22 @@ def show_backup(found: Backup, to: str, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(found.to_json().decode() + "\n")
         return
-    name = f"{found.subject.repository} {found.subject.mark_id}"
     title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
     out = console()
     out.print(outcomes(title, Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
     rest = found.marked - found.held
+    why = f"; why {rest:,} {'is' if rest == 1 else 'are'} not, its list of objects says" if rest else ""
     out.print(
-        f"{found.held:,} of {found.marked:,} objects of the mark are in the backup, each compared with its original"
-        f"{'' if not rest else f'; why {rest:,} are not is in its list of objects'}. Took {found.seconds:,.1f} s.",
+        f"{found.held:,} of {plural(found.marked, 'object')} of the mark {'is' if found.held == 1 else 'are'} in the "
+        f"backup, each compared with its original{why}. Took {found.seconds:,.1f} s.",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    out.print(f"Back again: lakegc restore {name} {to}", markup=False, soft_wrap=True)
+    name = (found.subject.repository, found.subject.mark_id)
+    for what, again in (
+        ("Bring them back", command("restore", *name, to)),
+        ("Try that with a few", command("restore", *name, to, "--drill", str(min(100, max(1, found.held))))),
+    ):
+        out.print(f"{what}: {again}", markup=False, highlight=False, soft_wrap=True)
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
@@ -171,10 +178,10 @@ def document(partition: Partition, done: Restored) -> dict[str, Any]:
 
 def lines(done: Restored) -> Iterator[str]:
     """What a person is told of a restore."""
-    subject = done.backup.subject
+    subject, back = done.backup.subject, done.objects[Fate.COPIED.value]
     yield (
-        f"Mark {subject.mark_id} of {subject.repository}: {done.objects[Fate.COPIED.value]:,} objects "
-        f"({size(done.size)}) are back, {done.objects[Fate.ALREADY_THERE.value]:,} were there already."
+        f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
+        f"{'is' if back == 1 else 'are'} back, {done.objects[Fate.ALREADY_THERE.value]:,} were there already."
     )
     yield f"The store has {done.stored:,} of them, asked anew."
     if done.paths:
@@ -185,6 +192,7 @@ def lines(done: Restored) -> Iterator[str]:
     if done.unheld:
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
         yield f"Never in the backup: {counts}."
+    yield f"Is all metadata whole: {command('fsck', subject.repository)}"
 
 
 def troubles(done: Restored) -> Iterator[str]:
@@ -219,12 +227,12 @@ def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
             )
         else:
             console().print(
-                cell(f"{sum(done.same.values()):,} of {done.wanted:,} objects of {name} came back the same.")
+                cell(f"{sum(done.same.values()):,} of {plural(done.wanted, 'object')} of {name} came back the same.")
             )
             for how, count in sorted(done.same.items()):
                 console().print(cell(f"{count:,} compared with {how}."))
     if not done.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
         raise SweptWithFailures(
-            f"{len(done.wrong):,} objects of the backup of {name} did not come back as they were: {wrong}"
+            f"{plural(len(done.wrong), 'object')} of the backup of {name} did not come back as they were: {wrong}"
         )

@@ -24,6 +24,7 @@ from lakegc_assets.brakes import BrakeLimits
 from lakegc_assets.retention import Reason
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.terminal.backups import opened
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.reviews import Review
 from lakegc_assets.terminal.sums import show_sums
@@ -213,7 +214,7 @@ def tell(outcome: Outcome) -> None:
     out.print(objects)
     show_sums(outcome.review.totals, "reason")
     counts, report = outcome.record.counts, outcome.report
-    at = f" --store {outcome.store}" if outcome.store else ""
+    at = ["--store", outcome.store] if outcome.store else []
     out.print(
         f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
         f"The mark is in\n  {outcome.mark_folder}\n\n"
@@ -223,9 +224,12 @@ def tell(outcome: Outcome) -> None:
         f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
         f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n"
         f"Restored from the backup: {outcome.back} of {len(outcome.expired)} are read again, byte for byte.\n\n"
-        f"Next, look around in this sandbox:\n  lakegc sandbox up --folder {outcome.sandbox}{at}\n"
+        f"Next, look around in this sandbox:\n  {command('sandbox', 'up', '--folder', str(outcome.sandbox), *at)}\n"
         f"and in another terminal, with the settings that it prints:\n"
-        f"  lakegc review {demo.REPOSITORY} {MARK_ID} --list\n  lakegc status\n  lakegc mark {demo.REPOSITORY}",
+        f"  {command('review', demo.REPOSITORY, MARK_ID, '--list')}\n"
+        f"  {command('report', demo.REPOSITORY, MARK_ID)}\n"
+        f"  {command('status')}\n"
+        f"  {command('mark', demo.REPOSITORY)}",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,15 @@ from rich.text import Text
 
 from lakegc_assets.approving import proposals
 from lakegc_assets.marking.run import Target, find_target
+from lakegc_assets.sweeping.quarantine import fate, read_quarantine
+from lakegc_assets.sweeping.report import read_report
 from lakegc_assets.terminal import brakes
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, harmless, printing, size
+from lakegc_assets.words import duration, plural
 from spark_resources.approvals import Standing, withdraw_stale_summary
-from spark_resources.datasets import file_batches
+from spark_resources.datasets import Place, file_batches
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lease import current_holder
@@ -28,6 +31,9 @@ from spark_resources.marks import Mark, MarkRecord, asset_folder, finished_at, m
 from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
+
+AS_IT_IS: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""For commands that are printed to be copied: nothing is coloured, and no line is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ def refuse_used_id(partition: Partition) -> None:
     if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
             f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
-            "the time. An unfinished mark can be gone on with in the Dagster UI."
+            "the time. An unfinished mark can be resumed in the Dagster UI."
         )
 
 
@@ -73,9 +79,11 @@ def basis_in_words(record: MarkRecord) -> str:
     """What a mark looked at: everything, or what may have changed since another one."""
     if record.optimized:
         looked_at = record.steps["expired_set"].facts["looked_at"]
-        return f"what may have changed since mark {record.basis['chain'][0]}: {looked_at:,} objects"
+        return f"what may have changed since mark {record.basis['chain'][0]}: {plural(looked_at, 'object')}"
     missed = record.steps["expired_set"].facts.get("missed")
-    also = "" if missed is None else f"; the marks before it, made since earlier ones, missed {missed:,} objects"
+    also = (
+        "" if missed is None else f"; the marks before it, made since earlier ones, missed {plural(missed, 'object')}"
+    )
     return f"everything ({record.basis['why']}){also}" if record.basis["why"] else "everything"
 
 
@@ -88,21 +96,25 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     commits, ranges, facts = (
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
     )
+    retained = plural(commits["retained"], "retained commit")
     table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
     rows = (
         ("looked at", basis_in_words(record)),
-        ("stored", f"{facts['candidates']:,} objects, {size(facts['candidate_bytes'])}"),
+        ("stored", f"{plural(facts['candidates'], 'object')}, {size(facts['candidate_bytes'])}"),
         ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
         (
             "live, committed",
-            f"{facts['committed']:,} in {ranges['ranges']:,} ranges of {commits['retained']:,} retained commits",
+            f"{facts['committed']:,} in {plural(ranges['ranges'], 'range')} of {retained}",
         ),
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (
             "kept, served or unclear",
-            f"{facts['kept_as_served_or_unclear']:,} ({facts['questions']:,} paths in question)",
+            f"{facts['kept_as_served_or_unclear']:,} ({plural(facts['questions'], 'path')} in question)",
         ),
-        ("may go", f"{facts['expired']:,} objects, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing"),
+        (
+            "may go",
+            f"{plural(facts['expired'], 'object')}, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing",
+        ),
         ("brakes", brakes.in_words(tripped)),
         ("digest", record.digest or ""),
         ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
@@ -115,16 +127,11 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         out.print(cell(f"{why}."), soft_wrap=True)
     if facts["young"] and not facts["expired"]:
         out.print(
-            f"What was stored less than {hours(record.min_age)} ago is kept, referred to or not. Where nobody writes, "
-            f"as in a sandbox: lakegc mark {record.repository} --min-age 0 --allow-young",
-            markup=False,
-            soft_wrap=True,
+            f"What was stored less than {duration(record.min_age)} ago is kept, referred to or not. Where nobody "
+            f"writes, as in a sandbox: {command('mark', record.repository, '--min-age', '0', '--allow-young')}",
+            **AS_IT_IS,
         )
-    out.print(f"Nothing was deleted. Next: lakegc review {record.repository} {record.mark_id}", markup=False)
-
-
-def hours(duration: timedelta) -> str:
-    return f"{duration / timedelta(hours=1):g} h"
+    out.print(f"Nothing was deleted. Next: {command('review', record.repository, record.mark_id)}", **AS_IT_IS)
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:
@@ -149,6 +156,8 @@ class Row:
     expired: int | None
     expired_bytes: int | None
     by: str
+    outcome: str = ""
+    """What the sweep came to: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
 
 
 @printing()
@@ -168,17 +177,34 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
         found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         print_text(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
         return
+    out = console()
+    if rows:
+        out.print(as_table(rows), crop=False)
+        out.print(f"What a mark would delete: {command('review', rows[-1].repository, rows[-1].mark_id)}", **AS_IT_IS)
+    else:
+        out.print(f"No marks yet. This makes one: {command('mark', repository or 'REPO')}", **AS_IT_IS)
+    for name, message in trouble:
+        out.print(Text(f"{name}: {harmless(message)}"), soft_wrap=True)
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """The marks as a table in which each id stands whole, however narrow the terminal is: it is there to be copied."""
     table = Table(title="Marks", title_justify="left")
+    longest = max(len(harmless(row.mark_id)) for row in rows)
     for heading in ("repository", "mark", "state", "made (UTC)", "objects", "bytes", "by"):
-        table.add_column(heading, justify="right" if heading in ("objects", "bytes") else "left")
+        table.add_column(
+            heading,
+            justify="right" if heading in ("objects", "bytes") else "left",
+            overflow="fold",
+            no_wrap=heading == "mark",
+            min_width=longest if heading == "mark" else None,
+        )
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
         held = "" if row.expired_bytes is None else size(row.expired_bytes)
-        table.add_row(row.repository, cell(row.mark_id), row.state, row.made, count, held, cell(row.by))
-    out = console()
-    out.print(table if rows else "No marks yet. 'lakegc mark REPO' makes one.")
-    for name, message in trouble:
-        out.print(Text(f"{name}: {harmless(message)}"), soft_wrap=True)
+        state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
+        table.add_row(cell(row.repository), cell(row.mark_id), cell(state), row.made, count, held, cell(row.by))
+    return table
 
 
 def rows_of(target: Target, repository: str) -> Iterator[Row]:
@@ -194,11 +220,20 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
         counts = record.counts
         made = f"{record.start:%Y-%m-%d %H:%M:%S}"
         yield Row(
-            repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by
-        )
+            repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by,
+            outcome_of(target.place, record),
+        )  # fmt: skip
     for found in reference_marks(target.place, ours=frozenset(record.mark_id for record in ours)):
         worth = proposals.approval_of_theirs(target.place, found, now=now)
         yield reference_row(found, repository, "" if worth is Standing.NONE else f", {worth}")
+
+
+def outcome_of(place: Place, record: MarkRecord) -> str:
+    """What a mark's sweep came to; "" where it wasn't swept."""
+    if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        return ""
+    report = read_report(place.store(), record.mark_id)
+    return "" if report is None else fate(report, read_quarantine(place.store(), report))
 
 
 def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
@@ -220,15 +255,20 @@ def made_by(found: ReferenceMark) -> str:
     return f"the reference collector ({found.layout})"
 
 
+def named(place: Place, repository: str, mark_id: str) -> str:
+    """A mark's id; 'latest' stands for that of the newest finished one of lakegc's. Raises `NotThere`."""
+    if mark_id != "latest":
+        return mark_id
+    finished = [record for record in marks(place) if record.finished is not None]
+    if not finished:
+        raise NotThere(f"{repository} has no finished mark. Make one: {command('mark', repository)}")
+    return max(finished, key=finished_at).mark_id
+
+
 def open_mark(repository: str, mark_id: str) -> Mark:
     """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotThere` or `WrongUsage`."""
     place = Server.configured().target(repository).place
-    if mark_id == "latest":
-        finished = [record for record in marks(place) if record.finished is not None]
-        if not finished:
-            raise NotThere(f"{repository} has no finished mark. 'lakegc mark {repository}' makes one.")
-        return Mark.open(place, max(finished, key=finished_at).mark_id)
-    mark = Mark.open(place, mark_id)
+    mark = Mark.open(place, named(place, repository, mark_id))
     if mark.record.finished is None:
         why = f": {mark.record.failure}" if mark.record.failure else ""
         raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){why}")

@@ -12,13 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.approving.approved_set import their_files
 from lakegc_assets.marking.run import Target
 from lakegc_assets.marking.totals import Totals, counted
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import Server, made_by, state_of
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import as_document, show_sums
 from lakegc_assets.terminal.words import console, size
+from lakegc_assets.words import plural
 from spark_resources.marks import own_marks
 from spark_resources.reference import ReferenceMark
 from spark_resources.reference_sets import objects_of, reference_mark
@@ -60,17 +63,18 @@ def show(theirs: Theirs, *, every: bool, form: str) -> None:
         stored = table.filter(pc.is_valid(table["size"]))
         gone += len(table) - len(stored)
         totals.add(counted(stored, start=theirs.found.written))
+    digest = their_files(theirs.target, theirs.found).digest
     if form == "json":
-        print_text(json.dumps(document(theirs, totals, gone), indent=1))
+        print_text(json.dumps(document(theirs, totals, gone) | {"digest": digest}, indent=1))
     else:
-        show_totals(theirs, totals, gone)
+        show_totals(theirs, totals, gone, digest)
 
 
-def show_totals(theirs: Theirs, totals: Totals, gone: int) -> None:
+def show_totals(theirs: Theirs, totals: Totals, gone: int, digest: str) -> None:
     found, out = theirs.found, console()
     out.print(
         f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
-        f"{totals.whole.objects + gone:,} objects would go. {totals.whole.objects:,} of them are in the store, "
+        f"{plural(totals.whole.objects + gone, 'object')} would go. In the store: {totals.whole.objects:,}, "
         f"{size(totals.whole.bytes)}; {gone:,} are not, any more.",
         markup=False,
         soft_wrap=True,
@@ -82,8 +86,10 @@ def show_totals(theirs: Theirs, totals: Totals, gone: int) -> None:
         show_sums(totals, kind)
     out.print(
         "This mark is not lakegc's. It recorded addresses only: sizes and times are what the store says today, and why "
-        f"an object would go is not known. To have that proved: lakegc mark {theirs.repository}",
+        f"an object would go is not known. To have that proved: {command('mark', theirs.repository)}\n"
+        f"Digest: {digest}\nNext: {command('approve', theirs.repository, f'{found.layout}/{found.mark_id}')}",
         markup=False,
+        highlight=False,
         soft_wrap=True,
     )
 

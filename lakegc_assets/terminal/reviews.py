@@ -13,15 +13,17 @@ from lakegc_assets.brakes import Brake
 from lakegc_assets.marking.highlights import Commit, commits_of, highlights
 from lakegc_assets.marking.totals import Totals, counted
 from lakegc_assets.terminal import brakes, diffs
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.listing import as_json, list_rows
 from lakegc_assets.terminal.marks import Server, expired_tables, open_mark
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import as_document, show_sums
 from lakegc_assets.terminal.words import age, cell, console, printing, size
-from lakegc_assets.words import a_month, money, part
+from lakegc_assets.words import a_month, money, part, plural
 from spark_resources.errors import LakegcError
 from spark_resources.marks import Mark, MarkRecord
-from spark_resources.model import ExpiredReason
+from spark_resources.model import ExpiredReason, MarkState
+from spark_resources.wording import full_stop
 
 KINDS = ("reason", "age", "prefix", "slice")
 SHOWN = {"largest": 5, "newest": 5, "sample": 10}
@@ -31,6 +33,10 @@ NEVER = (
     "What no commit and no staged change refers to was overwritten, deleted or reset while it was staged, or uploaded "
     "and never linked: nothing that a mark can read tells which."
 )
+
+
+NEXT = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
+"""The command that follows a review, by the mark's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,9 @@ def show_review(review: Review) -> None:
     brakes.show(review.brakes)
     show_change(review)
     if review.totals.whole.objects:
-        say(f"Every object: lakegc review {record.repository} {record.mark_id} --list")
+        say(f"Every object: {command('review', record.repository, record.mark_id, '--list')}")
+        if following := NEXT.get(record.state):
+            say(f"Next: {command(following, record.repository, record.mark_id)}")
 
 
 def listed(record: MarkRecord) -> str:
@@ -154,12 +162,22 @@ def how_much(review: Review) -> list[str]:
         made += f" Looked at was what may have changed since mark {record.basis['chain'][0]}."
     made += f" Digest: {record.digest}."
     if not whole.objects:
-        return [f"{mark}: nothing may go, of {facts['candidates']:,} objects.", made]
+        return [f"{mark}: nothing may go, of {plural(facts['candidates'], 'object')}.", *swept(record), made]
     amount = (
-        f"{whole.objects:,} of {facts['candidates']:,} objects ({100 * review.share_of_objects:.1f} %) may go, "
-        f"{size(whole.bytes)} of {size(facts['candidate_bytes'])} ({100 * review.share_of_bytes:.1f} %)"
+        f"{whole.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) may "
+        f"go, {size(whole.bytes)} of {size(facts['candidate_bytes'])} ({100 * review.share_of_bytes:.1f} %)"
     )
-    return [f"{mark}: {amount}.", costs(review), made]
+    return [f"{mark}: {amount}.", *swept(record), costs(review), made]
+
+
+def swept(record: MarkRecord) -> list[str]:
+    """That a mark was swept already, and where to read what became of it: what follows is what was approved."""
+    if record.state not in (MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        return []
+    if record.state is MarkState.SWEEPING:
+        return [f"Its sweep has begun. To resume it: {command('sweep', record.repository, record.mark_id)}"]
+    report = command("report", record.repository, record.mark_id)
+    return [f"This mark was swept, and what follows is what was approved. What became of it: {report}"]
 
 
 def costs(review: Review) -> str:
@@ -223,7 +241,7 @@ def show_change(review: Review) -> None:
         diffs.show_difference(review.previous, review.record, review.changed)
         return
     why = review.incomparable or "this is the first mark of the repository in this scope"
-    console().print(f"What changed since the mark before can't be told: {why}.", markup=False, soft_wrap=True)
+    console().print(f"What changed since the mark before can't be told: {full_stop(why)}", markup=False, soft_wrap=True)
 
 
 # --- for scripts ----------------------------------------------------------------------------------------------------

@@ -11,18 +11,24 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from lakegc_assets.approving.their_marks import begun
 from lakegc_assets.brakes import sentence_about
 from lakegc_assets.sweeping.opening import SweepOptions, open_swept
+from lakegc_assets.sweeping.quarantine import read_quarantine
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
 from lakegc_assets.sweeping.run import SweepRun
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.output import print_text
-from lakegc_assets.terminal.words import cell, console, outcomes, printing
+from lakegc_assets.terminal.words import cell, console, harmless, outcomes, printing, size, typed
+from lakegc_assets.words import plural
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
-from spark_resources.model import Outcome, Partition
+from spark_resources.marks import Mark
+from spark_resources.model import MarkState, Outcome, Partition
 
 YES = "purge"
+LATE_SHOWN = 20
 
 
 def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
@@ -55,21 +61,50 @@ def show_report(report: Report, *, as_json: bool) -> None:
     approved = ("approved", report.approved, sum(report.sizes.values()))
     out = console()
     out.print(outcomes(title, Outcome, report.objects, report.sizes, approved))
-    done = sum(report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
-    rate = f", {report.taken / report.seconds:,.0f} objects a second" if report.seconds else ""
-    before = f" {done - report.taken:,} objects were dealt with by earlier runs." if done > report.taken else ""
-    out.print(
-        f"Took {report.seconds:,.1f} s of deleting{rate}, with {report.requests:,} requests; proved "
-        f"{len(report.proofs) + bool(done)} times.{before}",
-        markup=False,
-    )
+    for sentence in what_was_done(report):
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
     for repository, why in sorted(report.unread.items()):
         out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
-    if done:
-        out.print(f"As to space: {report.deleting}.", markup=False, soft_wrap=True)
+    for sentence in what_is_next(report):
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def what_was_done(report: Report) -> Iterator[str]:
+    """How long it took, what it means for space, and what came to life too late."""
+    deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
+    if taken := report.taken:
+        how = "quarantining" if report.quarantine else "deleting"
+        rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
+        yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
+    if earlier := max(0, deleted + aside - taken):
+        yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
+    if proofs := len(report.proofs) + bool(deleted + aside):
+        yield f"What is live was read again {plural(proofs, 'time')}."
+    if aside:
+        kept = size(report.sizes.get(Outcome.QUARANTINED.value, 0))
+        yield f"{plural(aside, 'object')} ({kept}) in quarantine: no space is freed until they are purged."
+    if deleted:
+        yield f"As to space: {report.deleting}."
+    if report.late_objects:
+        yield (
+            f"{plural(report.late_objects, 'object')} came to life while being deleted, and readers miss "
+            f"{'it' if report.late_objects == 1 else 'them'} now:"
+        )
+        yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])
+        if report.late_objects > LATE_SHOWN:
+            yield f"  … and {report.late_objects - LATE_SHOWN:,} more, in the report"
+
+
+def what_is_next(report: Report) -> Iterator[str]:
+    """The commands that follow a sweep."""
+    name = (report.repository, report.mark_id)
+    if report.objects.get(Outcome.FAILED.value):
+        again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
+        yield f"Try those that failed again: {again}"
     if report.objects.get(Outcome.QUARANTINED.value):
-        name = f"{report.repository} {report.mark_id}"
-        out.print(f"Back again: lakegc undo {name}. Gone for good: lakegc purge {name}", markup=False)
+        yield f"Bring them back: {command('undo', *name)}"
+        yield f"Delete them for good: {command('purge', *name)}"
+    yield f"This report again, with what was rescued and why: {command('report', *name)}"
 
 
 # --- what was put aside ---------------------------------------------------------------------------------------------
@@ -90,34 +125,64 @@ class Done:
             else:
                 counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
                 text = counts or "nothing of it is in quarantine"
-                console().print(cell(f"Mark {self.partition.mark_id} of {self.partition.repository}: {text}."))
+                name = (self.partition.repository, self.partition.mark_id)
+                out = console()
+                out.print(cell(f"Mark {name[1]} of {name[0]}: {text}."), soft_wrap=True)
+                out.print(cell(f"Its report: {command('report', *name)}"), soft_wrap=True)
 
 
 def undo(partition: Partition, *, as_json: bool) -> None:
     from lakegc_assets.sweeping import undo as work
 
+    if in_quarantine(partition) == 0:
+        Done(partition, {}).show(as_json=as_json)
+        return
     finish(partition, work.undo, as_json=as_json)
 
 
 def purge(partition: Partition, *, yes: bool, as_json: bool) -> None:
     from lakegc_assets.sweeping import undo as work
 
+    if not yes and not sys.stdin.isatty():
+        raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
+    objects = in_quarantine(partition)
+    if objects == 0:
+        Done(partition, {}).show(as_json=as_json)
+        return
     if not yes:
-        ask(partition)
+        ask(partition, objects)
     finish(partition, work.purge, as_json=as_json)
 
 
-def ask(partition: Partition) -> None:
-    """Want the word typed. Raises `WrongUsage` where nobody can, or somebody doesn't."""
-    if not sys.stdin.isatty():
-        raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
+def in_quarantine(partition: Partition) -> int | None:
+    """How many objects of a swept mark lie in quarantine; None where its sweep is at work or was cut off.
+
+    Raises `WrongUsage` for a mark that was never swept, `NotThere` for one that isn't there.
+    """
+    target = Server.configured().target(partition.repository)
+    place, mark_id = target.place, partition.mark_id
+    mark = begun(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
+    state = None if mark is None else mark.record.state
+    if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
+        what = "isn't there" if mark is None else f"is {state}"
+        raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: nothing of it is in quarantine")
+    report = read_report(place.store(), mark_id)
+    if report is None or state is MarkState.SWEEPING:
+        return None
+    return read_quarantine(place.store(), report).left
+
+
+def ask(partition: Partition, objects: int | None) -> None:
+    """Want the word typed. Raises `WrongUsage` where somebody types another."""
+    what = "What" if objects is None else f"{plural(objects, 'object')} that"
     out = console()
     out.print(
-        f"What the sweep of mark {partition.mark_id} put aside in {partition.repository} is deleted for good; what is "
-        f"live by now is brought back instead. Type '{YES}' to go on.",
+        f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted for good; "
+        f"what is live by now is brought back instead. Type '{YES}' to go on.",
         markup=False,
+        soft_wrap=True,
     )
-    if input("> ").strip() != YES:
+    if typed("> ").strip() != YES:
         raise WrongUsage("not purged: the word was not typed")
 
 

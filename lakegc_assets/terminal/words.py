@@ -16,7 +16,7 @@ from rich.text import Text
 from lakegc_assets.terminal.output import escaped
 from lakegc_assets.words import age, harmless, size
 
-__all__ = ["EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "printing", "size"]
+__all__ = ["EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "printing", "size", "typed"]
 
 NOT_A_TERMINAL = 130
 
@@ -43,6 +43,14 @@ def printing() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
+
+
+def typed(question: str) -> str:
+    """What somebody types at a question; nothing where they end the input."""
+    try:
+        return input(question)
+    except EOFError:
+        return ""
 
 
 def cell(name: str) -> Text:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approving import approval, proposals
+from lakegc_assets.approving.objections import ReleasedInVain, StoppedByBrakes
 from lakegc_assets.brakes import BRAKES
 from spark_resources import approvals
 from spark_resources.approvals import Approval, Standing, approval_key, withdraw_stale_summaries
@@ -113,9 +114,9 @@ def test_a_brake_holds_nothing(lake: Lake, brake: str) -> None:
     """A brake that has tripped refuses, and says which and why; another one's release doesn't help."""
     stopped_by(lake, brake)
 
-    refuses(lake, Refused, brake, "--release")
+    refuses(lake, StoppedByBrakes, brake, "--release")
     other = next(name for name in BRAKES if name != brake)
-    refuses(lake, WrongUsage, other, "has not tripped", released={releasing(other): "so"})
+    refuses(lake, ReleasedInVain, other, "has not tripped", released={releasing(other): "so"})
 
 
 @pytest.mark.parametrize("brake", BRAKES)
@@ -135,7 +136,7 @@ def test_a_release_without_the_repositorys_name_is_refused(lake: Lake) -> None:
     stopped_by(lake, "others")
 
     refuses(lake, WrongUsage, "others/REPOSITORY", released={"others": "so"})
-    refuses(lake, WrongUsage, "others/found", "has not tripped", released={"others/found": "so"})
+    refuses(lake, ReleasedInVain, "others/found", "has not tripped", released={"others/found": "so"})
     refuses(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
 
 
@@ -147,8 +148,8 @@ def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
     stored = {**COUNTS, "candidates": 20_000, "live": 9_000}
     lake.marked(counts={**stored, "expired": 10_696}, previous={**BEFORE, "counts": {**stored, "expired": 1_590}})
 
-    refuses(lake, Refused, "share", "53", "--release")
-    refuses(lake, Refused, "jump", "1,590", "10,696", released={"share": "so"})
+    refuses(lake, StoppedByBrakes, "share", "53", "--release")
+    refuses(lake, StoppedByBrakes, "jump", "1,590", "10,696", released={"share": "so"})
     assert lake.approval() is None
     lake.approve(released={"share": "half of it was to go", "jump": "and only now"})
 
@@ -157,7 +158,7 @@ def test_one_release_is_enough_for_two(lake: Lake) -> None:
     """Of two brakes each has to be named."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
 
-    refuses(lake, Refused, "live", released={"share": "so"})
+    refuses(lake, StoppedByBrakes, "live", released={"share": "so"})
     assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
 
 
@@ -166,7 +167,7 @@ def test_a_late_end_gets_past_the_age(lake: Lake) -> None:
     lake.marked()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
 
-    refuses(lake, Refused, "age", until=until)
+    refuses(lake, StoppedByBrakes, "age", until=until)
     assert lake.approve(until=until, released={"age": "a slow store"}).until == until
 
 

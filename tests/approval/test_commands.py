@@ -6,6 +6,7 @@ import io
 import json
 from datetime import datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -49,6 +50,57 @@ def test_a_person_can_not_tell_what_they_approve(lakegc: Lakegc, lake: Lake, mon
     assert given is not None
     assert (given.how, "@" in given.who, "process" in given.who) == ("lakegc approve", True, False)
     lake.verify()
+
+
+def test_nobody_is_asked_for_a_word_that_can_not_count(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What speaks against an approval is said first, with the whole command that would do, and nothing is typed."""
+    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+    typed(monkeypatch, "approve\n")
+
+    options = ("--release", "live", "--because", "all is old", "--by", "Ada L")
+    outcome = approve(lakegc, lake, *options)
+
+    outcome.stopped(3, "share: 60.0 % of all objects")
+    releases = "--release share --because WHY --release live --because 'all is old'"
+    assert f"lakegc approve {lake.name} m1 --by 'Ada L' {releases}" in outcome.err
+
+
+def test_one_refusal_names_every_brake_that_tripped_and_every_one_released_in_vain(lakegc: Lakegc, lake: Lake) -> None:
+    """One further try is enough."""
+    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+
+    outcome = by_script(lakegc, lake, "--release", "age", "--because", "so", "--release", "jump", "--because", "so")
+
+    outcome.stopped(2, "age, jump have not tripped", "share: 60.0 %", "live: nothing", "--release share --because WHY")
+    again = outcome.err.strip().rpartition("\n")[2]
+    assert "--release age" not in again
+    assert lake.approval() is None
+
+
+def test_latest_is_the_newest_finished_mark(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest that a script gives is that of this mark: another one's is refused."""
+    lake.marked(start=lake.finished - timedelta(hours=1))
+    newest = lake.marked(["data/s/z"], "m2")
+    settings = lake.sandbox.settings
+
+    lakegc(settings, "approve", lake.name, "latest", "--yes", "--digest", lake.record().digest or "").stopped(3, "m2")
+    lakegc.told(settings, "approve", lake.name, "latest", "--yes", "--digest", newest.record.digest or "")
+
+    assert (lake.state(), lake.state("m2")) == ("marked", "approved")
+
+
+def test_who_ends_the_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-D is an answer, and not a fault of lakegc."""
+    lake.marked()
+    typed(monkeypatch, "")
+    monkeypatch.setattr("builtins.input", mock.Mock(side_effect=EOFError))
+
+    outcome = approve(lakegc, lake)
+
+    assert (outcome.code, lake.approval()) == (2, None)
+    assert "nothing was approved" in outcome.err
 
 
 @pytest.mark.parametrize("answer", ["", "\n", "y\n", "yes\n", "Approve\n", "approve it\n", "m1\n"])

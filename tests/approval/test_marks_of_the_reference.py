@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.approving import approval
+from lakegc_assets.approving.objections import StoppedByBrakes
 from lakegc_assets.approving.proposals import approval_of_theirs, propose
 from spark_resources.approvals import Standing, approval_key
 from spark_resources.datasets import parquet_bytes
@@ -186,7 +187,7 @@ def test_a_word_is_older_than_their_mark(lake: Lake) -> None:
 def test_brakes_do_not_hold_a_mark_of_theirs(lake: Lake) -> None:
     """Brakes measure what the store lists now, and compare with the last mark of lakegc's."""
     leave(lake, "unified", STORED[:3])
-    refuses(lake, Refused, "share", "60.0 % of all objects")
+    refuses(lake, StoppedByBrakes, "share", "60.0 % of all objects")
     given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
     assert given.released == {"share": "it was meant"}
 

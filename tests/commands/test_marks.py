@@ -48,7 +48,7 @@ def test_a_person_is_not_told_that_nothing_goes(still: Marked) -> None:
     shown = still.made.out
 
     assert still.made.code == 0
-    for words in ("Mark m1 of still", "1 objects, 1 B", "1 in 1 ranges of 2 retained commits"):
+    for words in ("Mark m1 of still", "1 object, 1 B", "1 in 1 range of 2 retained commits"):
         assert words in shown
     assert ["may go", "nothing"] in [
         [cell.strip() for cell in line.strip("│").split("│")] for line in shown.split("\n")
@@ -205,7 +205,7 @@ def test_an_empty_result_is_silence(still: Marked, lakegc: Lakegc) -> None:
         return lakegc(still.settings, "review", "still", *options).out
 
     totals = json.loads(shown("--format", "json"))
-    assert shown().startswith("Mark m1 of still, marked, scope unified: nothing may go, of 1 objects.\n")
+    assert shown().startswith("Mark m1 of still, marked, scope unified: nothing may go, of 1 object.\n")
     assert shown("--list") == "Nothing may go.\n"
     assert shown("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
     assert json.loads(shown("--list", "--format", "json")) == []

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from spark_resources.sandbox import Sandbox
+from tests.approval.conftest import Lake, lake
 from tests.marking import quick_environment
+
+__all__ = ["lake"]
 
 LIMIT_S = 60
 pytestmark = pytest.mark.skipif(
@@ -82,6 +85,22 @@ def test_spark_that_does_not_start_ahead_is_told_of_by_nobody(sandbox: Sandbox, 
     assert running_in(process.pid) == []
 
 
+def test_who_interrupts_a_sweep_is_told_how_to_resume_it(lake: Lake, tmp_path: Path) -> None:
+    """Ctrl-C ends a sweep with 130, as shells have it, no traceback, and the command that goes on where it was."""
+    lake.marked()
+    lake.approve()
+    process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")
+    assert process.stderr is not None
+    assert any("verifying" in line for line in process.stderr)
+
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=LIMIT_S)[1]
+
+    assert (process.returncode, "Traceback" in said) == (130, False)
+    assert f"the same command resumes:\n  {sys.executable} -m lakegc_assets.cli sweep {lake.name} m1\n" in said
+    nothing_left(process, tmp_path)
+
+
 def test_who_interrupts_hears_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     """Ctrl-C in the middle of a mark ends it with a sentence; the process and Spark end."""
     process = started(sandbox, tmp_path, "mark", "lake", "--min-age", "0", "--allow-young")
@@ -91,5 +110,5 @@ def test_who_interrupts_hears_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=LIMIT_S)[1]
 
-    assert (process.returncode, "interrupted; what was begun" in said, "Traceback" in said) == (1, True, False)
+    assert (process.returncode, "interrupted. Nothing was deleted" in said, "Traceback" in said) == (130, True, False)
     nothing_left(process, tmp_path)

@@ -71,7 +71,7 @@ def test_a_mark_of_another_repository_is_left_out(hostile: Marked, still: Marked
 
 def test_no_marks_are_silence(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
     """That there are no marks is said, with what makes one."""
-    assert lakegc(hostile.settings, "status", pond).out == "No marks yet. 'lakegc mark REPO' makes one.\n"
+    assert lakegc(hostile.settings, "status", pond).out == f"No marks yet. This makes one: lakegc mark {pond}\n"
     assert states(lakegc, hostile.settings, pond) == {}
 
 

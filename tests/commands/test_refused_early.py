@@ -1,0 +1,103 @@
+"""What can't be done is refused before Spark is started for it, which takes longer than to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+
+from lakegc_assets.marking.resource import MarksResource
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.model import Outcome
+from spark_resources.session import SparkResource
+from tests.approval.conftest import Lake, lake, sandbox
+from tests.command_line import Lakegc, dagster_home, lakegc
+from tests.command_line import Outcome as Ended
+from tests.commands.test_reports import swept
+
+__all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
+
+
+class Unstartable(SparkResource):
+    """A Spark that nobody may start."""
+
+    def _init_session(self) -> None:
+        raise AssertionError("Spark was started")
+
+
+@pytest.fixture
+def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
+    """A command on that repository, where Spark can't be started."""
+
+    def run(name: str, *arguments: str, **settings: str) -> Ended:
+        lakefs, spark = LakeFSResource(), Unstartable()
+        given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+        with (
+            mock.patch("tests.command_line.resources", return_value=given),
+            mock.patch("lakegc_assets.cli.start_spark_ahead", side_effect=AssertionError("Spark was started")),
+            mock.patch("tests.command_line.SharedSpark", Unstartable),
+        ):
+            return lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("mark", "--min-age", "1h"), 3, "a minimum age of 1 hour is less than 1 day, the life of a link token"),
+        (("mark", "--min-age", "one hour"), 2, "min_age"),
+        (("mark", "--since", "m0", "--clean"), 2, "--since or --clean"),
+        (("mark", "--inventory-taken", "2026-01-01"), 2, "none is given"),
+        (("sweep", "m1"), 3, "is not approved"),
+        (("sweep", "m0"), 2, "m0"),
+        (("undo", "m1"), 2, "is marked: nothing of it is in quarantine"),
+        (("purge", "m1", "--yes"), 2, "is marked: nothing of it is in quarantine"),
+        (("purge", "m1"), 2, "add --yes"),
+        (("backup", "m1"), 2, "LAKEGC_BACKUP_TO"),
+        (("backup", "m0", "/tmp/nowhere-lakegc"), 2, "m0"),
+        (("restore", "m1", "/nowhere"), 1, "no whole backup"),
+        (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no whole backup"),
+    ],
+)
+def test_a_refusal_does_not_wait_for_spark(
+    lake: Lake, without_spark: Callable[..., Ended], arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    """Options, ids, states and places are looked at first."""
+    lake.marked()
+
+    without_spark(*arguments).stopped(code, words)
+
+
+def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
+    lake: Lake, without_spark: Callable[..., Ended]
+) -> None:
+    """Where backups are wanted and there is none, the command that makes one is named."""
+    lake.marked()
+    lake.approve()
+
+    without_spark("sweep", "m1", backup_to="/nowhere").stopped(3, "there is none of mark m1", "lakegc backup")
+
+
+@pytest.mark.parametrize("command", [("undo",), ("purge", "--yes")])
+def test_undo_and_purge_of_what_was_not_quarantined_end_at_once(
+    lake: Lake, without_spark: Callable[..., Ended], command: tuple[str, ...]
+) -> None:
+    """A sweep that deleted left nothing to bring back."""
+    swept(lake, {"data/s/a": (Outcome.DELETED, "")})
+
+    ended = without_spark(command[0], "m1", *command[1:])
+
+    assert (ended.code, "nothing of it is in quarantine" in ended.out) == (0, True), ended.err
+
+
+def test_a_sweep_says_what_it_does_from_its_first_second_on(lake: Lake, without_spark: Callable[..., Ended]) -> None:
+    """Nobody has to guess whether it works before the first object is deleted."""
+    lake.marked()
+
+    ended = without_spark("sweep", "m1")
+
+    assert [line.partition("] ")[2] for line in ended.err.splitlines()][:2] == [
+        "starting the sweep", "verifying what was approved"
+    ]  # fmt: skip

@@ -1,0 +1,161 @@
+"""`lakegc report`, and what `status` and `review` say of a mark that was swept."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.sweeping.report import ASSET, Report, report_key
+from lakegc_assets.terminal.marks import Row, as_table
+from lakegc_assets.terminal.words import EscapingConsole
+from spark_resources.datasets import write_rows
+from spark_resources.marks import Mark, mark_folder
+from spark_resources.model import RECEIPTS, MarkState, Outcome
+from spark_resources.records import record_bytes
+from tests.approval.conftest import Lake, lake, sandbox
+from tests.command_line import Lakegc, dagster_home, lakegc
+from tests.reviewable import expired, reviewable, tables
+
+__all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
+
+FREES = "a delete frees the space, and can't be undone"
+
+
+def swept(
+    lake: Lake, outcomes: Mapping[str, tuple[Outcome, str]], mark_id: str = "m1", *, late: tuple[str, ...] = ()
+) -> None:
+    """Leave a mark and its sweep as a sweep leaves them; of one byte each, by address: its outcome, and why."""
+    lake.marked(list(outcomes), mark_id)
+    at = lake.now
+    rows = [
+        {"address": address, "size": 1, "outcome": outcome.value, "code": "", "why": why, "attempts": 1, "at": at}
+        for address, (outcome, why) in outcomes.items()
+    ]
+    mark = Mark.open(lake.place, mark_id)
+    dataset = write_rows(lake.place, mark.folder(ASSET), rows, RECEIPTS)
+    counts = {name: sum(row["outcome"] == name for row in rows) for name in {str(row["outcome"]) for row in rows}}
+    failed = Outcome.FAILED.value in counts
+    report = Report(
+        mark_id=mark_id, repository=lake.name, digest=mark.record.digest or "", by="ada@here", began=at,
+        ended=at + timedelta(seconds=len(list(lake.place.store().pages(mark_folder("m"))))), approved=len(rows),
+        objects=counts, sizes=counts, seconds=2.0, requests=1, attempts=1, proofs=(at,), late=late,
+        late_objects=len(late), quarantine=Outcome.QUARANTINED.value in counts,
+        taken=counts.get("deleted", 0) + counts.get("quarantined", 0), deleting=FREES,
+        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+    )  # fmt: skip
+    lake.place.store().write(report_key(mark_id), report.to_json())
+    lake.approve(mark_id)
+    for state in (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES if failed else MarkState.SWEPT):
+        Mark.open(lake.place, mark_id).move_to(state)
+
+
+MIXED = {
+    "data/s/a": (Outcome.DELETED, ""),
+    "data/s/b": (Outcome.RESCUED, "it is staged on a branch"),
+    "data/s/c": (Outcome.FAILED, "the store said no"),
+}
+
+
+def test_a_report_can_be_seen_again_with_what_was_rescued_or_failed_and_why(lake: Lake, lakegc: Lakegc) -> None:
+    """Who closed the terminal after a sweep can still read what became of every object, and where that is written."""
+    swept(lake, MIXED, late=("data/s/a",))
+    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
+    found = json.loads(lakegc.told(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
+
+    for words in (
+        "it is staged on a branch", "rescued: data/s/b", "the store said no", "failed: data/s/c", "1 request.",
+        "1 object came to life while being deleted", "  data/s/a", f"{mark_folder('m1')}{ASSET}/",
+        f"lakegc sweep {lake.name} m1", "Swept by ada@here",
+    ):  # fmt: skip
+        assert words in shown
+    assert {(row["outcome"], row["reason"], row["objects"]) for row in found["reasons"]} == {
+        ("rescued", "it is staged on a branch", 1), ("failed", "the store said no", 1)
+    }  # fmt: skip
+    assert found["named"]["rescued"] == [
+        {"address": "data/s/b", "size": 1, "code": "", "why": "it is staged on a branch"}
+    ]
+    assert (found["late"], found["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
+
+
+def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_what_it_is(lake: Lake, lakegc: Lakegc) -> None:
+    """A sweep that was cut off is to be resumed; what was never swept has no report."""
+    settings = lake.sandbox.settings
+    lake.marked()
+    lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked, and was not swept", f"review {lake.name} m1")
+    lakegc(settings, "report", lake.name, "latest").stopped(1, "no mark", f"lakegc status {lake.name}")
+    lakegc(settings, "report", lake.name, "m0").stopped(2, "was not swept", f"lakegc status {lake.name}")
+    lake.approve()
+    Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
+    lakegc(settings, "report", lake.name, "m1").stopped(2, "cut off", f"lakegc sweep {lake.name} m1")
+
+
+def test_a_review_of_a_swept_mark_says_so(lake: Lake, lakegc: Lakegc) -> None:
+    """What it lists is what was approved, not what would go."""
+    reviewable(lake.place, tables([expired("data/s/a")]), repository=lake.name)
+    Mark.open(lake.place, "m1").move_to(MarkState.APPROVED, approval="f" * 64)
+    for state in (MarkState.SWEEPING, MarkState.SWEPT):
+        Mark.open(lake.place, "m1").move_to(state)
+
+    shown = lakegc.told(lake.sandbox.settings, "review", lake.name, "m1")
+
+    assert "This mark was swept, and what follows is what was approved" in shown
+    assert f"lakegc report {lake.name} m1" in shown
+
+
+def test_a_quarantine_is_not_said_to_free_space(lake: Lake, lakegc: Lakegc) -> None:
+    """Quarantined objects are still paid for, and can be brought back: both are said, and nothing else."""
+    swept(lake, {"data/s/a": (Outcome.QUARANTINED, ""), "data/s/b": (Outcome.QUARANTINED, "")})
+
+    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
+
+    assert FREES not in shown
+    assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in shown
+    assert f"lakegc undo {lake.name} m1" in shown
+
+
+ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "since", "said"),
+    [
+        ({"data/s/a": (Outcome.DELETED, "")}, None, "deleted"),
+        ({"data/s/a": (Outcome.RESCUED, "so")}, None, "nothing deleted"),
+        (ASIDE, None, "in quarantine"),
+        (ASIDE, {"restored": 3}, "undone"),
+        (ASIDE, {"purged": 3}, "purged"),
+        (ASIDE, {"restored": 1, "purged": 2}, "1 undone, 2 purged"),
+        (ASIDE, {"restored": 1, "failed": 2}, "2 in quarantine, 1 undone"),
+    ],
+)
+def test_status_tells_what_a_sweep_came_to(
+    lake: Lake, lakegc: Lakegc, outcomes: dict[str, tuple[Outcome, str]], since: dict[str, int] | None, said: str
+) -> None:
+    """`swept` alone doesn't tell whether objects are deleted, in quarantine, back, or purged."""
+    swept(lake, outcomes)
+    if since is not None:
+        note = record_bytes({"format": 1, "objects": since})
+        lake.place.store().write(f"{mark_folder('m1')}quarantine.json", note)
+
+    [row] = json.loads(lakegc.told(lake.sandbox.settings, "status", lake.name, "--format", "json"))["marks"]
+
+    assert (row["state"], row["outcome"]) == ("swept", said)
+    assert f"swept: {said}" in " ".join(lakegc.told(lake.sandbox.settings, "status", lake.name).split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_status_shows_each_id_whole_however_narrow_the_terminal_is(width: int) -> None:
+    """The id of a mark is the one thing that is copied from there."""
+    mark_id = "20261121T085000Z-with-a-long-name-of-its-own"
+    row = Row(
+        "a-repository", mark_id, "swept", "2026-11-21 08:50:00", 102_318, 2**40, "ada@a-host (process 7)", "undone"
+    )
+    shown = io.StringIO()
+
+    EscapingConsole(file=shown, width=width).print(as_table([row]), crop=False)
+
+    assert mark_id in shown.getvalue()

@@ -1,0 +1,52 @@
+"""The commands that lakegc names can be pasted: they begin as lakegc was called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.terminal.invocation import command, prefix
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with lakegc and uv in it, as the README has them."""
+    for name in (".venv/bin/lakegc", ".uv/bin/uv", "bin/lakegc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(mode=0o755)
+    return tmp_path
+
+
+def test_a_command_begins_with_uv_where_uv_ran_lakegc(installed: Path) -> None:
+    """Who has typed `.uv/bin/uv run --no-dev lakegc demo` has no `lakegc` on the path."""
+    program, uv = str(installed / ".venv/bin/lakegc"), {"UV": str(installed / ".uv/bin/uv"), "PATH": "/bin"}
+
+    assert prefix(program, uv, installed, has_tests=False) == ".uv/bin/uv run --no-dev lakegc"
+    assert prefix(program, uv, installed, has_tests=True) == ".uv/bin/uv run lakegc"
+    assert prefix(program, uv, Path("/"), has_tests=True) == f"{installed}/.uv/bin/uv run lakegc".removeprefix("/")
+
+
+def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(installed: Path) -> None:
+    """Only where `lakegc` alone is this very program, it is enough."""
+    program = str(installed / "bin/lakegc")
+    for path, called in (
+        (f"/bin:{installed}/bin", "lakegc"),
+        (f"{installed}/.venv/bin", "bin/lakegc"),
+        ("/nowhere", "bin/lakegc"),
+    ):
+        assert prefix(program, {"PATH": path}, installed, has_tests=True) == called
+
+
+def test_a_command_of_a_module_begins_with_its_interpreter(installed: Path) -> None:
+    """`python -m lakegc_assets.cli` is one more way; within another program lakegc is called by its name."""
+    module = f"{sys.executable} -m lakegc_assets.cli"
+
+    assert prefix("/somewhere/lakegc_assets/cli.py", {}, Path("/nowhere"), has_tests=True) == module
+    assert prefix("/usr/bin/dagster", {"UV": "/usr/bin/uv"}, installed, has_tests=True) == "lakegc"
+
+
+def test_what_a_shell_would_read_otherwise_is_quoted() -> None:
+    """A repository's or a mark's name can't become a command of its own."""
+    assert command("report", "lake", "a b; rm").endswith("lakegc report lake 'a b; rm'")
