@@ -68,9 +68,9 @@ def sampled(run: RestoreRun, chosen: Chosen, count: int, seed: int) -> list[dict
     """The sample that this seed gives of this backup, whatever machine draws it."""
     from pyspark.sql import functions as F
 
+    rows = wanted(run, chosen)  # starts Spark, without which no expression can be made
     order = F.sha2(F.concat(F.lit(f"{seed} "), F.col("address")), 256)
-    rows = wanted(run, chosen).where(_held()).orderBy(order).limit(count).collect()
-    return [row.asDict() for row in rows]
+    return [row.asDict() for row in rows.where(_held()).orderBy(order).limit(count).collect()]
 
 
 def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:

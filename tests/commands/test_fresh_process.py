@@ -1,0 +1,107 @@
+"""Each command in a process of its own, as a shell runs it: nothing that another has started or imported helps it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.cli import app
+from spark_resources.sandbox import Sandbox
+from tests.command_line import NO_AGE
+from tests.marking import quick_environment
+
+LIMIT_S = 240
+APPROVE = ("approve", "lake", "m1", "--yes", "--digest", "{digest}")
+STEPS = {
+    "mark": ("mark", "lake", "--mark-id", "m1", *NO_AGE),
+    "review": ("review", "lake", "--format", "json"),
+    "diff": ("diff", "lake", "m1", "latest"),
+    "backup": ("backup", "lake", "m1", "{backup}"),
+    "first approve": APPROVE,
+    "revoke": ("revoke", "lake", "m1"),
+    "approve": APPROVE,
+    "sweep": ("sweep", "lake", "m1", "--quarantine"),
+    "report": ("report", "lake", "m1"),
+    "undo": ("undo", "lake", "m1"),
+    "purge": ("purge", "lake", "m1", "--yes"),
+    "restore": ("restore", "lake", "m1", "{backup}"),
+    "drill": ("restore", "lake", "m1", "{backup}", "--drill", "2"),
+    "status": ("status",),
+    "fsck": ("fsck", "lake"),
+    "holds add": ("holds", "lake", "add", "h1", "--owner", "me", "--reason", "a test", "--tags", "v*"),
+    "holds list": ("holds", "lake", "list"),
+    "holds check": ("holds", "lake", "check"),
+    "holds drop": ("holds", "lake", "drop", "h1"),
+}
+"""Every command, in an order in which each finds what it needs."""
+ELSEWHERE = {
+    "demo": "tests/commands/test_demo.py",
+    "ui": "tests/ui",
+    "sandbox": "tests/unit/test_sandbox_up.py",
+}
+"""Commands that other tests run in a process of their own."""
+
+
+class Shell:
+    """Runs the steps one after the other on one repository, as far as they are asked for."""
+
+    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+        cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
+        self._environment = cleared | quick_environment(sandbox.settings) | {"DAGSTER_HOME": str(folder / "dagster")}
+        self._facts = {"backup": str(folder / "backup")}
+        self._ended: dict[str, subprocess.CompletedProcess[str]] = {}
+
+    def ended(self, name: str) -> subprocess.CompletedProcess[str]:
+        """How a step ended, after all before it."""
+        for step in STEPS:
+            if step not in self._ended:
+                self._run(step)
+            if step == name:
+                break
+        return self._ended[name]
+
+    def _run(self, step: str) -> None:
+        arguments = [each.format(**self._facts) for each in STEPS[step]]
+        done = self._ended[step] = subprocess.run(
+            [sys.executable, "-m", "lakegc_assets.cli", *arguments],
+            env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+            check=False,
+        )  # fmt: skip
+        if step == "review":
+            self._facts["digest"] = json.loads(done.stdout)["digest"]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A repository with three versions of a file that were overwritten before they were committed."""
+    folder = tmp_path_factory.mktemp("fresh")
+    with Sandbox(folder / "sandbox") as sandbox:
+        lake = sandbox.create("lake")
+        for number in range(4):
+            lake.put("main", "a", f"version {number}".encode())
+            lake.put("main", f"kept-{number}", b"kept by main" * 10)
+        lake.commit("main", "first")
+        yield Shell(sandbox, folder)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_command_ends_well_in_a_process_of_its_own(shell: Shell, step: str) -> None:
+    """Whatever a command needs, it starts itself: it ends with exit code 0, and says something."""
+    ended = shell.ended(step)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip()
+
+
+def test_every_command_is_tried_in_a_process_of_its_own() -> None:
+    """A new command is added to the steps here, or to a test elsewhere that runs it so."""
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    known |= {str(group.name) for group in app.registered_groups}
+
+    assert known == {arguments[0] for arguments in STEPS.values()} | set(ELSEWHERE)
