@@ -21,7 +21,7 @@ from lakegc_assets.marking import uncommitted_addresses as uncommitted
 from lakegc_assets.marking.metadata import described, described_set
 from lakegc_assets.marking.options import MarkOptions, parse_min_age, parse_taken
 from lakegc_assets.marking.resource import MarksResource
-from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused, WrongUsage
+from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
