@@ -97,7 +97,8 @@ def test_who_interrupts_a_sweep_is_told_how_to_resume_it(lake: Lake, tmp_path: P
     said = process.communicate(timeout=LIMIT_S)[1]
 
     assert (process.returncode, "Traceback" in said) == (130, False)
-    assert f"the same command resumes:\n  {sys.executable} -m lakegc_assets.cli sweep {lake.name} m1\n" in said
+    assert "the same command resumes:\n" in said
+    assert said.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
     nothing_left(process, tmp_path)
 
 

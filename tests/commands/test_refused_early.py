@@ -95,6 +95,7 @@ def test_undo_and_purge_of_what_was_not_quarantined_end_at_once(
 def test_a_sweep_says_what_it_does_from_its_first_second_on(lake: Lake, without_spark: Callable[..., Ended]) -> None:
     """Nobody has to guess whether it works before the first object is deleted."""
     lake.marked()
+    lake.approve()
 
     ended = without_spark("sweep", "m1")
 
