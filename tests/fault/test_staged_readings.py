@@ -1,0 +1,115 @@
+"""What is staged is read twice in full, as lists and path by path: what one reading alone saw is live (invariant 2)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.progress import listening
+from spark_resources.model import AddressType
+from spark_resources.sstable import Entry
+from tests.fault.conftest import Lake
+from tests.marking import Marker
+
+OPTIONS = MarkOptions(min_age=timedelta(0), allow_young=True)
+
+
+def unstaged(lake: Lake, path: str) -> Entry:
+    """An object that is stored, and staged nowhere."""
+    lake.repository.put("main", path, f"only ever at {path}".encode())
+    entry = lake.repository.stat("main", path)
+    lake.repository.reset_path("main", path)
+    return entry
+
+
+@dataclass
+class StagedDuringOneScan:
+    """Stages one entry a reading behind the scan's cursor, and takes it away when the scan has passed it."""
+
+    lake: Lake
+    entries: list[Entry]
+    readings: int = 0
+    pages: int = 0
+
+    def page(self, said: dict[str, Any]) -> None:
+        entry = self.entries[self.readings] if self.readings < len(self.entries) else None
+        if self.pages == 0 and entry is not None:
+            assert said.get("continuation_token"), "the entry must come behind the first page"
+            self.lake.repository.stage("main", [entry])
+        self.pages += 1
+        if not said.get("continuation_token"):
+            if entry is not None:
+                self.lake.repository.reset_path("main", entry.path.decode())
+            self.readings, self.pages = self.readings + 1, 0
+
+
+@dataclass
+class ShownOnce:
+    """Lets one answer about a path give the address that is staged there, and all others another one."""
+
+    path: str
+    truthful: int
+    other: str
+    answers: int = 0
+    shown: list[str] = field(default_factory=list)
+
+    def stat(self, said: dict[str, Any]) -> None:
+        for one in said.get("results", [said]):
+            if one.get("path") == self.path:
+                if self.answers != self.truthful:
+                    one["physical_address"] = self.other
+                self.answers += 1
+
+
+def test_what_one_reading_alone_sees_staged_is_live(lake: Lake) -> None:
+    """A rename hides an address from one scan of the lists, or one pass over the changed paths, and not from the other:
+    whichever reading saw it, it is kept."""
+    for path in ("front1", "front2", "front3"):
+        lake.repository.put("main", path, path.encode())
+    during = [unstaged(lake, "moved1"), unstaged(lake, "moved2")]
+    scans = StagedDuringOneScan(lake, during)
+    full, watched = [], []
+    served = lake.repository.stat("main", "b").address
+    for number in (0, 1):
+        entry = unstaged(lake, f"linked{number}")
+        address = f"local://{lake.folder}/{entry.address}"
+        lake.repository.stage("main", [replace(entry, address=address, address_type=AddressType.FULL)])
+        watched.append(ShownOnce(f"linked{number}", number, f"local://{lake.name}/{served}"))
+        full.append(entry)
+    garbage = unstaged(lake, "garbage")
+    lake.server.after("/gc/prepare_uncommited", scans.page)
+    for one in watched:
+        lake.server.after("/objects/stat", one.stat)
+        lake.server.after("/objects/ls", one.stat)
+
+    expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
+
+    assert scans.readings >= 2
+    assert all(one.answers >= 2 for one in watched)
+    assert garbage.address in expired
+    assert not expired & {one.address for one in (*during, *full)}
+
+
+def test_what_may_be_younger_than_the_cutoff_by_the_stores_coarse_clock_is_kept(lake: Lake) -> None:
+    """A listed time is rounded down by up to the store's resolution, so an object may truly be that much younger."""
+    entries = [unstaged(lake, f"garbage{number}") for number in range(3)]
+    grain = lake.target.place.store().quirks.time_resolution
+    assert grain > timedelta(milliseconds=1)
+    short_of = [grain, grain - timedelta(milliseconds=1), timedelta(0)]
+    dated: list[datetime] = []
+
+    def date(_: object) -> None:
+        for record in [] if dated else lake.records():  # the mark has begun, and not listed yet
+            for entry, before in zip(entries, short_of, strict=True):
+                at = record.cutoff - before
+                os.utime(lake.folder / entry.address, ns=(0, round(at.timestamp() * 1_000_000) * 1000))
+                dated.append(at)
+
+    with listening(date):
+        expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
+
+    assert len(dated) == len(entries)
+    assert expired & {entry.address for entry in entries} == {entries[0].address}
