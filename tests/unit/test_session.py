@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,16 @@ SECRET = "not for: nobody's = eyes! #é\\u0041\\ \U0001f511"
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a process that starts and ends several sessions in one JVM found, one after the other."""
+    with tempfile.TemporaryDirectory() as tmp:  # sockets have short names, and pytest's own folders are too deep
+        return sessions_in(Path(tmp), tmp_path_factory.mktemp("home"))
+
+
+def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
     mine = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
-        "HOME": str(tmp_path_factory.mktemp("home")),
+        "HOME": str(home),
         "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # an archive for one process isn't worth the making
-        "TMPDIR": str(tmp := tmp_path_factory.mktemp("tmp")),
+        "TMPDIR": str(tmp),
         "LAKEGC_SPARK_MASTER": "local[1]",
         "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
     }
