@@ -78,10 +78,11 @@ class SweptRepository(WatchedLiving):
         stored, began = self.stored(), self.sandbox.now()
         before = self.readable()
         surely = self.model.garbage(stored, began - timedelta(seconds=1), timedelta(0), timedelta(seconds=1))
+        options, report = QUARANTINE if ending else DELETE, None
         if killed % 2:
             with self.broken_record(killed):
-                self.swept(QUARANTINE if ending else DELETE, 0)
-        report = self.swept(QUARANTINE if ending else DELETE, killed)
+                report = self.swept(options, 0)
+        report = report or self.swept(options, killed)
         COUNTED["swept objects"] += report.approved
         assert report.success, report.sentence()
         assert sum(report.objects.values()) == report.approved
