@@ -1,8 +1,8 @@
 """Objects that come back to life between any two steps of a sweep, by each way that lakeFS knows.
 
-A moment is whatever the sweep does that can be seen from outside: each answer of the server, each sentence, and each
-intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the
-six ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment; every
+A moment is whatever the sweep does that can be seen from outside: each twentieth answer of the server, each sentence,
+and each intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the six
+ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment; every
 second one of them deletes for good.
 """
 
@@ -35,6 +35,7 @@ from tests.sweep.store_proxy import store_proxy
 
 WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
 RACES = 150  # more than a sweep has moments
+ANSWERS_A_RACE = 20
 FIRST_OF_ALL, CLOSING = "reading what is staged (first", "proving once more what was deleted"
 EFFECTS = ("intent", "delete", "receipt")
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -59,6 +60,7 @@ class Moments:
 
     races: list[Race]
     seen: int = 0
+    answers: int = 0
     sentences: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -66,8 +68,16 @@ class Moments:
         self.sentences.append(said)
         self.moment()
 
+    def answer(self) -> None:
+        """An answer of the server; what changes all the time is asked for path by path, so that there are many."""
+        self.answers += 1
+        if self.answers % ANSWERS_A_RACE == 0:
+            self.moment()
+
     def moment(self) -> None:
         with self._lock:
+            if self.seen == len(self.races):  # an error here would be the server's
+                return
             race = self.races[self.seen]
             race.proved = any(said.startswith(FIRST_OF_ALL) for said in self.sentences)
             race.closing = any(said.startswith(CLOSING) for said in self.sentences)
@@ -164,6 +174,7 @@ def test_what_comes_back_between_two_steps_is_lost(
     moments = Moments(races)
     quarantine = offset % 2 == 0
     report = swept(sandbox, moments, SweepOptions(quarantine=quarantine))
+    assert moments.seen < RACES, f"{moments.answers} answers are too many for so few races"
     run, still = races[: moments.seen], {one.key for page in store.pages("data/") for one in page.objects}
     gone = {race.address for race in run if race.address not in still}
     late = [race for race in run if race.address in gone]
@@ -193,6 +204,6 @@ def swept(sandbox: Sandbox, moments: Moments, options: SweepOptions) -> Report:
             "s3_endpoint_url": proxy.endpoint,
         }
         proxy.done = lambda kind: moments.moment() if kind in EFFECTS else None
-        between.moment = moments.moment
+        between.moment = moments.answer
         with listening(moments.sentence):
             return Sweeper().sweep(settings, "lake", "m1", options)
