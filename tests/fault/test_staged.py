@@ -255,6 +255,8 @@ def test_linked_objects_of_a_namespace_written_http_are_never_expired(azurite: A
         lake = Lake(sandbox, [], repository, target_of(sandbox.settings, "lake").place.store())
         lake.garbage.add(lake.add_garbage("garbage"))
         linked = {lake.link(f"linked {number}") for number in range(3)}
+        for path in ("first of all", "the last"):  # listed, so that the list looks complete
+            repository.put("main", path, path.encode())
         mark = lake.mark()
 
     assert repository.objects.location("") == f"https{uri.removeprefix('http')}/lake/"
