@@ -203,8 +203,9 @@ class Namespace:
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
                 return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
-        loose = self._loosely(address)
-        if any(loose.startswith(self._loosely(root) + "/") for root in (self.uri, *self.also)):
+        shown = (_loosely(_bucket_url(address)),) if self.is_bucket else ()  # where an escaped slash is no slash
+        roots = tuple(self._loosely(root) + "/" for root in (self.uri, *self.also))
+        if any(loose.startswith(roots) for loose in (self._loosely(address), *shown)):
             return Place.CONFLICT, address
         if self._behind_another_path(address):
             return Place.CONFLICT, address

@@ -279,6 +279,7 @@ def readings(address: str) -> set[str]:
 @example(NAMESPACES[0], "s3://bucket/lake/data/a%20b")
 @example(NAMESPACES[0], "s3://user@bucket/lake/data/x")
 @example(NAMESPACES[0], "s3://bucket/l%61ke/data/x")
+@example(Namespace.parse("gs://bucket"), "s3://bucket/%2F")
 def test_what_the_server_reads_inside_is_inside_under_that_key_or_stops_the_mark(
     namespace: Namespace, address: str
 ) -> None:
