@@ -118,7 +118,7 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
     )
 
 
-def nothing_settled(run: SweepRun, objects: int, until: datetime, trouble: str) -> LakegcError:
+def nothing_settled(run: SweepRun, objects: int, until: datetime, trouble: str = "") -> LakegcError:
     """Why a whole round came no further: its proof was too old by then (`until`, store's clock), heads could not be
     listed (`trouble`), or nobody knows."""
     if (now := run.store.now()) >= until:

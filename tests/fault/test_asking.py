@@ -93,7 +93,7 @@ def test_a_mark_id_leads_to_another_folder(lakegc: Lakegc, lake: Lake, mark_id: 
 
 def test_a_short_minimum_age_is_taken_silently(lakegc: Lakegc, lake: Lake) -> None:
     """Below 24 hours the mark is refused unless --allow-young says that it is meant; nothing is begun."""
-    lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23:59:00", "--allow-young")
+    lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23 hours 59 minutes", "--allow-young")
     assert lake.records() == []
 
 
