@@ -48,10 +48,10 @@ def workers_of(pid: int) -> list[int]:
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
             try:
-                line, group = (each / "cmdline").read_bytes(), os.getpgid(int(each.name))
+                line, session = (each / "cmdline").read_bytes(), os.getsid(int(each.name))
             except (OSError, ValueError):
                 continue
-            if b"spark_resources.daemon" in line and group == os.getpgid(pid):
+            if b"spark_resources.daemon" in line and session == os.getsid(pid):
                 found.append(int(each.name))
     return found
 
