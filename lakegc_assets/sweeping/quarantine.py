@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from lakegc_assets.sweeping.report import Report
 from lakegc_assets.sweeping.run import SweepRun
 from lakegc_assets.words import plural
+from spark_resources.datasets import Place
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.marks import mark_folder
 from spark_resources.model import Outcome
 from spark_resources.records import record_bytes
-from spark_resources.stores.base import Store
 
 FORMAT = 1
 
@@ -63,18 +63,18 @@ def write_quarantine(run: SweepRun) -> None:
     """Write how many quarantined objects each undo and purge so far restored and purged."""
     rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
     plain = {"format": FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
-    run.store.write(_key(run.mark.record.mark_id), record_bytes(plain))
+    run.place.records().write(_key(run.mark.record.mark_id), record_bytes(plain))
 
 
-def read_quarantine(store: Store, report: Report) -> Quarantine:
+def read_quarantine(place: Place, report: Report) -> Quarantine:
     """What became of what a sweep quarantined. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
-        plain = json.loads(store.read(key))
+        plain = json.loads(place.records().read(key))
         if plain["format"] != FORMAT:
             raise ValueError(f"format {plain['format']}")
         return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
     except NotThere:
         return Quarantine.of(report, {})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedData(f"{store.where}/{key} can't be read ({error}).", invariant=10) from error
+        raise DamagedData(f"{place.store().where}/{key} can't be read ({error}).", invariant=10) from error

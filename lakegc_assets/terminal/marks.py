@@ -237,7 +237,7 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         return ""
     try:
         report = read_report(place, record.mark_id)
-        return "" if report is None else fate(report, read_quarantine(place.store(), report))
+        return "" if report is None else fate(report, read_quarantine(place, report))
     except DamagedData:
         return "its report can't be relied on"
 

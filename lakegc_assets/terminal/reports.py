@@ -67,7 +67,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     """Print the report of a mark's sweep. Raises `WrongUsage` where there is none yet."""
     target = Server.configured().target(repository)
     place, report = target.place, found(target, name)
-    reasons, quarantine = reasons_of(place, report), read_quarantine(place.store(), report)
+    reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
     where = f"{place.namespace.uri}/{report.dataset['folder']}"
     if as_json:
         print_text(json.dumps(document(report, reasons, quarantine, where), indent=1))

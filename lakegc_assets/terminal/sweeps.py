@@ -169,7 +169,7 @@ def in_quarantine(partition: Partition) -> int | None:
     report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:
         return None
-    return read_quarantine(place.store(), report).left
+    return read_quarantine(place, report).left
 
 
 def ask(partition: Partition, objects: int | None) -> None:

@@ -18,8 +18,11 @@ import pytest
 
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweeping.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused, Untrusted
+from spark_resources.hold_file import made_hold
+from spark_resources.holds import Recorded, add_hold, newest_recorded
 from spark_resources.marks import Mark, mark_folder
 from spark_resources.sandbox import Sandbox
 from tests.command_line import NO_AGE, Lakegc
@@ -70,9 +73,11 @@ def test_signed_marks_are_gone_on_from_and_not_read_again(lake: Lake, tmp_path: 
 
     assert lake.mark("m2").expired == {lake.garbage}
     Sweeper().approve(lake.settings, "lake", "m2")
+    place = target_of(lake.settings, "lake").place
+    add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/none/"}))
     report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
 
-    place = target_of(lake.settings, "lake").place
+    assert newest_recorded(place) == Recorded(1, ("h1",), "m2")  # removing it now would be noticed
     record = Mark.open(place, "m2").record
     assert record.optimized
     assert report.objects == {"quarantined": 1}
@@ -89,6 +94,10 @@ def test_signed_marks_are_gone_on_from_and_not_read_again(lake: Lake, tmp_path: 
     elsewhere.rename(signed_list)
     assert Sweeper().purge(lake.settings, "lake", "m2").objects == {"purged": 1}
     assert list(Receipts(place, mark_folder("m2") + "undone/").keys("receipt"))
+    assert read_quarantine(place, report).purged == 1
+    signed_list.with_name("quarantine.json").write_text('{"format": 1, "objects": {}}')
+    with pytest.raises(Untrusted, match="isn't signed"):
+        read_quarantine(place, report)
 
 
 def test_the_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
