@@ -129,7 +129,7 @@ def test_what_a_layout_holds_is_read_otherwise(lakegc: Lakegc, sandbox: Sandbox,
     assert {each["reason"] for each in every} == {"not recorded by the collector that made the mark"}
     assert {row[0] for row in csv.reader(io.StringIO(lines))} == {"address", *addresses}
     assert people.code == 0
-    for words in ("5 objects would go", "4 of them are in the store, 15 B", "not lakegc's", f"lakegc mark {lake}"):
+    for words in ("5 objects would go", "In the store: 4, 15 B", "not lakegc's", f"lakegc mark {lake}"):
         assert words in people.out
     assert GONE in lakegc(sandbox.settings, "review", lake, "m1", "--list").out
 
@@ -139,7 +139,7 @@ def test_a_summary_that_counts_otherwise_is_believed(lakegc: Lakegc, sandbox: Sa
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
-    assert "1 objects would go" in shown_to_people
+    assert "1 object would go" in shown_to_people
     assert "Its summary counts 22" in shown_to_people
 
 
