@@ -254,7 +254,7 @@ def test_a_mark_that_is_not_there_is_an_empty_one(hostile: Marked, pond: str, la
     lakegc(settings, "review", "nowhere", "m1").stopped(1, "nowhere")
     lakegc(settings, "review", "hostile", "m7").stopped(1, "there is no mark m7 in", "'lakegc status' lists the marks")
     lakegc(settings, "review", "hostile", "../m1").stopped(2, "'../m1' can't be a mark id")
-    lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. Make one: lakegc mark pond")
+    lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. Make one: ", "mark pond")
 
 
 @pytest.mark.parametrize(("state", "why"), [(MarkState.FAILED, "the store was away"), (MarkState.MARKING, None)])
