@@ -12,6 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.rules.addresses import have_dot_segments
 from spark_resources.model import STORED_OBJECTS
 
 STORED, COMMITTED, MAYBE_GONE, UNCOMMITTED = "stored", "committed", "maybe_gone", "uncommitted"
@@ -53,6 +54,7 @@ def census(met: Mapping[str, pa.Table], youngest: datetime) -> tuple[pa.Table, d
     is_young = pc.greater(stored["modified"], pa.scalar(youngest, STORED_OBJECTS.field("modified").type))
     is_unsettled = pc.invert(is_committed)
     is_unreferenced = pc.and_(is_unsettled, pc.invert(pc.or_(is_staged, is_young)))
+    is_kept_for_its_key = pc.and_(is_unreferenced, have_dot_segments(addresses))
     missing = live.filter(pc.and_(in_listed_area(live), pc.invert(pc.is_in(live, value_set=addresses))))
     unsettled = stored.filter(is_unsettled)
     counts = {
@@ -62,7 +64,8 @@ def census(met: Mapping[str, pa.Table], youngest: datetime) -> tuple[pa.Table, d
         "committed": _sum(is_committed),
         "committed_bytes": _sum(stored["size"].filter(is_committed)),
         "unsettled": len(unsettled),
-        "unreferenced": _sum(is_unreferenced),
+        "unreferenced": _sum(is_unreferenced) - _sum(is_kept_for_its_key),
+        "dot_segments": _sum(is_kept_for_its_key),
         "live_not_listed": len(missing),
         "uncommitted": _sum(is_staged),
         "live_inside": len(live),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lakegc_assets.rules.addresses import has_dot_segment
 from spark_resources.model import HOLDS_BETWEEN
 
 if TYPE_CHECKING:
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 
 
 def unreferenced(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
-    """From a census: what the store holds, minus committed, minus uncommitted, minus young (STORED_OBJECTS).
+    """From a census: what the store holds, minus committed, minus uncommitted, minus young, minus what is kept for its
+    key (STORED_OBJECTS).
 
     `cutoff` is the store's clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second
     later.
     """
-    return lambda census: described(census.where(is_unreferenced(cutoff, grain)))
+    return lambda census: described(census.where(is_unreferenced(cutoff, grain) & ~has_dot_segment(census["address"])))
+
+
+def kept_for_dot_segments(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
+    """From a census: what would be unreferenced, and is kept for its key (STORED_OBJECTS)."""
+    return lambda census: described(census.where(is_unreferenced(cutoff, grain) & has_dot_segment(census["address"])))
 
 
 def is_unreferenced(cutoff: datetime, grain: timedelta) -> Column:

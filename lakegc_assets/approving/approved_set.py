@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakegc_assets.marking.run import Target
+from lakegc_assets.rules.addresses import may_be_deleted
+from lakegc_assets.words import plural
 from spark_resources.datasets import File, Place
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.mark_files import Part, parts, unrecorded
@@ -25,34 +27,29 @@ from spark_resources.reference_sets import addresses_in, read_listed
 
 READ_AT_ONCE = 4
 NAMED = 3
+ALTERED = "No mark of lakegc's has such keys, so this one was altered. Nothing of it may be deleted; make a new mark."
+FOREIGN = (
+    "Another tool's path handling could make another object's key of such a key. Nothing of this mark may be deleted: "
+    "make one with 'lakegc mark', which keeps such objects and can delete the others."
+)
 
 
 # --- keys that may be collected -------------------------------------------------------------------------------------
 
 
 def strange_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """The addresses that are no candidates (see `model.is_candidate`), and those with `.` or `..` between slashes.
-
-    The latter may be candidates on some stores; but whoever else reads a mark may fold them into another key.
-    """
-    under = pc.and_(pc.starts_with(addresses, "data/"), pc.greater(pc.binary_length(addresses), len("data/")))
-    legacy = pc.invert(pc.or_(pc.match_substring(addresses, "/"), pc.is_in(addresses, pa.array(["", "dummy"]))))
-    if local_adapter:
-        upload = pc.match_substring_regex(addresses, r"^[0-9a-f]+-\p{Nd}{5}\n?$")
-        legacy = pc.and_(legacy, pc.invert(upload))
-    dots = pc.match_substring_regex(addresses, r"(^|/)\.\.?(/|$)")
-    fine = pc.and_(pc.or_(under, legacy), pc.invert(dots))
-    return addresses.filter(pc.invert(pc.fill_null(fine, False)), null_selection_behavior="emit_null")
+    """The addresses that may not be deleted (see `rules.addresses.may_be_deleted`)."""
+    return addresses.filter(pc.invert(may_be_deleted(addresses, local_adapter=local_adapter)))
 
 
-def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool) -> None:
-    """Raise `Refused` (invariant 5) where a file of a mark names what may never be collected."""
+def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_then: str = ALTERED) -> None:
+    """Raise `Refused` (invariant 5) where a file of a mark names what may never be deleted."""
     strange = strange_keys(addresses, local_adapter=local_adapter)
     if len(strange):
         named = ", ".join(repr(one) for one in strange.slice(0, NAMED).to_pylist())
         raise Refused(
-            f"{where} names {len(strange):,} keys that lie outside data/ and are no legacy objects, or lead elsewhere: "
-            f"{named}. No mark of lakegc's has them, so this one was altered. Nothing of it may go; make a new mark.",
+            f"{where} names {plural(len(strange), 'key')} that no sweep may delete (neither under data/ nor a legacy "
+            f"object, or '.' or '..' between slashes): {named}. {what_then}",
             invariant=5,
         )
 
@@ -129,7 +126,7 @@ def their_files(target: Target, found: ReferenceMark) -> TheirFiles:
     for key in found.files:
         data, where = read_listed(place, key), f"{place.store().where}/{key}"
         addresses = addresses_in(data, where)
-        check_keys(addresses, where, local_adapter=target.blockstore == "local")
+        check_keys(addresses, where, local_adapter=target.blockstore == "local", what_then=FOREIGN)
         files.append([key, len(data), hashlib.sha256(data).hexdigest()])
         chunks.append(addresses)
     named = {

@@ -16,6 +16,7 @@ from lakegc_assets.incremental import union
 from lakegc_assets.marking import (
     came_back,
     committed_addresses,
+    dot_segments,
     held_addresses,
     holding,
     missing,
@@ -87,6 +88,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     found = Found.of(run, record.cutoff, grain) if base is None else Found.since(run, record.cutoff, grain, base)
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
+    dot_segments.note(run, notes, found.dot_segments)
     run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
     few = addresses_if_few(found.unsettled, found.facts["unsettled"])
     told, verdicts = reasons.told_by_expired(run, notes, base, needed=found.unsettled, few=few)
@@ -205,11 +207,12 @@ def judged_by_servers(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, b
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one pass over the census found: objects that no commit holds, those of them that nothing refers to, live
-    addresses that aren't listed."""
+    """What one pass over the census found: objects that no commit holds, those of them that nothing refers to, others
+    that are kept for the dot segments in their keys, live addresses that aren't listed."""
 
     unsettled: DataFrame
     unreferenced: DataFrame
+    dot_segments: DataFrame
     missing: DataFrame
     facts: dict[str, int]
 
@@ -229,6 +232,7 @@ class Found:
         return cls(
             mark.described(kept.where(mark.is_unsettled())),
             kept.transform(mark.unreferenced(cutoff, grain)),
+            kept.transform(mark.kept_for_dot_segments(cutoff, grain)),
             kept.transform(mark.missing_from_listing),
             facts,
         )

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
+from lakegc_assets.rules.addresses import are_candidates
 from spark_resources.datasets import Batches, Counts, write_produced
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.inventory import MANIFEST, Inventory, open_inventory, read_inventory
-from spark_resources.model import STORED_OBJECTS
+from spark_resources.model import DATA, ROOT, STORED_OBJECTS
 from spark_resources.stores.keys import KINDS
 from spark_resources.tasks import id_tasks
 
 _SLICE = r"^(?P<slice>data/[^/]*/)"
 NOTHING_BEFORE = 2000  # the year
-_UPLOAD_PART = r"^[0-9a-f]+-\d{5}$"
 
 
 def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
@@ -93,15 +93,9 @@ def candidates(
     """
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
-    data = pc.and_(pc.starts_with(addresses, "data/"), pc.not_equal(addresses, "data/"))
-    legacy = pc.invert(
-        pc.or_(pc.match_substring(addresses, "/"), pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
-    )
-    if local_adapter:
-        legacy = pc.and_(legacy, pc.invert(pc.match_substring_regex(addresses, _UPLOAD_PART)))
-    wanted = pc.or_(data, legacy)
+    wanted = are_candidates(addresses, local_adapter=local_adapter)
     slices = pc.struct_field(pc.extract_regex(addresses, _SLICE), "slice")
-    slices = pc.coalesce(slices, pc.if_else(data, "data/", ""))
+    slices = pc.coalesce(slices, pc.if_else(pc.starts_with(addresses, DATA), DATA, ROOT))
     columns = [addresses, table["size"], table["modified"], table["checksum"], slices]
     found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
     kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]

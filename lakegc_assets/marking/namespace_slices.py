@@ -15,9 +15,10 @@ from lakegc_assets.marking import inventories
 from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import UNREADABLE, Base
+from lakegc_assets.rules.addresses import are_candidates
 from spark_resources.datasets import Batches, Counts, Dataset, Place, Producer, read_datasets, write_produced
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import DATA, ROOT, STORED_OBJECTS, is_candidate
+from spark_resources.model import DATA, ROOT, STORED_OBJECTS
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.ranges import AT_ONCE, Part, listed, spread
 from spark_resources.tasks import row_tasks
@@ -154,16 +155,6 @@ def candidates(place: Place, parts: Sequence[Part], counts: Counts, *, local_ada
             counts[name] = counts.get(name, 0) + number
         if len(found):
             yield stored_batch(found, slice_listed(folder))
-
-
-def are_candidates(addresses: pa.StringArray, *, local_adapter: bool) -> pa.BooleanArray:
-    """`is_candidate` of each address."""
-    below = pc.and_(pc.starts_with(addresses, DATA), pc.not_equal(addresses, DATA))
-    named = pc.and_(pc.not_equal(addresses, ""), pc.not_equal(addresses, "dummy"))
-    root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), named)
-    if local_adapter and pc.any(root, min_count=0).as_py():  # parts of uploads lie there: few, on this machine's disk
-        root = pa.array([is_candidate(key, local_adapter=True) for key in addresses.to_pylist()], pa.bool_())
-    return pc.or_(below, root)
 
 
 def slice_listed(folder: str) -> str:

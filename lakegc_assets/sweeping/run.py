@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakegc_assets.approving.approved_set import check_keys
+from lakegc_assets.approving.approved_set import FOREIGN, check_keys
 from lakegc_assets.marking.run import Limits, Target
 from lakegc_assets.progress import Say
 from spark_resources.approvals import Approval
@@ -121,7 +121,7 @@ class SweepRun:
             for key in (key for batch in batches for key in batch.column(0).to_pylist()):
                 where = f"{place.store().where}/{key}"
                 addresses = addresses_in(read_listed(place, key), where)
-                check_keys(addresses, where, local_adapter=local)
+                check_keys(addresses, where, local_adapter=local, what_then=FOREIGN)
                 yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
 
         keys = id_tasks(self.spark(), "key", list(theirs.found.files), batch=1)

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.approving import proposals
+from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.sweeping.quarantine import fate, read_quarantine
 from lakegc_assets.sweeping.report import read_report
@@ -123,7 +124,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         table.add_row(name, cell(value))
     out = console()
     out.print(table)
-    for why in facts.get("unclear", []):
+    for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
         out.print(cell(f"{why}."), soft_wrap=True)
     if facts["young"] and not facts["expired"]:
         out.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from lakegc_assets.approving.their_marks import begun
+from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.run import Target
 from lakegc_assets.sweeping.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweeping.report import Report, read_report
@@ -68,9 +69,9 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     target = Server.configured().target(repository)
     place, report = target.place, found(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
-    where = f"{place.namespace.uri}/{report.dataset['folder']}"
+    where, kept = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
     if as_json:
-        print_text(json.dumps(document(report, reasons, quarantine, where), indent=1))
+        print_text(json.dumps(document(report, reasons, quarantine, where, kept), indent=1))
         return
     show_report(report, as_json=False)
     show_reasons(reasons)
@@ -78,10 +79,16 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"What was quarantined: {quarantine.sentence()}." if quarantine.quarantined else "",
+        *(f"{sentence}." for sentence in dot_segments.sentences(kept)),
         f"The outcome of every object, as Parquet: {where}",
     ):
         if sentence:
             out.print(cell(sentence), soft_wrap=True)
+
+
+def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
+    """What a mark of lakegc's noted of its expired set; nothing for a mark of the reference collector."""
+    return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
 
 
 def found(target: Target, name: str) -> Report:
@@ -145,7 +152,9 @@ def show_reasons(reasons: Reasons) -> None:
             out.print(f"{outcome}: … and more, in the table of outcomes", markup=False, soft_wrap=True)
 
 
-def document(report: Report, reasons: Reasons, quarantine: Quarantine, where: str) -> dict[str, Any]:
+def document(
+    report: Report, reasons: Reasons, quarantine: Quarantine, where: str, kept: Mapping[str, Any]
+) -> dict[str, Any]:
     """The report as one JSON document."""
     plain: dict[str, Any] = json.loads(report.to_json())
     return {
@@ -155,6 +164,7 @@ def document(report: Report, reasons: Reasons, quarantine: Quarantine, where: st
             {"outcome": outcome, "reason": reason, "objects": count, "bytes": amount}
             for outcome, reason, count, amount in reasons.rows()
         ],
+        "dot_segments": dot_segments.document(kept),
         "named": {outcome: rows for outcome, rows in reasons.named.items() if rows},
         "in_quarantine": {
             "quarantined": quarantine.quarantined,

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.brakes import Brake
+from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.highlights import Commit, commits_of, highlights
 from lakegc_assets.marking.totals import Totals, counted
 from lakegc_assets.terminal import brakes, diffs
@@ -18,7 +19,7 @@ from lakegc_assets.terminal.listing import as_json, list_rows
 from lakegc_assets.terminal.marks import Server, expired_tables, open_mark
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import as_document, show_sums
-from lakegc_assets.terminal.words import age, cell, console, printing, size
+from lakegc_assets.terminal.words import age, cell, console, harmless, printing, size
 from lakegc_assets.words import a_month, money, part, plural
 from spark_resources.errors import LakegcError
 from spark_resources.marks import Mark, MarkRecord
@@ -137,6 +138,8 @@ def show_review(review: Review) -> None:
             show_sums(review.totals, kind)
         for kind in SHOWN:
             show_objects(review, kind)
+    for sentence in dot_segments.sentences(review.facts):
+        say(harmless(f"{sentence}."))
     show_held(review)
     brakes.show(review.brakes)
     show_change(review)
@@ -275,6 +278,7 @@ def document(review: Review) -> dict[str, Any]:
         "sample_seed": record.mark_id,
         "unexplained": facts.get("unexplained"),
         "unclear": facts.get("unclear", []),
+        "dot_segments": dot_segments.document(facts),
         "held": {hold: dict(kept) for hold, kept in sorted(review.held.items())},
         "brakes": brakes.document(review.brakes),
         "changed": changed,

@@ -36,9 +36,9 @@ CUTOFF, GRAIN = datetime(2026, 11, 20, 8, tzinfo=UTC), timedelta(seconds=1)
 LISTED = ("modified", "size", "checksum", "slice")
 COUNTS = (
     "candidates", "candidate_bytes", "young", "committed", "committed_bytes", "unsettled", "unreferenced",
-    "live_not_listed", "uncommitted", "live_inside",
+    "dot_segments", "live_not_listed", "uncommitted", "live_inside",
 )  # fmt: skip
-AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}")
+AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}", "data/s{}/../{}", "data/.{}.{}")
 
 
 def addresses(draw: random.Random, most: int) -> pa.Table:
@@ -104,7 +104,8 @@ def said(met: Met, *, known: bool = False, folders: tuple[str, ...] = ()) -> tup
         counts["live_inside"] += committed or staged
         counts["live_not_listed"] += missing
         counts["unsettled"] += unsettled
-        counts["unreferenced"] += unsettled and not staged and not young
+        dots = {".", ".."} & set(one.split("/"))
+        counts["dot_segments" if dots else "unreferenced"] += unsettled and not staged and not young
         for name, counted in {
             "candidates": True,
             "young": young,

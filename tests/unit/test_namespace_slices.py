@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.marking.namespace_slices import are_candidates
+from lakegc_assets.rules.addresses import are_candidates
 from spark_resources.model import is_candidate
 
 _keys = st.sampled_from(

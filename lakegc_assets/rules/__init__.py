@@ -1,0 +1,1 @@
+"""What lakegc decides: pure, without a store, a server or a session."""

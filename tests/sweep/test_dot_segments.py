@@ -1,0 +1,95 @@
+"""Keys with `.` or `..` between slashes: nothing refers to them, and they are kept; everything else is collected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.approving.approved_set import strange_keys
+from spark_resources.sandbox import Sandbox, SandboxRepository, StorePlace
+from spark_resources.stores import Store
+from tests.command_line import Lakegc
+from tests.marking import Marked, Sweeper, marked, target_of
+from tests.servers import MotoServer
+
+DOTTED = {"data/s/../garbage", "data/./b", "data/s/..", ".."}
+PLAIN = {"data/s/garbage", "data/s/...", "data/s/.hidden", "legacy..", "data/a..b/c"}
+WHY = "that nothing refers to are kept"
+
+
+@dataclass(frozen=True)
+class Lake:
+    repository: SandboxRepository
+    settings: dict[str, str]
+
+    @property
+    def store(self) -> Store:
+        return target_of(self.settings, self.repository.id).place.store()
+
+    def stored(self, keys: set[str]) -> set[str]:
+        return {one.key for page in self.store.pages("") for one in page.objects} & keys
+
+    def marked(self, mark_id: str) -> Marked:
+        return marked(self.settings, self.repository.id, mark_id)
+
+
+@pytest.fixture
+def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
+    """A repository in a store that holds such keys; one object is live, all others are garbage."""
+    moto_server.make_bucket("dots")
+    with Sandbox(tmp_path, place=StorePlace("s3://dots/sandbox", moto_server.settings())) as sandbox:
+        repository = sandbox.create("dots")
+        repository.put("main", "live", b"live")
+        repository.commit("main", "live")
+        found = Lake(
+            repository,
+            {
+                **sandbox.settings,
+                "s3_endpoint_url": moto_server.endpoint_url,
+                "s3_access_key_id": moto_server.access_key,
+                "s3_secret_access_key": moto_server.secret_key,
+                "s3_region": "us-east-1",
+            },
+        )
+        for key in DOTTED | PLAIN:
+            found.store.write(key, key.encode())
+        yield found
+
+
+def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
+    lake: Lake, lakegc: Lakegc, moto_server: MotoServer
+) -> None:
+    """A tool that resolves paths would delete another object by such a key; and one such key kept all garbage."""
+    name = lake.repository.id
+    first = lake.marked("m1")
+    review = json.loads(lakegc.told(lake.settings, "review", name, "m1", "--format", "json"))
+    shown = lakegc.told(lake.settings, "review", name, "m1")
+    Sweeper().approve(lake.settings, name, "m1")
+    report = lakegc.told(lake.settings, "sweep", name, "m1")
+    reported = lakegc.told(lake.settings, "report", name, "m1")
+    since = lake.marked("m2")
+
+    assert first.expired == PLAIN
+    assert first.facts("expired_set")["dot_segments"] == len(DOTTED)
+    assert set(first.facts("expired_set")["dot_segment_names"]) == DOTTED
+    assert review["dot_segments"] == {"objects": len(DOTTED), "named": sorted(DOTTED)}
+    for text in (shown, reported):
+        assert f"{len(DOTTED)} objects {WHY}" in text
+        assert repr("data/s/../garbage") in text
+    assert "deleted" in report
+    assert lake.stored(DOTTED | PLAIN) == DOTTED
+    assert lake.repository.read("main", "live")[1] == b"live"
+    assert since.record.optimized
+    assert (since.expired, since.facts("expired_set")["dot_segments"]) == (set(), len(DOTTED))
+
+
+def test_what_a_mark_keeps_for_its_key_is_what_an_approval_refuses() -> None:
+    """One rule on both sides: no mark can be made that nobody can approve, and no forged one gets through."""
+    keys = pa.array(sorted(DOTTED | PLAIN), pa.string())
+
+    assert set(strange_keys(keys, local_adapter=False).to_pylist()) == DOTTED
