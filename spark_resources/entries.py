@@ -421,17 +421,22 @@ def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) ->
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
             ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
-            paths = text_paths(batch.column("path"), range_id)
+            paths = text_paths(batch.column("path"))
             yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
 
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(HEAD_ENTRIES))
 
 
-def text_paths(paths: pa.Array, range_id: str) -> pa.Array:
-    """Paths as text, since the server is asked about them in text. Raises `DamagedData` where one is not UTF-8."""
+def text_paths(paths: pa.Array) -> pa.Array:
+    """Paths as text, since the server is asked about them in text; null for each that is not UTF-8."""
     try:
         return paths.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DamagedData(
-            f"range {range_id} has a path that is not UTF-8, so no server can be asked about it"
-        ) from error
+    except pa.ArrowInvalid:
+        return pa.array([text_or_none(path) for path in paths.to_pylist()], pa.string())
+
+
+def text_or_none(path: bytes) -> str | None:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None

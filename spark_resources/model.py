@@ -432,7 +432,7 @@ HELD_OBJECTS = pa.schema(  # what would be expired but for holds
 HEAD_ENTRIES = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
+        pa.field("path", pa.string()),  # null for one that is not UTF-8
         pa.field("size", pa.int64(), nullable=False),
     ]
 )
@@ -440,7 +440,7 @@ SERVED = pa.schema(
     [
         pa.field("repository", pa.string(), nullable=False),
         pa.field("branch", pa.string(), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
+        pa.field("path", pa.string()),  # null for one that is not UTF-8, which nobody can be asked about
         pa.field("size", pa.int64(), nullable=False),  # of the head's entry that raised the question
         pa.field("address", pa.string()),  # what the branch serves, if that lies inside; null if nothing or outside
         pa.field("unclear", pa.string()),  # why nobody knows what is served there; null where it is known

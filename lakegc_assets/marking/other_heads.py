@@ -113,7 +113,7 @@ def with_entries_of_size(
     note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
     branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
     return mark.questions(
-        entries.where(entries["path"].isNotNull()),
+        entries.where(entries["unread"].isNull()),
         branch_ranges.select("repository", "branch", "range_id"),
         unreferenced,
     )
@@ -163,7 +163,7 @@ def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.A
                 for value in (row["repository"], row["range_id"], None)
             )
             columns = {"repository": repository, "range_id": range_id, "unread": unread, "size": batch.column("size")}
-            columns["path"] = text_paths(batch.column("path"), row["range_id"])
+            columns["path"] = text_paths(batch.column("path"))
             return pa.RecordBatch.from_arrays([columns[name] for name in ENTRIES.names], schema=ENTRIES)
 
         yield from decoded(rows, "range_id", places, decode, ENTRIES)

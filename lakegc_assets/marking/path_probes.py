@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, islice, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -18,11 +19,13 @@ import pyarrow as pa
 
 from spark_resources.errors import LakegcError, NotThere, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
+from spark_resources.lakefs.answers import REPLACED, is_exact
 from spark_resources.model import SERVED, Namespace
 from spark_resources.model import Place as Where
 
 WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
 FEW = 4  # fewer questions than this are asked one by one
+NOT_TEXT = "a path with such an entry is not UTF-8, and no server can be asked about it"
 
 Row = dict[str, Any]
 
@@ -36,7 +39,8 @@ def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Itera
     task = Prober(lakefs)
     for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
         while window := list(islice(group, WINDOW)):
-            served, unclear = task.probe(repository, branch, list(dict.fromkeys(row["path"] for row in window)))
+            paths = list(dict.fromkeys(row["path"] for row in window if row["path"] is not None))
+            served, unclear = task.probe(repository, branch, paths) if paths else ({}, None)
             yield served_batch(window, served, unclear, namespace)
 
 
@@ -122,7 +126,7 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
         if len(waiting) >= FEW:
             page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=WINDOW)
             listed = {one.path: one.physical_address for one in page.objects}
-            covered = sum(1 for path in waiting if covers(page, path))
+            covered = len(list(takewhile(partial(covers, page), waiting)))
             found |= {path: listed.get(path) for path in waiting[:covered]}
         waiting = waiting[covered:]
         if covered < FEW:
@@ -134,11 +138,26 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
 def covers(page: ServedPage, path: str) -> bool:
     """Whether a page that begins before a path also says what is there: up to its last path, or all if it is the last.
 
-    An empty page that announces more covers nothing.
+    An empty page that announces more covers nothing, and no page covers a path that it could show for another one.
     """
-    if page.next_after is None:
-        return True
-    return bool(page.objects) and path.encode() <= page.objects[-1].path.encode()
+    if not is_exact(path):
+        return False
+    last = page.last_exact
+    return page.next_after is None or (last is not None and path.encode() <= last.encode())
+
+
+def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
+    """The physical addresses that a branch serves wherever its path may be one of these that the server could not show
+    exactly (see `answers.is_exact`): no path can be asked for then, but a listing tells each address.
+
+    Raises `Unavailable` where the listing can't be read on.
+    """
+    for start in sorted({path[: path.index(REPLACED)] for path in paths if not is_exact(path)}):
+        after: str | None = start + "\x7f"  # the replaced bytes come after all of ASCII
+        while after is not None:
+            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
+            yield from (one.physical_address for one in page.objects if not is_exact(one.path))
+            after = None if page.next_after is None else page.read_on_behind(after)
 
 
 def just_before(path: str) -> str:
@@ -153,6 +172,7 @@ def served_batch(
     rows = []
     for row in window:
         why = None if row["path"] in served else unclear or "the server gave no answer"
+        why = NOT_TEXT if row["path"] is None else why
         rows.append({**row, "address": inside(served.get(row["path"]), namespace), "unclear": why})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
 

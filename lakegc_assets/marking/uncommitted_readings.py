@@ -15,7 +15,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.marking.path_probes import WINDOW, inside, is_branch, serve
+from lakegc_assets.marking.path_probes import WINDOW, at_inexact_paths, inside, is_branch, serve
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources.datasets import (
     Batches,
@@ -228,6 +228,7 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
             paths = (change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed")
             while window := list(islice(paths, WINDOW)):
                 yield from (one for one in serve(lakefs, repository, branch, window).values() if one is not None)
+                yield from at_inexact_paths(lakefs, repository, branch, window)
         except NotThere:
             if not is_branch(lakefs, repository, branch):
                 return

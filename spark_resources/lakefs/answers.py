@@ -6,12 +6,12 @@ that can't be read is never an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.errors import DamagedData, Unavailable, WrongUsage
 from spark_resources.model import Commit, Namespace, Rules
 
 
@@ -101,6 +101,39 @@ class ServedPage:
 
     objects: tuple[Served, ...]
     next_after: str | None
+
+    @property
+    def last_exact(self) -> str | None:
+        """The last path that is the true one: the page is known to hold all up to it."""
+        return last_exact(one.path for one in self.objects)
+
+    def read_on_behind(self, after: str) -> str:
+        """The path behind which to ask for more, where this page came behind `after`. Raises `Unavailable` where no
+        such path is known."""
+        return behind_exact(self.last_exact, after)
+
+
+REPLACED = "\ufffd"
+"""What JSON has in place of each byte of a path that is not UTF-8."""
+
+
+def is_exact(path: str) -> bool:
+    """Whether a path in an answer is surely the true one, which alone can be asked for and compared."""
+    return REPLACED not in path
+
+
+def last_exact(paths: Iterable[str]) -> str | None:
+    return next((path for path in reversed(list(paths)) if is_exact(path)), None)
+
+
+def behind_exact(last: str | None, after: str) -> str:
+    """The last exact path of a page that came behind `after`. Raises `Unavailable` where a page has none."""
+    if last is None or last == after:
+        raise Unavailable(
+            f"behind {after!r} the server lists a whole page of paths that are not UTF-8, and shows none of them as it "
+            "is, so what follows can't be asked for. Rename or delete these in lakeFS, then try again."
+        )
+    return last
 
 
 @dataclass(frozen=True, slots=True)

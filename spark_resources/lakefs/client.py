@@ -225,7 +225,7 @@ class LakeFS:
         )
         objects = tuple(map(answers.served, page))
         before = after
-        for each in objects:
+        for each in filter(lambda one: answers.is_exact(one.path), objects):
             # A page out of order can't be trusted to hold all that lies between its ends.
             if before and each.path.encode() <= before.encode():
                 raise DamagedData(f"{question.what} came out of order: '{each.path}' behind '{before}'", invariant=3)
@@ -233,7 +233,8 @@ class LakeFS:
         return ServedPage(objects, offset)
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
-        """The paths behind `after` that are added, changed or removed on the branch and not committed, by content.
+        """The paths behind `after` that are added, changed or removed on the branch and not committed, by content; some
+        come twice where paths aren't UTF-8 (see `answers.is_exact`).
 
         The server ends it early, and doesn't say so, where it can't read on (formats §2): see `diffs.whole_diff`.
         """
@@ -243,8 +244,19 @@ class LakeFS:
             f"the uncommitted changes of '{branch}' in repository '{repository}'",
             "fs:ListObjects",
         )
-        for page in asking.pages(self._connection, question, start=after, repository=repository, branch=branch):
-            yield from map(answers.change, page)
+        while True:
+            page, offset = asking.page(
+                self._connection, question, after, LARGEST_PAGE, repository=repository, branch=branch
+            )
+            changes = list(map(answers.change, page))
+            yield from changes
+            if offset is None:
+                return
+            if not answers.is_exact(offset):  # it could lie far behind the true one: rather some changes twice
+                offset = answers.behind_exact(answers.last_exact(one.path for one in changes), after)
+            if offset.encode() <= after.encode():
+                raise DamagedData(f"{question.what}: the server gave the offset '{offset}' twice", invariant=3)
+            after = offset
 
 
 _CONFIG = Question("ConfigApi", "get_config", "its configuration", "fs:ReadConfig")

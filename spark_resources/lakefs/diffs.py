@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spark_resources.errors import NotThere, Unavailable
-from spark_resources.lakefs.answers import Change
+from spark_resources.lakefs.answers import Change, is_exact
 from spark_resources.lakefs.client import LakeFS
 
 LISTED_BEHIND = 100  # objects: a record that a diff leaves out, and that a listing shows, can lie before a broken one
@@ -25,7 +25,7 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
         ended_at = last
         for change in lakefs.uncommitted_diff(repository, branch, after=last):
             yield change
-            last = change.path
+            last = change.path if is_exact(change.path) else last
         if asked_again and last == ended_at:
             return
         if not has_objects_behind(lakefs, repository, branch, last):

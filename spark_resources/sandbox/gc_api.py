@@ -21,6 +21,7 @@ from spark_resources.sandbox.committed import PREFIX
 from spark_resources.sandbox.problems import Problem, bad_request, not_found
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.sandbox.state import BranchRecord
+from spark_resources.sandbox.views import as_text
 from spark_resources.sandbox.xids import Xids
 from spark_resources.sstable import Branch, Entry, Tag, write_branches, write_commits, write_tags
 from spark_resources.sstable.wire import (
@@ -220,7 +221,7 @@ def _stored_page(repository: SandboxRepository, xids: Xids, run_id: str, page: l
 
 
 def _token(run_id: str, branch: str, entry: Entry) -> str:
-    mark = json.dumps({"run_id": run_id, "branch": branch, "path": entry.path.decode()})
+    mark = json.dumps({"run_id": run_id, "branch": branch, "path": as_text(entry.path)})
     return base64.urlsafe_b64encode(mark.encode()).decode()
 
 

@@ -14,7 +14,7 @@ from spark_resources.sandbox.calls import Call, Route, answer, http_date, nothin
 from spark_resources.sandbox.problems import Problem, bad_request, not_found
 from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.sandbox.staging import DEFAULT_CONTENT_TYPE
-from spark_resources.sandbox.views import Change, Folded, folded
+from spark_resources.sandbox.views import Change, Folded, as_text, folded
 from spark_resources.sstable import Entry
 
 _READ = "/repositories/{repository}/refs/{ref}/objects"
@@ -33,7 +33,7 @@ def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True)
         "content_type": entry.content_type,
         "metadata": dict(entry.metadata) if metadata else {},
         "mtime": seconds(entry),
-        "path": entry.path.decode(),
+        "path": as_text(entry.path),
         "path_type": "object",
         "physical_address": repository.physical_address(entry),
         "size_bytes": entry.size,
@@ -140,7 +140,7 @@ def _told(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
     if isinstance(change, Folded):
         return {"path": change.path, "path_type": "common_prefix", "type": "prefix_changed"}
     entry = change.entry
-    shown = {"path": entry.path.decode(), "path_type": "object", "size_bytes": entry.size, "type": change.kind}
+    shown = {"path": as_text(entry.path), "path_type": "object", "size_bytes": entry.size, "type": change.kind}
     if stats_of_right:
         shown["right"] = {
             "checksum": entry.checksum,

@@ -224,6 +224,12 @@ def folded(changes: Iterator[Change], *, prefix: str, after: str, delimiter: str
             yield change if at < 0 else Folded(name.decode())
 
 
+def as_text(path: bytes) -> str:
+    """A path as the server's JSON has it: U+FFFD for each byte that is not UTF-8."""
+    escaped = path.decode(errors="surrogateescape")
+    return "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in escaped)
+
+
 def check_path(path: str) -> None:
     """Raises `Problem` 400 for a path that no object can have."""
     if not path:

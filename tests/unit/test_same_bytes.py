@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.marking.path_probes import WINDOW, answered, serve
+from lakegc_assets.marking.path_probes import NOT_TEXT, WINDOW, answered, at_inexact_paths, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.model import Namespace
+from spark_resources.sandbox.views import as_text
 
 NAMESPACE = Namespace.parse("s3://bucket/lake")
 
@@ -238,3 +239,75 @@ def test_more_paths_than_a_window_are_all_answered() -> None:
         path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
     }
     assert {row["address"] for row in found if row["branch"] == "other"} == {None}
+
+
+# --- paths that are not UTF-8 ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shown(Branches):
+    """A server whose paths are bytes: its JSON shows U+FFFD for each that is not UTF-8, and pages go by the bytes."""
+
+    at: dict[bytes, str] = field(default_factory=dict)
+
+    def list_objects(
+        self, repository: str, branch: str, *, after: str = "", amount: int = 1000, prefix: str = ""
+    ) -> ServedPage:
+        start = prefix.encode()
+        behind = sorted(path for path in self.at if path > after.encode() and path.startswith(start))
+        page = behind[: min(amount, self.largest_page)]
+        objects = tuple(Served(as_text(path), self.at[path], 1, "") for path in page)
+        return ServedPage(objects, as_text(page[-1]) if len(behind) > len(page) else None)
+
+    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        address = self.at.get(path.encode())
+        return None if address is None else Served(path, address, 1, "")
+
+
+bytes_of_paths = st.lists(st.sampled_from([b"a", "é".encode(), b"\x80", b"\xff", "\ufffd".encode()]), max_size=4)
+raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20),
+    asked=st.sets(raw_paths.map(lambda path: path.decode(errors="ignore")), min_size=1, max_size=20),
+    page=st.integers(1, 6),
+)
+@example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, asked={"aé", "ab", "ac", "ad"}, page=1)
+@example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, asked={"a\ufffd", "a", "ab", "ac"}, page=6)
+def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], asked: set[str], page: int) -> None:
+    """A page ends at a path that it can't show, which seems to lie further behind: what is between is not absent."""
+    server = Shown({}, largest_page=page, at=there)
+
+    found = serve(server.as_lakefs(), "lake", "main", in_byte_order(asked))
+
+    assert found == {path: there.get(path.encode()) for path in asked}
+
+
+@given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
+def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_reading_stops(
+    there: dict[bytes, str], page: int
+) -> None:
+    """What is staged at such a path is live, though nobody can ask for the path."""
+    server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
+    hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
+    try:
+        found = set(at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
+    except Unavailable:
+        assert page < len(there)
+        return
+
+    assert hidden <= found <= set(there.values())
+
+
+def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_asked_about() -> None:
+    """Nobody can be asked about it, so its candidates are kept; a mark with such a path can be made all the same."""
+    server = Branches({"main": {"p": address(1)}})
+    rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
+    (batch,) = answered(rows_of_main, server.as_lakefs(), NAMESPACE)
+
+    assert batch["path"].to_pylist() == [None, "p"]
+    assert batch["address"].to_pylist() == [None, "data/s/1"]
+    assert batch["unclear"].to_pylist() == [NOT_TEXT, None]
+    assert server.asked == ["main"]

@@ -1,0 +1,70 @@
+"""Paths that are not UTF-8: the server can't show them, nobody can be asked about them, and all else goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+from lakegc_assets.marking.uncommitted_readings import staged_addresses
+from lakegc_assets.sweeping.opening import SweepOptions
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.model import AddressType
+from spark_resources.settings import Settings
+from tests.fault.conftest import NO_AGE, Lake, Lakegc
+from tests.marking import Sweeper, marked
+
+
+def garbage(lake: Lake, data: bytes) -> str:
+    entry = lake.repository.put("main", "garbage", data)
+    lake.repository.delete("main", ["garbage"])
+    return entry.address
+
+
+def test_a_path_that_is_not_utf8_keeps_what_has_its_size_and_stops_no_mark(lake: Lake, lakegc: Lakegc) -> None:
+    """One such path stopped every mark of its repository; what its branch serves there is kept, by size."""
+    repository = lake.repository
+    entry = repository.put("main", "moved", b"size of 10")
+    repository.delete("main", ["moved"])
+    staged = repository.put("main", "staged too", b"staged at a path that nobody can ask for")
+    repository.delete("main", ["staged too"])
+    repository.stage("main", [replace(entry, path=b"a\xff")])
+    repository.commit("main", "a path that is not UTF-8")
+    again = repository.put("main", "elsewhere", b"SIZE OF 10")
+    repository.delete("main", ["elsewhere"])
+    repository.stage("main", [replace(staged, path=b"\xfe"), replace(again, path=b"a\xff")])
+    kept, free = garbage(lake, b"0123456789"), garbage(lake, b"no entry has this size")
+
+    shown = lakegc.told(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    found = marked(lake.settings, lake.name, "m2")
+    Sweeper().approve(lake.settings, lake.name, "m2")
+    report = Sweeper().sweep(lake.settings, lake.name, "m2", SweepOptions())
+
+    assert free in found.expired
+    assert not {kept, entry.address, staged.address, again.address} & found.expired
+    assert found.facts("expired_set")["unanswered"] == 1
+    assert "not UTF-8" in shown
+    assert report.objects == {"deleted": len(found.expired)}
+    for address in (kept, entry.address, staged.address, again.address):
+        assert repository.objects.file(address).exists()
+
+
+def test_changes_behind_a_path_that_is_not_utf8_are_all_read(lake: Lake) -> None:
+    """A page of changes ends at such a path, whose shown form lies behind others: these would be left out, and go."""
+    repository = lake.repository
+    paths = [b"a", b"ab", b"a\x80", "aé".encode(), b"b\xff", b"c\x80", b"d", b"d\xff"]
+    wanted = set()
+    for number, path in enumerate(paths):
+        entry = repository.put("main", "moved", b"%d" % number)
+        repository.delete("main", ["moved"])
+        address = f"{repository.objects.storage_namespace}/{entry.address}"
+        repository.stage("main", [replace(entry, path=path, address=address, address_type=AddressType.FULL)])
+        wanted.add(address)
+    lakefs = LakeFS(LakeFSSettings.of(Settings.model_validate(lake.sandbox.settings)))
+
+    with (
+        mock.patch("spark_resources.lakefs.client.LARGEST_PAGE", 3),
+        mock.patch("lakegc_assets.marking.path_probes.WINDOW", 3),
+    ):
+        found = set(staged_addresses(lakefs, lake.name, "main"))
+
+    assert wanted <= found
