@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import dagster as dg
 
@@ -27,6 +26,7 @@ from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lease import current_holder
 from spark_resources.model import Partition, default_mark_id
 from spark_resources.settings import DEFAULT_MARK_CRON, Settings
+from spark_resources.user_folders import home_folder
 
 REPOSITORY_TAG = "lakegc/repository"
 """On every run, so that Dagster's queue can keep runs of one repository apart."""
@@ -215,7 +215,7 @@ Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and
 def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     now = datetime.now(UTC)
     try:
-        settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
+        settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
         there = {identity(each): each for each in chosen(client.repositories(), settings)}
     except LakegcError as error:
         return dg.SkipReason(str(error))
@@ -246,7 +246,7 @@ def requests_for_all(
 ) -> list[dg.RunRequest] | dg.SkipReason:
     """Request a mark of every chosen repository; its id is the scheduled time, so the same tick asks for the same."""
     with told():
-        settings, client = Settings.load(os.environ, Path.home()), lakefs.client()
+        settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
         repositories = chosen(client.repositories(), settings)
     if not repositories:
         return dg.SkipReason(none_chosen(client, settings))

@@ -21,9 +21,10 @@ import typer
 from lakegc_assets.progress import listening
 from lakegc_assets.terminal.holds_commands import holds_app
 from lakegc_assets.terminal.invocation import command
-from lakegc_assets.terminal.output import EscapedOutput, print_error, print_text
+from lakegc_assets.terminal.output import EscapedOutput, print_error, print_text, show_warnings
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.naming import Partition, Scope, default_mark_id
+from spark_resources.user_folders import home_folder
 
 app = typer.Typer(
     name="lakegc",
@@ -426,7 +427,7 @@ def up(
     from spark_resources.sandbox import Sandbox, StorePlace
     from spark_resources.settings import Settings
 
-    place = StorePlace(store, Settings.load(os.environ, Path.home()).store()) if store else None
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
     with ExitStack() as stack:
         say = None
         if request_log:
@@ -473,7 +474,7 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
         clean=options["clean"],
     )
     refuse_both(chosen)
-    configured = Settings.load(os.environ, Path.home()).min_age
+    configured = Settings.load(os.environ, home_folder()).min_age
     checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
 
 
@@ -486,7 +487,7 @@ def start_spark_ahead(context: typer.Context) -> None:
         from spark_resources.settings import Settings
         from spark_resources.spark import start_ahead
 
-        start_ahead(Settings.load(os.environ, Path.home()).spark())
+        start_ahead(Settings.load(os.environ, home_folder()).spark())
 
 
 def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
@@ -514,6 +515,7 @@ def progress() -> Iterator[Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
+    show_warnings()
     code = run(arguments, own_process=True)
     gc.freeze()  # otherwise Python looks through all that was imported before it ends: a second of a mark
     sys.exit(code)

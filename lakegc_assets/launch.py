@@ -7,35 +7,50 @@ import os
 import socket
 import sys
 import uuid
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import dagster as dg
-import platformdirs
 from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from lakegc_assets.assets import PARTITIONS
 from lakegc_assets.automation import REPOSITORY_TAG
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
-from spark_resources.errors import LakegcError, NothingToDo, Unavailable
+from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage
 from spark_resources.model import Partition
 from spark_resources.private_files import open_private, private_folder
+from spark_resources.user_folders import data_folder
 
 
 def dagster_home(environ: Mapping[str, str]) -> Path:
     """Where Dagster keeps its history: `DAGSTER_HOME`, or a folder of lakegc's own. Made where it isn't there.
 
     Only this user may enter what is made, and lakegc's own; a `DAGSTER_HOME` that is there stays as somebody made it.
-    Raises `Refused` for a folder of lakegc's own that is a link or belongs to somebody else.
+    Raises `Refused` for a folder of lakegc's own that is a link or belongs to somebody else, `WrongUsage` where
+    `DAGSTER_HOME` names what can't be made.
     """
     named = environ.get("DAGSTER_HOME", "").strip()
     if not named:
-        return private_folder(Path(platformdirs.user_data_dir("lakegc")) / "dagster")
+        return data_folder("dagster", fallen_back=_warn_of_lost_history)
     home = Path(named).expanduser()
-    return home if home.is_dir() else private_folder(home)
+    try:
+        return home if home.is_dir() else private_folder(home)
+    except OSError as error:
+        why = f"DAGSTER_HOME is {home}, where no folder can be made: {error.strerror}"
+        raise WrongUsage(f"{why}. Set it to another folder.") from None
+
+
+def _warn_of_lost_history(folder: Path) -> None:
+    warnings.warn(
+        f"Dagster's history is kept in {folder}, since the home folder can't be written to: set DAGSTER_HOME to a "
+        "folder that lasts. Marks, approvals and reports lie in the namespace all the same.",
+        LakegcWarning,
+        stacklevel=1,
+    )
 
 
 LOCATION = "lakegc_assets.definitions"

@@ -9,7 +9,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING
 
-import platformdirs
+from spark_resources.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,9 +29,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def _imported() -> type[Figure]:
     """matplotlib's figures. What it keeps for itself goes into lakegc's cache folder."""
-    os.environ.setdefault(
-        "MPLCONFIGDIR", str(platformdirs.user_cache_path("lakegc", ensure_exists=True) / "matplotlib")
-    )
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     from matplotlib.figure import Figure
 
     return Figure

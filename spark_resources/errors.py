@@ -26,6 +26,10 @@ class LakegcError(Exception):
     exit_code = 1
 
 
+class LakegcWarning(UserWarning):
+    """What a person should know and what stops nothing; the command line shows it as it shows errors."""
+
+
 class WrongUsage(LakegcError):
     """Raised before anything was read or written: the request itself has to be changed."""
 

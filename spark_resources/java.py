@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import LakegcWarning, WrongUsage
 from spark_resources.signing import without_signing_keys
 
 JAVA_VERSIONS = (17, 21)
@@ -41,7 +42,8 @@ def java_version(environ: Mapping[str, str]) -> int | None:
 
 
 def check_java(environ: Mapping[str, str]) -> int:
-    """The version of a Java that Spark can run on. Raises `WrongUsage` that says how to get one."""
+    """The version of a Java that Spark can run on, with a warning for one that nobody tried. Raises `WrongUsage` that
+    says how to get one."""
     version = java_version(environ)
     how = (
         "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "
@@ -54,4 +56,11 @@ def check_java(environ: Mapping[str, str]) -> int:
         raise WrongUsage(f"lakegc needs Java 17 or 21 and found none{where}. {how}")
     if version < JAVA_VERSIONS[0]:
         raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
+    if version > JAVA_VERSIONS[-1]:
+        warnings.warn(
+            f"Java {version} is newer than 17 and 21, which lakegc supports: if Spark fails, install one of these, "
+            "and set JAVA_HOME to it.",
+            LakegcWarning,
+            stacklevel=1,
+        )
     return version

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from dagster import InitResourceContext
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from spark_resources.settings import Settings
 from spark_resources.spark import ends_with_the_process, jvm_log, start_session
+from spark_resources.user_folders import home_folder
 
 
 class SparkResource(LazyPySparkResource):
@@ -25,7 +25,7 @@ class SparkResource(LazyPySparkResource):
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            settings = Settings.load(os.environ, Path.home())
+            settings = Settings.load(os.environ, home_folder())
             configured = {**settings.spark(), **self.spark_config}
             self._spark_session = start_session({str(key): str(value) for key, value in configured.items()})
 

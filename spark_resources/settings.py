@@ -6,6 +6,7 @@ Nothing here looks at the process's environment by itself: `Settings.load` is gi
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -345,9 +346,11 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
 
     named = environ.get("LAKECTL_CONFIG_FILE", "").strip()
     path = Path(named) if named else home / ".lakectl.yaml"
+    if not named and not os.access(home, os.X_OK):  # a home that isn't there or can't be entered has no such file
+        return {}
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if named:
             raise WrongUsage(f"LAKECTL_CONFIG_FILE names {path}, which is not there") from None
         return {}

@@ -18,13 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import platformdirs
-
 from spark_resources.class_archive import archive_options
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.java import check_java, java_command
 from spark_resources.private_files import open_private
 from spark_resources.signing import without_signing_keys
+from spark_resources.user_folders import cache_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -228,8 +227,7 @@ def class_archive() -> str:
     import pyspark
 
     java = java_command(os.environ)
-    folder = platformdirs.user_cache_path("lakegc")
-    return archive_options(java, Path(pyspark.__file__).parent, folder=folder, now=time.time()) if java else ""
+    return archive_options(java, Path(pyspark.__file__).parent, folder=cache_folder(), now=time.time()) if java else ""
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:

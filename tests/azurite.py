@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
 import pytest
 from azure.core.exceptions import AzureError, ResourceExistsError
 from azure.storage.blob import BlobServiceClient
 from pydantic import SecretStr
 
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.user_folders import cache_folder
 from tests.retries import requests
 from tests.servers import START_LIMIT, STARTS, _folder, free_port
 
@@ -100,7 +100,7 @@ def found_or_installed() -> str | None:
     npm = shutil.which("npm")
     if npm is None:
         return None
-    folder = platformdirs.user_cache_path("lakegc") / f"azurite-{VERSION}"
+    folder = cache_folder() / f"azurite-{VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:

@@ -10,7 +10,6 @@ import socket
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
@@ -33,6 +32,7 @@ from spark_resources.session import SparkResource
 from spark_resources.settings import Settings
 from spark_resources.stores import lookalike
 from spark_resources.stores.probe import remembered_quirks
+from spark_resources.user_folders import home_folder
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -112,7 +112,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return find_target(self.lakefs.client(), repository, self.settings()).place.store().now()
 
     def settings(self) -> Settings:
-        return Settings.load(os.environ, Path.home())
+        return Settings.load(os.environ, home_folder())
 
     def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease for this run, once, and see that it still holds."""

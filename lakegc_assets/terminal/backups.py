@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,6 +28,7 @@ from spark_resources.copying.log import Fate
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.model import Partition
 from spark_resources.settings import Settings
+from spark_resources.user_folders import home_folder
 
 if TYPE_CHECKING:
     from spark_resources.session import SparkResource
@@ -57,7 +57,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: 
     from lakegc_assets.launch import dagster_home, open_instance, run_backup
 
     layout, _, mark_id = name.rpartition("/")
-    partition, settings = Partition.of(repository, mark_id), Settings.load(os.environ, Path.home())
+    partition, settings = Partition.of(repository, mark_id), Settings.load(os.environ, home_folder())
     to = to or settings.backup_to or ""
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
     with open_instance(dagster_home(os.environ)) as instance:
@@ -111,7 +111,7 @@ def restore(
 ) -> None:
     with opened(partition, source, limits, lease=practice is None) as run:
         if practice is not None:
-            settings = Settings.load(os.environ, Path.home()).store()
+            settings = Settings.load(os.environ, home_folder()).store()
             with scratch_place(run, practice.scratch, settings) as scratch:
                 drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
             show_drill(partition, drilled, as_json=as_json)

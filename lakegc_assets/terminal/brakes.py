@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,11 +14,12 @@ from lakegc_assets.brakes import Brake, BrakeLimits, brakes
 from lakegc_assets.terminal.words import cell, console
 from spark_resources.marks import MarkRecord
 from spark_resources.settings import Settings
+from spark_resources.user_folders import home_folder
 
 
 def configured(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
     """The brakes of a finished mark by the bounds that are configured. `now` by the store's clock."""
-    return brakes(record, BrakeLimits.of(Settings.load(os.environ, Path.home())), now=now)
+    return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
 
 
 def in_words(found: Sequence[Brake]) -> str:

@@ -36,6 +36,7 @@ from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.sandbox import Problem, Sandbox, StorePlace
 from spark_resources.settings import Settings
 from spark_resources.stores.base import Store
+from spark_resources.user_folders import home_folder
 
 MARK_ID = "demo"
 ME = "the demo"
@@ -77,7 +78,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise WrongUsage(f"{folder} is not empty; the demo makes its sandbox in a new folder")
-    place = StorePlace(store, Settings.load(os.environ, Path.home()).store()) if store else None
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
     status("replaying the documented history in a sandbox")
     with Sandbox(root, place=place) as sandbox:
         os.environ.update(sandbox.environment)

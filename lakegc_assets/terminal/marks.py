@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +31,7 @@ from spark_resources.marks import Mark, MarkRecord, asset_folder, each_mark, fin
 from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.reference import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.settings import Settings
+from spark_resources.user_folders import home_folder
 
 AS_IT_IS: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 """For commands that are printed to be copied: nothing is coloured, and no line is broken."""
@@ -46,7 +46,7 @@ class Server:
 
     @classmethod
     def configured(cls) -> Server:
-        settings = Settings.load(os.environ, Path.home())
+        settings = Settings.load(os.environ, home_folder())
         return cls(settings, LakeFS(LakeFSSettings.of(settings)))
 
     def target(self, repository: str) -> Target:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from typing import TextIO
 
 from lakegc_assets.words import harmless
+from spark_resources.errors import LakegcWarning
 
 _COLOURS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
 
@@ -28,6 +30,26 @@ def print_error(text: str, *, colour: str = "") -> None:
         print(f"{_COLOURS[colour]}{escaped(text)}\x1b[0m", file=sys.stderr, flush=True)  # noqa: T201
     else:
         print_text(text, file=sys.stderr)
+
+
+def show_warnings() -> None:
+    """From now on show lakegc's own warnings as it shows errors; those of libraries as Python does."""
+    others = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, LakegcWarning):
+            print_error(f"lakegc: {message}", colour="yellow")
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 class EscapedOutput(io.TextIOBase):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from dagster import ConfigurableResource
 from pydantic import Field
@@ -11,6 +10,7 @@ from pydantic import Field
 from spark_resources.lakefs.client import LakeFS
 from spark_resources.lakefs.settings import LakeFSSettings
 from spark_resources.settings import Settings
+from spark_resources.user_folders import home_folder
 
 
 class LakeFSResource(ConfigurableResource[LakeFS]):
@@ -29,7 +29,7 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
         """A client of the configured server. Raises `WrongUsage` where the configuration is not complete."""
         settings = Settings.load(
             os.environ,
-            Path.home(),
+            home_folder(),
             endpoint_url=self.endpoint_url,
             access_key_id=self.access_key_id,
             secret_access_key=self.secret_access_key,

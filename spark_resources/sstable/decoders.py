@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from spark_resources.sstable.blocks import Table
 from spark_resources.sstable.readable import ReadableDecoder
+from spark_resources.user_folders import cache_folder
 
 READABLE = ReadableDecoder()
 
@@ -54,6 +55,10 @@ def default_decoder(size: int) -> Decoder:
 def vectorised_decoder() -> Decoder:
     """The vectorised decoder; where numba or a place for its cache is missing the readable one, with a warning."""
     try:
+        import numba
+
+        if not can_cache(numba.njit):
+            numba.config.CACHE_DIR = str(cache_folder() / "numba")  # type: ignore[attr-defined]
         from spark_resources.sstable.vectorised import VectorisedDecoder
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
@@ -64,6 +69,15 @@ def vectorised_decoder() -> Decoder:
         )
         return READABLE
     return VectorisedDecoder()
+
+
+def can_cache(njit: Callable[..., Any]) -> bool:
+    """Whether numba finds a place for what it compiles: beside this installation, or below the user's home."""
+    try:
+        njit(cache=True)(can_cache)
+    except RuntimeError:
+        return False
+    return True
 
 
 def decoders() -> list[Decoder]:

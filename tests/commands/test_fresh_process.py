@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from lakegc_assets.cli import app
@@ -53,7 +54,13 @@ class Shell:
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
-        self._environment = cleared | quick_environment(sandbox.settings) | {"DAGSTER_HOME": str(folder / "dagster")}
+        (folder / "home").touch()
+        places = {
+            "HOME": str(folder / "home"),  # a file, so that nobody, root included, can write below it
+            "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # Spark's classes, which take long to write
+            "DAGSTER_HOME": str(folder / "dagster"),
+        }
+        self._environment = cleared | quick_environment(sandbox.settings) | places
         self._facts = {"backup": str(folder / "backup")}
         self._ended: dict[str, subprocess.CompletedProcess[str]] = {}
 
@@ -92,7 +99,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_command_ends_well_in_a_process_of_its_own(shell: Shell, step: str) -> None:
-    """Whatever a command needs, it starts itself: it ends with exit code 0, and says something."""
+    """Whatever a command needs, it starts itself, and no home: it ends with exit code 0, and says something."""
     ended = shell.ended(step)
 
     assert ended.returncode == 0, ended.stderr

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import LakegcWarning, WrongUsage
 from spark_resources.java import check_java, java_version
 
 PROPERTIES = "Picked up JAVA_TOOL_OPTIONS: -Dsome.version=9\n"
@@ -48,8 +49,33 @@ def test_an_old_java_fails_later_with_a_stack_trace(tmp_path: Path, says: str) -
 
 @pytest.mark.parametrize("version", [17, 21])
 def test_a_good_java_is_refused(tmp_path: Path, version: int) -> None:
-    """The versions that the message asks for are the ones that are taken."""
-    assert check_java(fake_java(tmp_path, f'openjdk version "{version}.0.1"')) == version
+    """The versions that the message asks for are the ones that are taken, without a word."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check_java(fake_java(tmp_path, f'openjdk version "{version}.0.1"')) == version
+
+
+def test_a_java_newer_than_21_is_taken_with_a_warning(tmp_path: Path) -> None:
+    """Spark may run on it or end in a stack trace: then somebody should know what to install."""
+    said = r"^Java 25 is newer than 17 and 21, which lakegc supports: if Spark fails, install one .* JAVA_HOME to it\.$"
+    with pytest.warns(LakegcWarning, match=said):
+        assert check_java(fake_java(tmp_path, 'openjdk version "25.0.1" 2025-10-21 LTS')) == 25
+
+
+def test_the_warning_of_a_new_java_is_one_line_of_a_command(tmp_path: Path) -> None:
+    """`lakegc` shows it as it shows errors, without the line of code that warned, and goes on."""
+    environ = fake_java(tmp_path / "bin", 'openjdk version "25.0.1" 2025-10-21 LTS')
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    lakegc = Path(sys.executable).with_name("lakegc")
+    ended = subprocess.run(
+        [lakegc, "demo", "--folder", tmp_path / "full"], env={**environ, "HOME": str(tmp_path)}, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    lines = ended.stderr.splitlines()
+
+    assert lines[0].startswith("lakegc: Java 25 is newer than 17 and 21")
+    assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty; the demo makes its sandbox in a new folder"]
 
 
 def test_a_missing_java_is_no_sentence(tmp_path: Path) -> None:

@@ -471,7 +471,7 @@ print(names, [str(each.message) for each in caught])
     ("prelude", "environment"),
     [
         ("sys.modules['numba'] = None", {}),
-        ("", {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator", "NUMBA_CACHE_DIR": ""}),
+        ("", {"NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}),
     ],
     ids=["no numba", "no place for its cache"],
 )

@@ -1,0 +1,144 @@
+"""A home that can't be written to, or isn't there: lakegc works all the same, and shares its caches with nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.launch import dagster_home
+from spark_resources.errors import LakegcWarning, Refused, WrongUsage
+from spark_resources.settings import Settings
+from spark_resources.spark import class_archive
+from spark_resources.user_folders import NO_HOME, cache_folder, home_folder, temporary_folder
+
+MINE = f"lakegc-{os.geteuid()}"
+
+# The installation can be written to, so numba is kept from looking there.
+CACHES = """
+import json, os, warnings
+warnings.simplefilter("error")
+from lakegc_assets.pictures import in_markdown, new_figure
+from spark_resources.sstable import default_decoder
+print(json.dumps({"decoder": default_decoder(1 << 40).name, "drawn": in_markdown(new_figure(1, 1), "a")[:5],
+                  "fonts": os.environ["MPLCONFIGDIR"]}))
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of somebody whose home is a file, which nobody, root included, can write into."""
+    home, folder = tmp_path / "home", tmp_path / "tmp"
+    home.touch()
+    folder.mkdir()
+    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "MPLCONFIGDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # where Python remembers what TMPDIR was
+    return folder
+
+
+def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None:
+    """Several processes share it, and nobody else may enter: the JVM and numba run what lies there."""
+    folder = cache_folder()
+
+    assert folder == cache_folder() == temporary / MINE / "cache"
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
+    assert f"={folder}/spark-" in class_archive()
+
+
+def test_a_fallback_is_no_link_that_somebody_laid(temporary: Path, tmp_path: Path) -> None:
+    """Everybody can make names among temporary files: one that leads elsewhere isn't followed, and stops nothing."""
+    (tmp_path / "target").mkdir()
+    (temporary / MINE).symlink_to(tmp_path / "target")
+
+    assert temporary_folder() == temporary_folder() != temporary / MINE
+    assert temporary_folder().stat().st_mode & 0o777 == 0o700
+    assert temporary in cache_folder().parents
+    assert not list((tmp_path / "target").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_fallback_is_no_folder_of_somebody_else(temporary: Path) -> None:
+    """Whoever made it could change what is in it."""
+    (temporary / MINE).mkdir()
+    os.chown(temporary / MINE, 12345, 12345)
+
+    assert temporary_folder() != temporary / MINE
+    assert temporary_folder().stat().st_uid == os.geteuid()
+
+
+def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
+    """Where neither the home nor the installation can be written to, both keep their files in the fallback, quietly."""
+    environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
+    ended = subprocess.run(
+        [sys.executable, "-c", CACHES], env=environ, cwd=temporary, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    cache = temporary / MINE / "cache"
+
+    assert json.loads(ended.stdout) == {"decoder": "vectorised", "drawn": "![a](", "fonts": f"{cache}/matplotlib"}
+    assert ended.stderr == ""
+    assert {"matplotlib", "numba"} <= {path.name for path in cache.iterdir()}
+    assert [path.name for path in temporary.iterdir()] == [MINE]
+
+
+def test_history_falls_back_with_a_warning(temporary: Path) -> None:
+    """Temporary files go at the next start of the machine, so whoever wants the history is told what to set."""
+    with pytest.warns(LakegcWarning, match=r"can't be written to: set DAGSTER_HOME"):
+        home = dagster_home({})
+
+    assert home == temporary / MINE / "dagster"
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fallback is for those alone who have no other place; a link there is refused, as it may be an attack."""
+    home = temporary / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = dagster_home({})
+    found.rmdir()
+    found.symlink_to(temporary)
+
+    assert found == home / "data" / "lakegc" / "dagster"
+    with pytest.raises(Refused, match="is a link"):
+        dagster_home({})
+
+
+def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Path) -> None:
+    """Whoever named a folder wants that one, and no other."""
+    (temporary / "file").touch()
+
+    with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, where no folder can be made"):
+        dagster_home({"DAGSTER_HOME": str(temporary / "file" / "dagster")})
+
+
+def test_settings_need_no_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home there is no file of lakectl's, and variables count alone; nothing is made in a folder named ~."""
+
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.chdir(temporary)
+    environ = {"LAKEGC_ENDPOINT_URL": "http://lake"}
+    in_a_file = Settings.load(environ, home_folder())
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)  # as in a container whose user has no entry in passwd
+    without = Settings.load(environ, home_folder())
+
+    assert in_a_file.endpoint_url == without.endpoint_url == "http://lake"
+    assert home_folder() == NO_HOME
+    assert cache_folder() == temporary / MINE / "cache"
+    assert not Path("~").exists()
