@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
+import pytest
+
+from lakegc_assets import cli
 from spark_resources.sandbox import Sandbox
 from tests.marking import target_of
 
@@ -29,3 +36,28 @@ def test_the_readmes_python_can_be_pasted_into_an_interpreter(tmp_path: Path) ->
 
     assert "Error" not in ended.stderr, ended.stderr
     assert len(stored) == 3
+
+
+def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
+    """A home may be missing or not for writing, and a Python that uv fetched would lie there, too."""
+    folders = set(re.findall(r"python3 -m venv (\S+) && ", (ROOT / "README.md").read_text(encoding="utf-8")))
+    uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
+
+    assert folders == {".uv"}
+    assert uv == {"cache-dir": ".uv/cache", "python-preference": "only-system"}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
+def test_git_ignores_what_commands_leave_in_the_project_folder() -> None:
+    """Data of a sandbox, a history or a cache is otherwise committed with the next change."""
+    sandbox = inspect.signature(cli.up).parameters["folder"].default
+    left = [
+        ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",
+        ".tmp_dagster_home_a1b2/x", "spark-warehouse/x", "metastore_db/x", "lakegc_assets/__pycache__/x",
+        ".pytest_cache/x", ".hypothesis/x", ".mypy_cache/x", ".ruff_cache/x", ".import_linter_cache/x",
+    ]  # fmt: skip
+    ended = subprocess.run(
+        ["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ended.stdout.splitlines() == left

@@ -150,7 +150,8 @@ def test_sockets_of_workers_lie_where_nobody_else_may_enter(sessions: dict[str, 
 
 def test_nothing_of_a_session_is_left_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
     """Each run would leave a socket, a log or a file with keys of stores there."""
-    assert [name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))] == []
+    cache = f"lakegc-{os.geteuid()}"  # stays, where the home can't be written to
+    assert {name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))} <= {cache}
 
 
 def test_configured_settings_are_lost(sessions: dict[str, Any]) -> None:
