@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 REPORT_FORMAT = 1
 NAMED = 1_000  # objects that a summary names at most; the dataset has all
 ASSET = "sweep_report"
+REFUSALS = 3  # reasons of failures that a summary has
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,9 @@ class Report:
     dataset: Mapping[str, Any] = field(default_factory=dict)
     deleting: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    """The most frequent reasons why objects failed, each with its `code`, `why`, number of `objects` and an `example`
+    of a key; "…" stands for the key in `why`."""
     format: int = REPORT_FORMAT
 
     @property
@@ -102,7 +106,8 @@ class Report:
                 raise ValueError(f"format {plain['format']}")
             times = {name: time_of(plain[name]) for name in ("began", "ended")}
             proofs = tuple(time_of(each) for each in plain["proofs"])
-            return cls(**{**plain, **times, "proofs": proofs, "late": tuple(plain["late"])})
+            tuples = {name: tuple(plain.get(name, ())) for name in ("late", "refusals")}
+            return cls(**{**plain, **times, **tuples, "proofs": proofs})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
 
@@ -125,6 +130,17 @@ def read_report(place: Place, mark_id: str) -> Report | None:
         return None
 
 
+def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
+    """`Report.refusals` of the outcomes (RECEIPTS)."""
+    from pyspark.sql import functions as F
+
+    failed = outcomes.where(F.col("outcome") == Outcome.FAILED.value)
+    alike = failed.withColumn("why", F.replace(F.coalesce("why", F.lit("")), F.col("address"), F.lit("…")))
+    groups = alike.groupBy("code", "why").agg(F.count("*").alias("objects"), F.min("address").alias("example"))
+    rows = groups.orderBy(F.desc("objects"), "code", "why").limit(REFUSALS).collect()
+    return tuple({name: row[name] for name in ("code", "why", "objects", "example")} for row in rows)
+
+
 def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proof | None, began: datetime) -> Report:
     """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
     spark = run.spark()
@@ -142,6 +158,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         rows = outcomes.repartitionByRange(1 + count // 250_000, "address").sortWithinPartitions("address")
         dataset = write_dataset(rows, run.place, run.mark.folder(ASSET), RECEIPTS)
         late = closing.rescued.select("address").orderBy("address").limit(NAMED).collect() if closing else []
+        refusals = reasons_of_failures(outcomes) if any(one["outcome"] == Outcome.FAILED for one in totals) else ()
     outcomes.unpersist()
     record = run.mark.record
     report = Report(
@@ -164,6 +181,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.deleting().value,
         unread=all_unread([*tally.proofs, *([closing] if closing else [])]),
+        refusals=refusals,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )
     run.place.records().write(report_key(record.mark_id), report.to_json())

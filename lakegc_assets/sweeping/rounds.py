@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets import sweep
-from lakegc_assets.mark import without
 from lakegc_assets.progress import telling
 from lakegc_assets.sweeping.head_watch import HeadWatch
-from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.run import Proof, SweepRun, Verified
 from lakegc_assets.words import duration, plural
 from spark_resources.datasets import Batches, arrow_to_spark
@@ -60,32 +58,6 @@ class Tally:
         self.requests += other.requests
         self.attempts += other.attempts
         self.seconds += other.seconds
-
-
-def settle(run: SweepRun, approved: DataFrame) -> Tally:
-    """Delete what is pending and still garbage, round by round. Raises where a round comes no further.
-
-    `approved` has the columns of EXPIRED_OBJECTS that a listing gives.
-    """
-    tally, since, fruitless = Tally(), run.next_number(), 0
-    while True:
-        pending = waiting(run, approved, since).persist()
-        left = pending.count()
-        if not left:
-            return tally
-        proof = prove(run, pending)
-        tally.proofs.append(proof)
-        book_rescued(run, proof)
-        garbage = pending.transform(without(proof.rescued))
-        if left > proof.rescued_objects:
-            action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
-            until = end_of(run, proof)
-            objects = left - proof.rescued_objects
-            done = round_of(run, garbage, action, run.receipts, proof.number, until, objects, proof.verified)
-            fruitless = 0 if done.settled else fruitless + 1
-            refuse_fruitless(run, fruitless)
-            tally.add(done)
-        pending.unpersist()
 
 
 def refuse_fruitless(run: SweepRun, rounds: int) -> None:

@@ -20,14 +20,15 @@ from lakegc_assets.mark import only, without
 from lakegc_assets.sweeping.backed_up import in_backup, required_backup
 from lakegc_assets.sweeping.proof import prove
 from lakegc_assets.sweeping.report import Report, write_report
-from lakegc_assets.sweeping.rounds import settle
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.sweeping.settling import settle
 from lakegc_assets.sweeping.theirs import list_today, use_up
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import MarkState
 from spark_resources.stores.retry import delete_own
+from spark_resources.stores.rights import identity, right_to_delete
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,15 +62,16 @@ def sweep(run: SweepRun) -> Report:
 
 def check_rights(run: SweepRun) -> None:
     """Raise `Forbidden` where nothing may be deleted here: found on a key of lakegc's own, before anything else."""
-    key = f"{run.receipts.folder}may-delete-{run.lease.token}"
+    key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own(run.store, [key]):
         said = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip()
         if failed.transient:
             raise Unavailable(f"{said}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
-            f"{said}. Give these credentials the right to delete objects, and run the same command again. "
-            "Nothing was deleted."
+            f"{said}. {identity(scheme, run.place.settings).capitalize()} lacks the right to delete objects "
+            f"({right_to_delete(scheme)}). Grant it, or set other credentials, and run the same command again. Nothing "
+            "was deleted."
         )
 
 

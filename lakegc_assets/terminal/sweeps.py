@@ -23,11 +23,18 @@ from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, harmless, outcomes, printing, size, typed
 from lakegc_assets.words import plural
+from spark_resources.deleting.batches import PASSING
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.marks import Mark
 from spark_resources.model import MarkState, Outcome, Partition
+from spark_resources.stores.rights import MISSING_RIGHTS
 
 YES = "purge"
+NEXT_STEPS = {
+    **dict.fromkeys(PASSING, "the store was busy or out of reach: try again later, or with a lower --rate"),
+    "NotInBackup": "back the mark up again, then sweep again",
+}
+"""By a receipt's code, what helps; missing rights, and what is the object's own, aside."""
 LATE_SHOWN = 20
 
 
@@ -65,7 +72,7 @@ def show_report(report: Report, *, as_json: bool) -> None:
         out.print(sentence, markup=False, highlight=False, soft_wrap=True)
     for repository, why in sorted(report.unread.items()):
         out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
-    for sentence in what_is_next(report):
+    for sentence in (*why_failed(report), *what_is_next(report)):
         out.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -93,6 +100,15 @@ def what_was_done(report: Report) -> Iterator[str]:
         yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])
         if report.late_objects > LATE_SHOWN:
             yield f"  … and {report.late_objects - LATE_SHOWN:,} more, in the report"
+
+
+def why_failed(report: Report) -> Iterator[str]:
+    """The most frequent reasons why objects could not be deleted, each with a key and what to do about it."""
+    for one in report.refusals:
+        said = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
+        todo = "grant the rights to delete there" if one["code"] in MISSING_RIGHTS else NEXT_STEPS.get(one["code"], "")
+        more = f"; {todo}" if todo else "; look at that object in the store, then try again"
+        yield f"{plural(one['objects'], 'object')} could not be deleted, such as {one['example']!r}: {said}{more}."
 
 
 def what_is_next(report: Report) -> Iterator[str]:

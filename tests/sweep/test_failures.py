@@ -213,6 +213,10 @@ def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
     assert (first.outcome.code, first.state) == (4, MarkState.SWEPT_WITH_FAILURES), first.outcome.err
     assert first.report["objects"] == {"already gone": 1, "deleted": deleted, "failed": 2}
     assert first.report["success"] is False
+    (reason,) = first.report["refusals"]
+    assert (reason["code"], reason["objects"]) == (twice.lake.code, 2)
+    assert reason["example"] == min(twice.refused)
+    assert twice.second.report["refusals"] == []
     assert "2 could not be deleted" in first.outcome.err
     assert first.receipts == {
         twice.gone: [("already gone", "")],

@@ -1,0 +1,49 @@
+"""What a store says where rights are missing, and what to call the right and whoever lacks it."""
+
+from __future__ import annotations
+
+from spark_resources.stores.settings import StoreSettings
+
+MISSING_RIGHTS = frozenset(
+    {
+        "Forbidden", "401", "403",
+        "AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+        "ExpiredToken", "InvalidToken", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError",
+        "AuthorizationPermissionMismatch", "AuthorizationFailure", "AuthenticationFailed", "InvalidAuthenticationInfo",
+        "InsufficientAccountPermissions", "NoAuthenticationInformation", "KeyBasedAuthenticationNotPermitted",
+        "ClientAuthenticationError", "forbidden", "insufficientPermissions", "authError", "required",
+    }
+)  # fmt: skip
+"""Codes of `DeleteResult` by which a store refuses whoever asks; what it keeps for the object's own sake has others."""
+
+_RIGHT_TO_DELETE = {
+    "s3": "s3:DeleteObject",
+    "gs": "storage.objects.delete",
+    "https": "to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "http": "to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "local": "to write to the folders of its objects",
+}
+
+
+def right_to_delete(scheme: str) -> str:
+    """The right that deleting takes in a namespace that begins so, by the provider's name for it."""
+    return _RIGHT_TO_DELETE.get(scheme, "to delete objects")
+
+
+def identity(scheme: str, settings: StoreSettings) -> str:
+    """Whom a store is asked as, as far as the settings tell; no secrets."""
+    match scheme:
+        case "s3" if settings.s3_access_key_id:
+            return f"the access key {settings.s3_access_key_id}"
+        case "s3" if settings.s3_profile:
+            return f"the AWS profile {settings.s3_profile}"
+        case "gs" if settings.gcs_credentials_file:
+            return f"the account of {settings.gcs_credentials_file}"
+        case "https" | "http" if settings.azure_sas_token is not None:
+            return "the SAS token of the settings"
+        case "https" | "http" if settings.azure_account_key is not None:
+            return "the account key of the settings"
+        case "local":
+            return "the user that lakegc runs as"
+        case _:
+            return "the identity that this machine has for the store"

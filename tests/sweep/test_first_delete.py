@@ -1,0 +1,111 @@
+"""A sweep begins with one approved object: a store that refuses it for missing rights is asked for nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from lakegc_assets.marking.resource import MarkOptions
+from spark_resources.marks import Mark
+from spark_resources.model import MarkState
+from spark_resources.sandbox import Sandbox, StorePlace
+from tests.command_line import Lakegc, Outcome
+from tests.marking import Marker, Sweeper, target_of
+from tests.recordings.replay import wait_until_passed
+from tests.servers import SeaweedFS
+from tests.sweep.refusals import S3, refusing
+from tests.sweep.store_proxy import Fault, Plan, Said, StoreProxy, store_proxy
+from tests.sweep.test_failures import written
+
+
+@dataclass
+class Lake:
+    """A repository whose mark `m1` is approved; `changes` are the sets of keys under `data/` that requests named to
+    write or delete."""
+
+    lakegc: Lakegc
+    settings: dict[str, str]
+    straight: dict[str, str]
+    proxy: StoreProxy
+    keys: list[str]
+    changes: list[set[str]] = field(default_factory=list)
+
+    def refuse(self, keys: set[str]) -> None:
+        self.proxy.plan = self._noting(refusing(S3, keys, target_of(self.straight, "lake").place.store()))
+
+    def sweep(self) -> Outcome:
+        return self.lakegc(self.settings, "sweep", "lake", "m1")
+
+    @property
+    def left(self) -> set[str]:
+        store = target_of(self.straight, "lake").place.store()
+        return {one.key for page in store.pages("data/") for one in page.objects} & set(self.keys)
+
+    @property
+    def state(self) -> MarkState:
+        return Mark.open(target_of(self.straight, "lake").place, "m1").record.state
+
+    def _noting(self, plan: Plan) -> Plan:
+        def noted(method: str, path: str, body: bytes) -> Fault | Said | None:
+            if method not in ("GET", "HEAD"):
+                batch = method == "POST" and "delete" in path.partition("?")[2]
+                names = S3.names(body) if batch else [unquote(path.partition("?")[0])]
+                self.changes.append({f"data/{name.partition('/data/')[2]}" for name in names if "/data/" in name})
+            return plan(method, path, body)
+
+        return noted
+
+
+@pytest.fixture
+def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]:
+    bucket = f"first-{uuid.uuid4().hex[:12]}"
+    seaweedfs.make_bucket(bucket)
+    place = StorePlace(f"s3://{bucket}/under", seaweedfs.settings())
+    with store_proxy(seaweedfs.endpoint_url) as proxy, Sandbox(tmp_path, place=place) as sandbox:
+        settings = {**sandbox.settings, "s3_endpoint_url": proxy.endpoint}
+        found = Lake(lakegc, settings, sandbox.settings, proxy, sorted(written(sandbox)))
+        now = target_of(sandbox.settings, "lake").place.store().now
+        wait_until_passed(now(), now)
+        found.refuse(set())
+        Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        wait_until_passed(now(), now)
+        Sweeper().approve(settings, "lake", "m1")
+        yield found
+
+
+def test_a_sweep_ends_at_the_first_object_that_may_not_be_deleted(lake: Lake) -> None:
+    """One refused delete says it all: nothing else is asked for, and nothing but approved objects is ever touched."""
+    first, *others = lake.keys
+    lake.refuse(set(lake.keys))
+    refused, left = lake.sweep(), lake.left
+    asked = [keys for keys in lake.changes if keys]
+    status = lake.lakegc.told(lake.settings, "status", "lake")
+
+    refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", "access key", "lakegc sweep lake m1", "Grant")
+    assert asked == [{first}]
+    assert left == set(lake.keys)
+    assert lake.state is MarkState.SWEEPING
+    assert "sweeping" in status
+
+    lake.changes.clear()
+    lake.refuse(set(others[1:3]))
+    partly = lake.sweep()
+    asked = [keys for keys in lake.changes if keys]
+
+    assert partly.code == 4, partly.err
+    assert f"2 objects could not be deleted, such as {others[1]!r}: AccessDenied" in partly.out
+    assert "grant the rights" in partly.out
+    assert asked[0] == {first}
+    assert set().union(*asked) <= set(lake.keys)
+    assert lake.left == set(others[1:3])
+
+    lake.refuse(set())
+    assert lake.sweep().code == 0
+    assert lake.left == set()
+    assert lake.state is MarkState.SWEPT
