@@ -66,3 +66,11 @@ def quarantined(outcomes: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return outcomes.where(F.col("outcome") == Outcome.QUARANTINED.value).select("address")
+
+
+def not_taken(outcomes: DataFrame) -> DataFrame:
+    """The objects that a sweep left in their place and never tries again (column address)."""
+    from pyspark.sql import functions as F
+
+    left = (Outcome.RESCUED.value, Outcome.CHANGED.value)
+    return outcomes.where(F.col("outcome").isin(*left)).select("address")

@@ -15,8 +15,8 @@ REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the referenc
 SUMMARY = "summary.json"
 
 # Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
-LATER = ("mark.json", APPROVAL_NAME, "sweep.json")
-LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/", "restored/")
+LATER = ("mark.json", APPROVAL_NAME, "sweep.json", "quarantine.json")
+LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/", "restored/", "freed/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,17 @@
 """What a sweep put aside: back in its place, or gone for good after one more proof.
 
-Only what a receipt says was quarantined, and what was approved, is ever touched; the quarantine's listing is not asked.
+Only what a receipt says was quarantined, or was to be, and what was approved, is ever touched; the quarantine's listing
+is not asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from lakegc_assets import sweep
 from lakegc_assets.mark import only, without
@@ -18,16 +22,20 @@ from lakegc_assets.sweeping.rounds import Tally, end_of, refuse_fruitless, round
 from lakegc_assets.sweeping.run import SweepRun
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import open_dataset
-from spark_resources.deleting.task import Action
+from spark_resources.deleting.quarantine import quarantine_key, stat_or_none
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.task import PENDING, Action
 from spark_resources.errors import Refused
 from spark_resources.executors import errors_from_executors
-from spark_resources.model import RECEIPTS
+from spark_resources.model import RECEIPTS, MarkState, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BEGUN = "begun.json"
 NO_HURRY = timedelta(days=1)  # bringing back needs no proof
+STATS_AT_ONCE = 16
+STRAY_COPIES = "stray copies freed"
 
 
 def undo(run: SweepRun) -> Tally:
@@ -48,31 +56,63 @@ def undo(run: SweepRun) -> Tally:
 
 
 def purge(run: SweepRun) -> Tally:
-    """Delete quarantined objects for good, after one more proof; what is live by now is brought back instead."""
-    tally, since, fruitless = Tally(), run.next_number(), 0
+    """Delete quarantined objects for good, after one more proof; what is live by now is brought back instead.
+
+    Copies of objects that were never taken away are freed in the same way.
+    """
     with errors_from_executors():
-        while True:
-            rows = aside(run, since=since).transform(only_signed(run)).persist()
-            objects = rows.count()
-            if not objects:
-                write_quarantine(run)
-                return tally
-            proof = prove(run, rows)
-            tally.proofs.append(proof)
-            live = proof.rescued_objects
-            if live:
-                note_begin(run)
-                wanted = rows.transform(only(proof.rescued))
-                until = run.store.now() + NO_HURRY
-                tally.add(round_of(run, wanted, Action.RESTORE, run.undone, run.next_number(), until, live))
-            if objects > live:
-                garbage = rows.transform(without(proof.rescued))
-                until, number, left = end_of(run, proof), run.next_number(), objects - live
-                done = round_of(run, garbage, Action.PURGE, run.undone, number, until, left, proof.verified)
-                fruitless = 0 if done.settled else fruitless + 1
-                refuse_fruitless(run, fruitless)
-                tally.add(done)
-            rows.unpersist()
+        tally = purged(run, lambda since: aside(run, since=since).transform(only_signed(run)), run.undone)
+        write_quarantine(run)
+        freed = purged(run, lambda since: stray_copies(run, since=since), run.freed)
+    failed = freed.objects.pop(Outcome.FAILED.value, 0)
+    tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.settled})
+    tally.objects = +tally.objects
+    return tally
+
+
+def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Receipts) -> Tally:
+    """Purge rows of PENDING, round by round, each under a re-verification, until none is left."""
+    tally, since, fruitless = Tally(), run.next_number(), 0
+    while True:
+        rows = rows_since(since).persist()
+        objects = rows.count()
+        if not objects:
+            return tally
+        proof = prove(run, rows)
+        tally.proofs.append(proof)
+        live = proof.rescued_objects
+        if live:
+            note_begin(run)
+            wanted = rows.transform(only(proof.rescued))
+            until = run.store.now() + NO_HURRY
+            tally.add(round_of(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
+        if objects > live:
+            garbage = rows.transform(without(proof.rescued))
+            until, number, left = end_of(run, proof), run.next_number(), objects - live
+            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, proof.verified)
+            fruitless = 0 if done.settled else fruitless + 1
+            refuse_fruitless(run, fruitless)
+            tally.add(done)
+        rows.unpersist()
+
+
+def stray_copies(run: SweepRun, *, since: int) -> DataFrame:
+    """The approved objects (PENDING) that a sweep set out to quarantine, and then left in their place for good, whose
+    copies lie in quarantine: it was cut off between copying and deleting.
+
+    While a sweep may try an object again, its copy is none: it could be all that there is of the object by then.
+    """
+    spark = run.spark()
+    nothing = run.undone.intents(spark)
+    if run.mark.record.state is MarkState.SWEEPING:
+        return sweep.pending(run.approved(), run.receipts.outcomes(spark), nothing, since=since).limit(0)
+    left = sweep.not_taken(run.receipts.outcomes(spark)).transform(only(run.receipts.intents(spark)))
+    rows = sweep.pending(run.approved().transform(only(left)), run.freed.outcomes(spark), nothing, since=since)
+    table = rows.toArrow().select(PENDING.names).cast(PENDING)
+    keys = [quarantine_key(run.mark.record.mark_id, key) for key in table["address"].to_pylist()]
+    with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
+        found = list(pool.map(lambda key: stat_or_none(run.store, key) is not None, keys))
+    return spark.createDataFrame(table.filter(pa.array(found, pa.bool_())))
 
 
 def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:

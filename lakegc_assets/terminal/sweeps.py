@@ -24,6 +24,7 @@ from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, harmless, outcomes, printing, size, typed
 from lakegc_assets.words import plural
 from spark_resources.deleting.batches import PASSING
+from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.marks import Mark
 from spark_resources.model import MarkState, Outcome, Partition
@@ -162,7 +163,7 @@ def purge(partition: Partition, *, yes: bool, as_json: bool) -> None:
     if not yes and not sys.stdin.isatty():
         raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
     objects = in_quarantine(partition)
-    if objects == 0:
+    if objects == 0 and not has_copies(partition):
         Done(partition, {}).show(as_json=as_json)
         return
     if not yes:
@@ -186,6 +187,12 @@ def in_quarantine(partition: Partition) -> int | None:
     if report is None or state is MarkState.SWEEPING:
         return None
     return read_quarantine(place, report).left
+
+
+def has_copies(partition: Partition) -> bool:
+    """Whether anything lies in a mark's quarantine, a copy that an interrupted sweep left beside its original too."""
+    store = Server.configured().target(partition.repository).place.store()
+    return any(page.objects for page in store.pages(quarantine_key(partition.mark_id, ""), page_size=1))
 
 
 def ask(partition: Partition, objects: int | None) -> None:

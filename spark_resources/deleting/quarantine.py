@@ -158,7 +158,11 @@ def brought_back(store: Store, key: str, size: int | None, mark_id: str) -> Dele
 
 
 def throw_away(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
-    """Delete the quarantined copies of these keys for good."""
-    aside = {quarantine_key(mark_id, key): key for key in keys}
-    sent, _ = sender.send(list(aside), "")
+    """Delete the quarantined copies of these keys for good, but of those that became live meanwhile."""
+    aside, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
+    sender.revived = lambda key: revived(aside.get(key, key))  # what became live is told by its own key
+    try:
+        sent, _ = sender.send(list(aside), "")
+    finally:
+        sender.revived = revived
     return [Sent(aside[each.key], each.result, each.attempts) for each in sent]

@@ -119,6 +119,20 @@ def test_what_became_live_during_the_round_is_left_alone(task: Task) -> None:
     assert task.left() == {"a", "c"}
 
 
+def test_what_became_live_during_a_purge_keeps_its_copy(task: Task) -> None:
+    """A copy lies at another key than the object that a new head reaches: it is all that is left of it."""
+    folder, rows, orders = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.orders(Action.PURGE)
+    for name in ("a", "b"):
+        task.store.copy(f"data/s/{name}", folder + name)
+    task.store.delete_many(["data/s/a", "data/s/b"])
+    permit = task.permit()
+    permit.revive(pa.array(["data/s/a"]))
+    permit.give(task.store.now() + timedelta(minutes=30))
+
+    assert task.run(rows, orders) == {"purged": 1, "not settled": 1}
+    assert task.left(folder) == {folder + "a"}
+
+
 def test_an_unreadable_list_of_what_became_live_is_not_an_empty_one(task: Task) -> None:
     """Absence is never an empty set: a list that is damaged stops the task."""
     watch, permit, time = watching(task)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 
+from lakegc_assets.sweeping import settling
+from lakegc_assets.sweeping.run import Proof, SweepRun
+from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.deleting.receipts import INTENTS
+from spark_resources.deleting.task import Action
+from spark_resources.errors import LakegcError
 from spark_resources.lease import take_lease
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.repository import SandboxRepository
 from tests.command_line import NO_AGE, Lakegc
 from tests.marking import target_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +209,62 @@ def test_an_empty_mark_is_a_failure(lakegc: Lakegc, sandbox: Sandbox) -> None:
     report = shown(lakegc, sandbox.settings, "sweep", empty.id, "m1")
 
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
+
+
+def test_a_copy_that_a_killed_sweep_left_is_purged_and_its_original_stays(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """A sweep was killed between copying an object and deleting it, and the object came back to life: it has a copy
+    that nobody needs. Until then the copy could be all that there is, and stays."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    address = expired(lakegc, sandbox, lake)[0]["address"]
+    content, copy = store.read(address), quarantine_key("m1", address)
+    with killed_after_copying(address):
+        lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
+    early = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    kept = store.read(copy)
+    lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
+    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+
+    assert early["objects"] == {}
+    assert kept == content
+    assert report["objects"] == {"quarantined": 2, "rescued": 1}
+    assert purged["objects"] == {"purged": 2, "stray copies freed": 1}
+    assert store.read(address) == content
+    assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+    assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 2
+    assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
+
+
+def test_a_stray_copy_whose_original_is_gone_is_brought_back_where_it_is_live(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """The copy is all that is left of a live object: it goes back to its place, and is never thrown away."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    address = expired(lakegc, sandbox, lake)[0]["address"]
+    content = store.read(address)
+    with killed_after_copying(address):
+        lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
+    lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
+    shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    store.delete_many([address])
+    shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+
+    assert store.read(address) == content
+
+
+@contextmanager
+def killed_after_copying(address: str) -> Iterator[None]:
+    """What a sweep leaves that is killed after it copied this first object to quarantine: an intent and the copy."""
+
+    def killed(run: SweepRun, garbage: DataFrame, action: Action, proof: Proof) -> None:
+        row = {"address": address}
+        run.receipts.write("intent", proof.number, "00000-0-00000", pa.Table.from_pylist([row], schema=INTENTS))
+        run.store.copy(address, quarantine_key("m1", address))
+        raise LakegcError("killed")
+
+    with mock.patch.object(settling, "delete_first", killed):
+        yield
