@@ -135,18 +135,6 @@ class Namespace:
         return self.scheme in _BUCKETS
 
     @property
-    def may_be_spelled_otherwise(self) -> bool:
-        """Whether the server may write this place in another way than the repository has it.
-
-        It has several spellings, or parts that the store or the server normalises: percent-encoding, the host's case,
-        repeated slashes, what a URL has beside its path; in Azure always.
-        """
-        rest = self.uri.split("://", 1)[1]
-        plain = _decoded(self.uri) == self.uri and self.uri == f"{self.scheme}://{rest}"
-        plain = plain and self.bucket == self.bucket.lower() and "//" not in rest
-        return bool(self.also) or self.is_azure or not plain or any(mark in rest for mark in "?#@:")
-
-    @property
     def read_otherwise(self) -> str | None:
         """A regular expression for full addresses inside that lakeFS may read as another key than they show (RE2).
 

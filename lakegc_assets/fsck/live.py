@@ -82,14 +82,12 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
 
 
 def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[DataFrame]:
-    """What is staged on any branch, as SIGHTINGS: by the server's list, and path by path where that says too little."""
-    found = []
+    """What is staged on any branch, as SIGHTINGS: path by path, and by the server's list."""
+    found = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
     if target.repository.read_only:  # no list is made for such a repository
         report.not_proved.append("Staged objects are those that branches show as changed: the repository is read-only.")
     else:
         found.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
-    if target.repository.read_only or target.pages_diffs:  # lists leave full addresses out there
-        found.append(served_at_changed_paths(spark, target, lakefs, sorted(graph.heads)))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from lakegc_assets.marking import holding, uncommitted_addresses
+from lakegc_assets.marking import holding
 from lakegc_assets.marking.metaranges import distinct_ranges
 from lakegc_assets.marking.retained_commits import dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
-STAGED_PART, SPELLINGS_PART = "staged_at_the_end", "spellings_at_the_end"
+STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
@@ -34,7 +34,7 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
 
 
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    reading = read_staged(run, ASSET, STAGED_PART, SPELLINGS_PART, uncommitted_addresses.datasets(run))
+    reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
     return [run.read_dataset(dataset, ADDRESSES) for dataset in reading.datasets.values()]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -47,12 +47,6 @@ class Target:
     repository: Repository
     blockstore: str
     place: Place
-
-    @property
-    def pages_diffs(self) -> bool:
-        """Whether what is staged has to be asked for path by path: where the server's list may leave addresses out that
-        are inside the namespace, written in another way (formats §2)."""
-        return self.blockstore in ("local", "azure") or self.place.namespace.may_be_spelled_otherwise
 
 
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
@@ -112,8 +106,6 @@ class MarkRun:
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
-    staged_before: Sequence[Dataset] = ()
-    """What an earlier mark read of what is staged (ADDRESSES), to compare new readings with."""
     keep: Kept = field(default_factory=Kept)
     """Keeps the rows of a DataFrame until the end of the step."""
 

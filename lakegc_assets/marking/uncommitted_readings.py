@@ -1,19 +1,19 @@
-"""One reading of what is staged: the server's list, and what the branches serve at changed paths where it isn't enough.
+"""One reading of what is staged: what the branches serve at every changed path, and the server's list.
 
-The server's list can lack what is staged, and it can be empty though objects are staged (formats §2). So each list is
-compared with the first changes of every branch, and with earlier readings. A doubtful one is read again; where doubts
-remain, the uncommitted diffs are paged to their ends instead. What any of them shows is live.
+The server's list can lack what is staged, and it can be empty though objects are staged (formats §2): a branch that is
+deleted while the server scans, a staging record that it can't read, an address that it resolves to one in the namespace
+but doesn't list as such. So it is never believed alone. The uncommitted diff of each branch is paged to its proven end,
+and each added or changed path is looked up; what the list or a branch shows is live. A list that is empty though
+objects are staged is requested again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakegc_assets.marking.path_probes import WINDOW, at_inexact_paths, inside, is_branch, serve
 from lakegc_assets.marking.run import MarkRun, StepNotes
@@ -21,8 +21,6 @@ from spark_resources.datasets import (
     Batches,
     Counts,
     Dataset,
-    all_batches,
-    read_datasets,
     write_produced,
     write_rows,
 )
@@ -30,7 +28,6 @@ from spark_resources.entries import inside_addresses
 from spark_resources.errors import DamagedData, Interrupted, NotThere
 from spark_resources.gc_lists import read_uncommitted_file
 from spark_resources.lakefs import LakeFS, UncommittedLists
-from spark_resources.lakefs.asking import LARGEST_PAGE
 from spark_resources.lakefs.diffs import whole_diff
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.tasks import id_tasks
@@ -54,26 +51,22 @@ class Reading:
             notes.wrote(dataset, part)
 
 
-def read_staged(run: MarkRun, asset: str, part: str, diff_part: str, earlier: Sequence[Dataset]) -> Reading:
-    """Read what is staged now. `earlier` readings make this one doubtful where it lacks an address of theirs.
+def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
+    """Read what is staged now: path by path, and by the server's list.
 
-    Raises `Unavailable` where it can't be told, as for a staging record that the server can't read.
+    Raises `Unavailable` where a diff can't be read to its end, as for a staging record that the server can't read.
     """
-    reading, doubt = Reading(), ""
+    reading = Reading()
+    changed, counts = changed_paths(run, run.mark.folder(asset, diff_part))
+    reading.add(diff_part, changed, **counts)
     for number in range(TRIES):
         name = f"{part}_again_{number}" if number else part
         lists = list_staged(run)
         dataset, counts = read_lists(run, lists, run.mark.folder(asset, name))
         reading.add(name, dataset, pages=lists.pages, files=lists.files, **counts)
-        doubt = "" if run.target.pages_diffs else doubt_about(run, lists, dataset)
-        if not doubt:
+        if not (why := why_repeat(lists, changed)):
             break
-        run.say(f"{doubt}: reading once more what is staged")
-    known = [*earlier, *list(reading.datasets.values())[:-1]]
-    if run.target.pages_diffs or doubt or lacks(run, dataset, known):
-        run.say("asking for what is staged path by path")
-        dataset, counts = changed_paths(run, run.mark.folder(asset, diff_part))
-        reading.add(diff_part, dataset, **counts)
+        run.say(why)
     return reading
 
 
@@ -110,6 +103,15 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
     return write_produced(id_tasks(run.spark(), "key", keys, batch=1), produce, place, folder, ADDRESSES)
 
 
+def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
+    """Why the server is asked for its list once more; "" where nothing speaks against this one."""
+    if not lists.pages:
+        return "a branch was deleted while the server listed what is staged"
+    if lists.empty_pages and (lists.pages > 1 or changed.rows):
+        return "the server's list of what is staged has a page without a file, and objects are staged"
+    return ""
+
+
 def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
     """The keys of the files at an announced location, at least as many as were announced (invariant 3)."""
     folder = run.place.namespace.key(location).rstrip("/") + "/"
@@ -122,81 +124,6 @@ def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
             invariant=3,
         )
     return found
-
-
-# --- whether it can be believed -------------------------------------------------------------------------------------
-
-
-def doubt_about(run: MarkRun, lists: UncommittedLists, dataset: Dataset) -> str:
-    """Why a list can't be believed; "" where the first changes of every branch speak for it."""
-    if not lists.pages:
-        return "a branch was deleted while the server listed what is staged"
-    if lists.empty_pages and lists.pages > 1:
-        return "the server's list of what is staged has a page without a file"
-    first = first_changes(run)
-    if lists.empty_pages and (dirty := next((each for each in first if each.is_dirty), None)):
-        return f"the server's list of what is staged is empty, and branch {dirty.branch} has changes"
-    wanted = {address: each.branch for each in first for address in each.addresses}
-    lacking = sorted(absent(run, wanted.keys(), dataset))
-    if lacking:
-        return f"the server's list of what is staged lacks {lacking[0]}, which branch {wanted[lacking[0]]} serves"
-    return ""
-
-
-def lacks(run: MarkRun, now: Dataset, earlier: Sequence[Dataset]) -> bool:
-    """Whether an earlier reading has an address that this one hasn't."""
-    same = {file.sha256 for file in now.files}
-    others = [replace(one, files=tuple(file for file in one.files if file.sha256 not in same)) for one in earlier]
-    if not any(one.files for one in others):
-        return False
-    before = read_datasets(run.spark(), run.place, others, ADDRESSES)
-    return bool(before.join(run.read_dataset(now, ADDRESSES), "address", "left_anti").take(1))
-
-
-def absent(run: MarkRun, wanted: Iterable[str], dataset: Dataset) -> set[str]:
-    """Those of the addresses that a dataset hasn't."""
-    left = set(wanted)
-    for table in all_batches(run.place, dataset, ADDRESSES) if left else ():
-        found = table["address"]
-        left.difference_update(found.filter(pc.is_in(found, value_set=pa.array(left, pa.string()))).to_pylist())
-        if not left:
-            break
-    return left
-
-
-@dataclass(frozen=True, slots=True)
-class FirstChanges:
-    """What the first page of a branch's diff tells: whether anything may be staged there, and the addresses inside the
-    namespace at its first and last path."""
-
-    branch: str
-    is_dirty: bool = False
-    addresses: tuple[str, ...] = ()
-
-
-def first_changes(run: MarkRun) -> list[FirstChanges]:
-    """Of every branch. One that is gone by now has none. Raises `Unavailable` where a diff ends at a broken record."""
-    lakefs, repository, namespace = run.lakefs, run.partition.repository, run.place.namespace
-
-    def first(branch: str) -> FirstChanges:
-        changes = list(islice(whole_diff(lakefs, repository, branch), LARGEST_PAGE))
-        paths = [change.path for change in changes if change.type != "removed"]
-        served = [lakefs.stat(repository, branch, path) for path in dict.fromkeys(paths[:1] + paths[-1:])]
-        keys = (inside(one.physical_address, namespace) for one in served if one is not None)
-        is_dirty = bool(paths) or len(changes) == LARGEST_PAGE
-        return FirstChanges(branch, is_dirty, tuple(key for key in keys if key is not None))
-
-    def first_or_none(branch: str) -> FirstChanges:
-        for _ in range(TRIES):
-            try:
-                return first(branch)
-            except NotThere:
-                if not is_branch(lakefs, repository, branch):
-                    return FirstChanges(branch)
-        return FirstChanges(branch, is_dirty=True)  # deleted and made anew, again and again
-
-    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
-        return list(pool.map(first_or_none, sorted(lakefs.branches(repository))))
 
 
 # --- path by path ---------------------------------------------------------------------------------------------------
@@ -221,7 +148,7 @@ def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Counts]:
 def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
     """The physical addresses at the added and changed paths of a branch; none where it is gone by now.
 
-    The server's list leaves out full addresses that it holds to be outside the namespace (formats §2).
+    Raises `Unavailable` where the diff can't be read to its end.
     """
     for tries_left in reversed(range(TRIES)):
         try:

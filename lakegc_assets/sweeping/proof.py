@@ -38,7 +38,6 @@ from spark_resources.model import MarkState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark_resources.datasets import Dataset
 
 RESCUED = pa.schema(
     [
@@ -105,16 +104,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
     return MarkRun(
         run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
-        staged_before=staged_before(run),
     )  # fmt: skip
-
-
-def staged_before(run: SweepRun) -> list[Dataset]:
-    """What the approved mark read of what is staged; nothing for a mark of the reference's, which doesn't keep it."""
-    if uncommitted_addresses.ASSET not in run.mark.record.steps:
-        return []
-    recorded = run.mark.record.step(uncommitted_addresses.ASSET).datasets
-    return [run.mark.dataset(uncommitted_addresses.ASSET, part) for part in uncommitted_addresses.parts(recorded)]
 
 
 def released_by_approval(run: SweepRun) -> dict[str, str]:

@@ -67,6 +67,9 @@ class LocalObjects:
         """The place as the server announces it: scheme, configured path, namespace and key, cleaned like a path."""
         return LOCAL + os.path.normpath(self.file(key))
 
+    def resolved(self, address: str) -> str:
+        return address
+
     def file(self, key: str) -> Path:
         return self._configured / self._inside / key
 

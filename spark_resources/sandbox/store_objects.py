@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import quote, unquote
 
 from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.model import Namespace
@@ -39,6 +40,9 @@ class StorePlace:
         return self.uri.partition("://")[0]
 
 
+_PLAIN = "/$&+,:;=@"  # beside letters, digits and -_.~, what a URL's path holds unescaped
+
+
 class StoreBlockStore:
     """Namespaces in the buckets of one store. Times are the store's own."""
 
@@ -62,6 +66,16 @@ class StoreObjects:
     def location(self, key: str) -> str:
         """As the server announces it: in Azure it writes https://, whatever the repository's namespace says."""
         return f"{_announced(self.storage_namespace)}/{key}"
+
+    def resolved(self, address: str) -> str:
+        """In a bucket the address is read as a URL: without user and query, and its path unescaped where escaping it
+        again gives what was written (formats §2)."""
+        scheme, _, rest = address.partition("://")
+        if scheme not in ("s3", "gs"):
+            return address
+        host, _, path = rest.partition("?")[0].partition("/")
+        plain = unquote(path)
+        return f"{scheme}://{host.rpartition('@')[2]}/{plain if quote(plain, safe=_PLAIN) == path else path}"
 
     def has(self, key: str) -> bool:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -74,11 +74,13 @@ class Views(References):
 
     def data_of(self, entry: Entry) -> bytes:
         """The bytes of an entry's object, in this namespace or, for a full address, anywhere in the block store."""
+        if _is_full(entry):
+            entry = replace(entry, address=self.objects.resolved(entry.address))
         key = self.key_inside(entry)
         return self.objects.read_elsewhere(entry.address) if key is None else self.objects.read(key)
 
     def key_inside(self, entry: Entry) -> str | None:
-        """An entry's key in the namespace, in whichever way its address is spelt; None where it lies elsewhere."""
+        """An entry's key in the namespace, by its address as it is written; None where that begins otherwise."""
         if entry.address_type is AddressType.RELATIVE:
             return entry.address
         for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
@@ -88,7 +90,7 @@ class Views(References):
 
     def physical_address(self, entry: Entry) -> str:
         """An entry's address as `stat` and `ls` show it."""
-        return entry.address if _is_full(entry) else self.objects.location(entry.address)
+        return self.objects.resolved(entry.address) if _is_full(entry) else self.objects.location(entry.address)
 
     def listing(
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int = 1000

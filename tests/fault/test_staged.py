@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from lakegc_assets.marking import uncommitted_readings
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.progress import listening
 from lakegc_assets.sweeping.opening import SweepOptions
@@ -156,26 +156,45 @@ def test_a_branch_that_is_gone_takes_only_its_own_addresses_with_it(lake: Lake) 
 
 
 def test_an_empty_list_is_believed_where_nothing_is_staged(lake: Lake) -> None:
-    """No branch has changes: one look at each is enough, and no diff is paged."""
+    """No branch has changes, so the list is requested once a reading."""
     lake.repository.reset("main")
 
     mark = lake.mark()
 
     assert mark.expired == lake.garbage | lake.staged
-    assert not any("path by path" in one for one in mark.facts("uncommitted_addresses"))
-    assert "first_spellings" not in mark.record.step("uncommitted_addresses").datasets
+    assert mark.record.step("uncommitted_addresses").datasets.keys() == {
+        "first",
+        "first_diffs",
+        "second",
+        "second_diffs",
+    }
 
 
-def test_a_complete_list_costs_a_few_requests_a_branch(lake: Lake) -> None:
-    """A list that holds the first and last change of a branch's first page is believed: no diff is paged to its end."""
+def test_a_reading_costs_a_few_requests_a_branch(lake: Lake) -> None:
+    """A branch with a thousand changes or fewer: its diff, what is listed behind it, and the addresses in one page."""
     lake.requests.clear()
     mark = lake.mark()
 
     readings = 3  # two, and one at the end of the mark
     assert mark.expired == lake.garbage
     assert sum("/branches/main/diff" in line for line in lake.requests) <= 2 * readings
-    assert sum("/objects/stat" in line for line in lake.requests) <= 2 * readings
-    assert mark.record.step("uncommitted_addresses").datasets.keys() == {"first", "second"}
+    assert sum("/refs/main/objects/ls" in line for line in lake.requests) <= 2 * readings
+    assert not any("/objects/stat" in line for line in lake.requests)
+
+
+@pytest.mark.parametrize("written", ["s3://user@", "s3://"], ids=["with a user", "escaped"])
+def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
+    lake: Lake, written: str
+) -> None:
+    """The server leaves such an address out of its list, or lists it undecoded, and its branch serves the object."""
+    key = "a client's file" if written == "s3://" else lake.add_garbage("came back")
+    lake.store.write(key, b"came back")
+    location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
+    lake.repository.stage_address("main", "linked", written + location, size=len(b"came back"), checksum="a checksum")
+    assert lake.repository.read("main", "linked")[1] == b"came back"
+
+    # what the list has undecoded looks like an object that was lost
+    assert key not in lake.mark(accept_missing=(quote(key),)).expired
 
 
 def test_a_list_that_can_t_be_had_in_any_way_stops_the_mark(lake: Lake) -> None:
@@ -195,9 +214,8 @@ def test_staging_records_that_can_t_be_read_stop_the_mark(lake: Lake) -> None:
         lake.mark()
 
 
-def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake) -> None:
     """A record far behind the first page breaks between two readings; what was staged again behind it is on no list."""
-    monkeypatch.setattr(uncommitted_readings, "LARGEST_PAGE", 2)
     came_back = lake.add_garbage("came back")
 
     def break_and_stage() -> None:
@@ -208,9 +226,8 @@ def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake, mon
         lake.mark()
 
 
-def test_a_re_verification_that_lacks_what_the_mark_had_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_re_verification_that_lacks_what_the_mark_had_is_refused(lake: Lake) -> None:
     """A record breaks after the mark: all readings of the sweep end there, before what was staged again meanwhile."""
-    monkeypatch.setattr(uncommitted_readings, "LARGEST_PAGE", 2)
     came_back = lake.add_garbage("came back")
     assert came_back in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
@@ -243,7 +260,7 @@ def test_a_branch_that_changes_all_the_time_can_be_marked(lake: Lake) -> None:
     assert next(numbers) > len(STAGED)
     assert lake.garbage <= mark.expired
     assert not mark.expired & {lake.repository.stat("main", path).address for path in live}
-    assert "second_spellings" in mark.record.step("uncommitted_addresses").datasets
+    assert "second_diffs" in mark.record.step("uncommitted_addresses").datasets
 
 
 def test_linked_objects_of_a_namespace_written_http_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:

@@ -80,20 +80,14 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "lakegc_assets/marking/uncommitted_addresses.py",
-            'SPELLINGS = ("first_spellings", "second_spellings")',
-            'SPELLINGS = ("first_spellings",)',
+            'DIFFS = ("first_diffs", "second_diffs")',
+            'DIFFS = ("first_diffs",)',
         ),
         Edit(
             "lakegc_assets/marking/uncommitted_readings.py",
-            "    if run.target.pages_diffs or doubt or lacks(run, dataset, known):\n",
-            "    if False:\n",
+            "    branches = sorted(run.lakefs.branches(run.partition.repository))\n",
+            "    branches: list[str] = []\n",
         ),
-        Edit(
-            "lakegc_assets/marking/run.py",
-            '        return self.blockstore in ("local", "azure") or ',
-            "        return ",
-        ),
-        Edit("spark_resources/model.py", "        return bool(self.also) or self.is_azure or ", "        return "),
         NO_CLOSING_READ,
     ),
     # the server's answers about equal sizes are not heard

@@ -382,24 +382,3 @@ def test_a_path_that_is_not_text_stops_an_explanation() -> None:
 
     assert shown_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]
     assert shown_paths(paths[:1]).to_pylist() == ["é/ü"]
-
-
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
-        ("s3://bucket/lake", False),
-        ("s3://bucket/Lake Of.things_1-2", False),
-        ("gs://bucket/lake/", False),
-        ("s3://bucket/a%20lake", True),
-        ("s3://Bucket/lake", True),
-        ("s3://bucket/a//lake", True),
-        ("s3://bucket/lake?", True),
-        ("s3://user@bucket/lake", True),
-        ("http://account.blob.core.windows.net/container/lake", True),
-        ("https://account.blob.core.windows.net/container/lake", True),
-    ],
-)
-def test_namespaces_that_the_server_may_write_otherwise_are_known(uri: str, expected: bool) -> None:
-    """There the server's list of staged objects leaves out addresses that are inside, so the diffs are paged."""
-    assert Namespace.parse(uri).may_be_spelled_otherwise is expected
-    assert Namespace.parse(uri, also=(f"{uri}-too",)).may_be_spelled_otherwise
