@@ -7,12 +7,14 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import Page, expect
+from playwright.sync_api import TimeoutError as TimedOut
 
 LOCATION = "lakegc_assets.definitions"
 JOB = f"/locations/{LOCATION}/jobs/mark"
@@ -89,8 +91,7 @@ class Ui:
     def approve(self, partition: str, **config: Any) -> None:
         """Launch the job that approves, for a partition, with what its launchpad asks for."""
         page = self.open(f"/locations/{LOCATION}/jobs/approve/playground")
-        page.get_by_placeholder("Partition").click()
-        page.get_by_text(partition, exact=True).first.click()
+        self.choose_on_launchpad(partition)
         editor = page.locator(".CodeMirror").first
         expect(editor).to_contain_text("digest")  # which only the template of the partition has
         editor.click()
@@ -101,6 +102,20 @@ class Ui:
         expect(launch).to_be_enabled()
         launch.click()
         expect(page).to_have_url(re.compile("/runs/"))
+
+    def choose_on_launchpad(self, partition: str) -> None:
+        """Choose a partition on the launchpad; its list closes again where the page is drawn anew meanwhile."""
+        offered = self.page.get_by_text(partition, exact=True).filter(visible=True)
+
+        def opened() -> bool:
+            self.page.get_by_placeholder("Partition").click()
+            with suppress(TimedOut):
+                offered.first.click(timeout=5_000)
+                return True
+            self.page.keyboard.press("Escape")
+            return False
+
+        polled(opened, f"the launchpad to offer {partition}", 120)
 
     def report_by_hand(self, partition: str, said: str) -> None:
         """Report a materialization of the approval's asset for a partition, with a description."""

@@ -158,8 +158,9 @@ def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved,
         expect(row(page, name)).to_contain_text(value)
     ui.picture("approved")
     page = ui.open("/assets/sweep_approval?view=events")
-    page.get_by_text(MARK, exact=True).nth(2).click()  # newest first: approval, answer, what was reported by hand
-    page.get_by_text(MARK, exact=True).nth(1).click()
+    listed = page.locator(f"span:text-is('{MARK}')")  # newest first: approval, answer, what was reported by hand
+    expect(listed).to_have_count(3)
+    listed.nth(1).click()
     expect(page.get_by_text("This event was reported by hand, and approves nothing.")).to_be_visible()
     ui.picture("approval-by-hand")
 
