@@ -30,7 +30,7 @@ class Holder:
     """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking.
 
     `process` is the holder's, None where its system doesn't tell. `tasks_stop_after_s` is how long other processes may
-    still work under the lease once it is another's: 0 while none do.
+    still work under the lease once it is another's, or under an earlier one that was taken over: 0 while none do.
     """
 
     who: str
@@ -271,6 +271,7 @@ def take_lease(
                     if held.process is None or not known_dead(held.process):
                         raise _held_by(held, store)
                     dead = held
+                    mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for who comes next
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
         except (Changed, NotThere) as error:
             raise Refused(
@@ -286,7 +287,7 @@ def outlast(
     lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], say: Callable[[str], None]
 ) -> None:
     """Wait until no task of a dead holder can still send a delete. A release meanwhile leaves as much of the lease."""
-    seconds = min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds())
+    seconds = tasks_left_s(dead, store)
     if seconds <= 0:
         return
     lease.outlive(timedelta(seconds=seconds))
@@ -296,6 +297,11 @@ def outlast(
     except BaseException:
         lease.release()
         raise
+
+
+def tasks_left_s(dead: Holder, store: Store) -> float:
+    """For how many seconds from now on a task of a dead holder may still be at work."""
+    return max(0.0, min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds()))
 
 
 def _held_by(holder: Holder, store: Store) -> Refused:

@@ -158,6 +158,27 @@ def test_who_is_interrupted_while_taking_over_leaves_the_lease_to_last(lake: Lak
     lake.take("Alan")
 
 
+def test_who_dies_while_taking_over_leaves_the_tasks_of_the_first_to_be_waited_for(lake: Lake) -> None:
+    """Whoever comes third waits for the tasks of the first one, as the second one did when it was killed."""
+    first = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
+    watch = LeaseWatch(lake.store, first.token, lake.clock)
+    watch.check(at_least=REQUEST)
+    seen: list[Holder] = []
+
+    def killed(_: float) -> None:
+        seen.append(Holder.from_json(lake.store.read(LEASE_KEY), "here"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lake.take("Grace", wait=killed)
+    lake.write(replace(seen[0], process=first.process).to_json())  # as it lies there where nothing of her could end
+    waited: list[float] = []
+    lake.take("Alan", wait=waited.append)
+
+    watch.check(at_least=REQUEST)  # the first one's task still relies on what it read
+    assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
+
+
 def test_the_lease_of_a_process_that_may_live_is_waited_for(lake: Lake) -> None:
     """Of a process of another machine, or of a version that doesn't say which it is, nobody knows that it is dead."""
     dead = leave_dead(lake, tasks_stop_after=timedelta(0))
