@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets import sweep
 from lakegc_assets.progress import telling
@@ -18,12 +19,22 @@ from lakegc_assets.sweeping.head_watch import HeadWatch
 from lakegc_assets.sweeping.run import Proof, SweepRun, Verified
 from lakegc_assets.words import duration, plural
 from spark_resources.datasets import Batches, arrow_to_spark
+from spark_resources.deleting.fresh import Looker
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.task import COUNTED, NOT_SETTLED, PENDING, Action, Orders, sweep_rows
+from spark_resources.deleting.task import (
+    COUNTED,
+    NOT_SETTLED,
+    PENDING,
+    Action,
+    Orders,
+    receipts_of_cut_off,
+    sweep_rows,
+)
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.executors import errors_from_executors, lost_attempts, on_executor, tasks_ended
 from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,11 +119,15 @@ def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
     return sweep.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
 
 
-def book_rescued(run: SweepRun, proof: Proof) -> None:
-    """Write the receipts of what the proof rescued."""
+def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
+    """Write the receipts of what the proof rescued of these rows of PENDING.
+
+    An attempt that was cut off may have taken one of them away before it came to life: that is booked as taken, so that
+    the closing proof names it, and an undo brings it back.
+    """
     if not proof.rescued_objects:
         return
-    receipts, number, at = run.receipts, proof.number, proof.began
+    receipts, number, at, mark_id = run.receipts, proof.number, proof.began, run.mark.record.mark_id
 
     def write(batches: Batches) -> Batches:
         from spark_resources.datasets import task_name
@@ -120,17 +135,29 @@ def book_rescued(run: SweepRun, proof: Proof) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
+            taken = taken_away(receipts.store, table)
             values = (Outcome.RESCUED.value, "", 0, at)
+            left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
             outcome, code, attempts, when = (
-                pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(table))
+                pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(left))
                 for name, value in zip(("outcome", "code", "attempts", "at"), values, strict=True)
             )
-            columns = [table["address"], table["size"], outcome, code, table["why"], attempts, when]
-            receipts.write("receipt", number, f"rescued-{task_name()}", pa.table(columns, schema=RECEIPTS))
+            columns = [left["address"], left["size"], outcome, code, left["why"], attempts, when]
+            rescued = pa.table(columns, schema=RECEIPTS)
+            found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
+            receipts.write("receipt", number, f"rescued-{task_name()}", found)
         yield from ()
 
+    told = proof.rescued.join(pending.select("address", "slice", "intended"), "address")
     with errors_from_executors():
-        proof.rescued.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+        told.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+
+
+def taken_away(store: Store, rows: pa.Table) -> pa.Table:
+    """Those of the rows (columns address, slice, intended) that an attempt set out to delete, and that are gone."""
+    meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
+    there = Looker(store).look(meant)["address"]
+    return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
 
 
 def round_of(

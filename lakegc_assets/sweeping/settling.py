@@ -30,7 +30,7 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
             return tally
         proof = prove(run, pending)
         tally.proofs.append(proof)
-        book_rescued(run, proof)
+        book_rescued(run, proof, pending)
         garbage, objects = pending.transform(without(proof.rescued)), left - proof.rescued_objects
         if objects:
             until, number, done = end_of(run, proof), proof.number, Tally()

@@ -198,24 +198,9 @@ class _Task:
         found = Judged.of(chunk, self.looker.look(chunk), self.orders.cutoff)
         if len(found.garbage):
             self.orders.receipts.write("intent", self.orders.round, stem, found.garbage)
-        return found.garbage, pa.concat_tables([found.receipts(self.now()), self.cut_off(found.cut_off)]), stem
-
-    def cut_off(self, rows: pa.Table) -> pa.Table:
-        """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
-        aside = pa.array(
-            [
-                stat_or_none(self.store, quarantine_key(self.orders.mark_id, key)) is not None
-                for key in rows["address"].to_pylist()
-            ],
-            pa.bool_(),
-        )
-        why = "by an attempt that was cut off before it wrote this"
-        return pa.concat_tables(
-            [
-                _receipts(rows.filter(aside), Outcome.QUARANTINED, why, self.now()),
-                _receipts(rows.filter(pc.invert(aside)), Outcome.DELETED, why, self.now()),
-            ]
-        )
+        at = self.now()
+        cut_off = receipts_of_cut_off(self.store, found.cut_off, self.orders.mark_id, at)
+        return found.garbage, pa.concat_tables([found.receipts(at), cut_off]), stem
 
     def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
         before = self.sender.requests
@@ -330,6 +315,19 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
             pa.array([at] * len(answered), RECEIPTS.field("at").type),
         ],
         schema=RECEIPTS,
+    )
+
+
+def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
+    """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
+    keys = rows["address"].to_pylist()
+    aside = pa.array([stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_())
+    why = "by an attempt that was cut off before it wrote this"
+    return pa.concat_tables(
+        [
+            _receipts(rows.filter(aside), Outcome.QUARANTINED, why, at),
+            _receipts(rows.filter(pc.invert(aside)), Outcome.DELETED, why, at),
+        ]
     )
 
 

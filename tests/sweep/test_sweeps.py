@@ -256,6 +256,30 @@ def test_a_stray_copy_whose_original_is_gone_is_brought_back_where_it_is_live(
     assert store.read(address) == content
 
 
+@pytest.mark.parametrize("quarantine", [True, False])
+def test_what_came_to_life_after_a_killed_sweep_took_it_is_named_and_not_booked_as_rescued(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
+) -> None:
+    """A sweep was killed between taking an object away and writing so; then the object came to life. Readers miss it:
+    the report is no success and names it, and where it lies in quarantine it is brought back."""
+    store = target_of(sandbox.settings, lake.id).place.store()
+    marked_and_approved(lakegc, sandbox, lake)
+    address = expired(lakegc, sandbox, lake)[0]["address"]
+    content, how = store.read(address), ["--quarantine"] if quarantine else []
+    with killed_after_copying(address):
+        lakegc(sandbox.settings, "sweep", lake.id, "m1", *how).stopped(1, "killed")
+    store.delete_many([address, *([] if quarantine else [quarantine_key("m1", address)])])
+    lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
+    swept = lakegc(sandbox.settings, "sweep", lake.id, "m1", *how, "--format", "json")
+    report = json.loads(swept.out)
+
+    assert (swept.code, report["success"], report["late"]) == (4, False, [address])
+    assert report["objects"] == ({"quarantined": 3} if quarantine else {"deleted": 3})
+    if quarantine:
+        shown(lakegc, sandbox.settings, "undo", lake.id, "m1")
+        assert lake.read("main", "again")[1] == content
+
+
 @contextmanager
 def killed_after_copying(address: str) -> Iterator[None]:
     """What a sweep leaves that is killed after it copied this first object to quarantine: an intent and the copy."""
