@@ -142,6 +142,10 @@ class PermitWatch:
                     )
                 self._wait(self._every_s)
 
+    def lasts(self) -> bool:
+        """Whether the permit that was read last has not run out by now."""
+        return self._now() < self._permit.until
+
     def revived(self, key: str) -> bool:
         """Whether a key became live during this round, as far as the last `check` knew."""
         return key in self._revived

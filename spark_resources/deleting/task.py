@@ -161,11 +161,14 @@ class _Task:
         permit = PermitWatch(orders.receipts, orders.round, every_s=orders.permit_every_s, now=now)
 
         def may_send() -> None:
-            if orders.action.needs_permit:
-                permit.check()  # first, for it may take a while
-            if now() >= orders.proof_until:
-                raise ProofTooOld("the proof that these objects are garbage has grown too old")
-            lease.check(at_least=orders.request_time)
+            while True:
+                if orders.action.needs_permit:
+                    permit.check()  # first, for it may take a while
+                lease.check(at_least=orders.request_time)  # and so may this, where the store doesn't answer at once
+                if now() >= orders.proof_until:
+                    raise ProofTooOld("the proof that these objects are garbage has grown too old")
+                if permit.lasts() or not orders.action.needs_permit:
+                    return
 
         sender = Sender(
             orders.place.store(),

@@ -11,6 +11,8 @@ import pytest
 from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key
 from spark_resources.deleting.task import Action
 from spark_resources.errors import DamagedData, Refused
+from spark_resources.lease import LeaseWatch
+from tests.marking import later
 from tests.sweep.tasks import Task, task
 
 __all__ = ["task"]
@@ -131,6 +133,24 @@ def test_what_became_live_during_a_purge_keeps_its_copy(task: Task) -> None:
 
     assert task.run(rows, orders) == {"purged": 1, "not settled": 1}
     assert task.left(folder) == {folder + "a"}
+
+
+def test_a_permit_that_ran_out_while_the_lease_was_read_permits_nothing(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may be away for a minute while a task reads the lease: by then nobody has looked at the heads."""
+    rows, orders = task.write("a"), task.orders()
+    permit, now = task.permit(), task.store.now()
+    permit.give(now + timedelta(seconds=2))
+
+    def read_slowly(watch: LeaseWatch, *, at_least: timedelta) -> None:
+        permit.stop("branch 'x' has a new head")
+        later(task.store, now + timedelta(seconds=2))
+
+    monkeypatch.setattr(LeaseWatch, "check", read_slowly)
+
+    assert task.run(rows, orders) == {"not settled": 1}
+    assert task.left() == {"a"}
 
 
 def test_an_unreadable_list_of_what_became_live_is_not_an_empty_one(task: Task) -> None:
