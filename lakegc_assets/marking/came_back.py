@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from lakegc_assets.marking import holding
+from lakegc_assets.marking import holding, other_repositories
 from lakegc_assets.marking.metaranges import distinct_ranges
 from lakegc_assets.marking.retained_commits import dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
@@ -36,7 +36,8 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
-    return [run.read_dataset(dataset, ADDRESSES) for dataset in reading.datasets.values()]
+    elsewhere = other_repositories.staged_at_the_end(run, notes)
+    return [run.read_dataset(dataset, ADDRESSES) for dataset in (*reading.datasets.values(), *elsewhere)]
 
 
 def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:

@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets import mark
-from lakegc_assets.marking.other_repositories import FACTS, Others, Unread, others, reading_of, tell_unread
+from lakegc_assets.marking.other_repositories import (
+    FACTS,
+    Others,
+    Unread,
+    heads_in,
+    others,
+    reading_of,
+    tell_unread,
+)
 from lakegc_assets.marking.path_probes import unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from spark_resources import sstable
@@ -70,26 +78,19 @@ def heads_of(run: MarkRun, found: Others) -> pa.Table:
     """The metarange that each branch of each other repository has at its head (BRANCH_HEADS), where it has objects."""
     lakefs, unread = run.lakefs, found.unread
 
-    def branches(repository: str) -> dict[str, str]:
-        with reading_of(repository, unread), unless_gone(lakefs, repository):
-            return lakefs.branches(repository)
-        return {}
-
     def metarange(head: tuple[str, str]) -> str:
         repository, commit_id = head
         with reading_of(repository, unread), unless_gone(lakefs, repository):
             return lakefs.commit(repository, commit_id).metarange_id
         return ""
 
-    names = sorted(found.places)
+    heads = heads_in(run, sorted(found.places), unread)
+    commits = sorted({(repository, head) for repository, _, head in heads})
     with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
-        listed = dict(zip(names, pool.map(branches, names), strict=True))
-        commits = sorted({(repository, head) for repository, each in listed.items() for head in each.values()})
         metaranges = dict(zip(commits, pool.map(metarange, commits), strict=True))
     rows = [
         {"repository": repository, "branch": branch, "metarange_id": metaranges[repository, head]}
-        for repository, each in listed.items()
-        for branch, head in sorted(each.items())
+        for repository, branch, head in heads
     ]
     table = pa.Table.from_pylist(rows, schema=BRANCH_HEADS)
     return table.filter(pc.not_equal(table["metarange_id"], ""))

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 STAGED, COMMITTED = "uncommitted_addresses", "committed_addresses"
 STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
+AT_THE_END_PART = "elsewhere_at_the_end"
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from the last mark
 CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
 FACTS = "elsewhere"
@@ -138,32 +139,52 @@ def how_to_go_on(run: MarkRun, repository: str) -> str:
 def read_staged(run: MarkRun, notes: StepNotes) -> None:
     """Write which addresses inside this namespace are staged on branches of other repositories, read twice."""
     found = others(run)
-    unread = found.unread
     for part in STAGED_PARTS if found.places else ():
-        branches = branches_of(run, found, unread)
-        run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
-        tasks = row_tasks(run.spark(), branches, batch=4)
-        folder = run.mark.folder(STAGED, part)
-        dataset, counts = write_produced(tasks, asking(run), run.place, folder, ADDRESSES)
-        notes.wrote(dataset, part)
-        notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
-        unread |= counts.errors
-    notes.facts[FACTS] = {"unread": unread}
-    tell_unread(run, unread)
+        write_staged(run, notes, found, STAGED, part)
+    notes.facts[FACTS] = {"unread": found.unread}
+    tell_unread(run, found.unread)
 
 
-def branches_of(run: MarkRun, found: Others, unread: Unread) -> pa.Table:
+def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+    """The same once more (ADDRESSES), after branches were asked what they serve: what was moved to another path between
+    the first readings and the question is found by neither."""
+    found = others(run)
+    datasets = [write_staged(run, notes, found, "expired_set", AT_THE_END_PART)] if found.places else []
+    facts = notes.facts.setdefault(FACTS, {"unread": {}})
+    facts["unread"] = {**found.unread, **facts["unread"]}
+    tell_unread(run, found.unread)
+    return datasets
+
+
+def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
+    """One reading of what is staged in other repositories (ADDRESSES); notes which could not be read."""
+    branches = branches_of(run, found)
+    run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
+    tasks = row_tasks(run.spark(), branches, batch=4)
+    dataset, counts = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
+    notes.wrote(dataset, part)
+    notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
+    found.unread.update(counts.errors)
+    return dataset
+
+
+def branches_of(run: MarkRun, found: Others) -> pa.Table:
     """Every branch of the other repositories (BRANCHES); none of one that was deleted meanwhile."""
+    heads = heads_in(run, sorted(found.places), found.unread)
+    rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
+    return pa.Table.from_pylist(rows, schema=BRANCHES)
 
-    def branches(repository: str) -> list[dict[str, str]]:
-        names: list[str] = []
+
+def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
+    """Repository, branch and head of every branch of these; none of one that was deleted meanwhile."""
+
+    def heads(repository: str) -> list[tuple[str, str, str]]:
         with reading_of(repository, unread), unless_gone(run.lakefs, repository):
-            names = sorted(run.lakefs.branches(repository))
-        return [{"repository": repository, "branch": name} for name in names]
+            return [(repository, *head) for head in sorted(run.lakefs.branches(repository).items())]
+        return []
 
     with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
-        rows = [row for each in pool.map(branches, sorted(found.places)) for row in each]
-    return pa.Table.from_pylist(rows, schema=BRANCHES)
+        return [head for each in pool.map(heads, repositories) for head in each]
 
 
 def asking(run: MarkRun) -> Producer:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from lakegc_assets.marking import other_heads
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.sweeping.opening import SweepOptions
 from lakegc_assets.sweeping.report import Report
@@ -165,3 +167,26 @@ def test_content_staged_again_in_another_repository_is_live(
     why = {row["address"]: row["why"] for row in rows}
     assert why[later.address] == "branch main of repository other serves it"
     assert "answered 503" in why[unclear.address]
+
+
+def test_content_staged_again_elsewhere_and_moved_while_the_sweep_verifies_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The diff shows it only at its new path, and only after it was read; the branch is asked at the old one."""
+    other, entry = sandbox.repository("other"), garbage(lake, "moved")
+    nobodys = garbage(lake, "nobody's")
+    assert mark(sandbox).expired == {entry.address, nobodys.address}
+    approve(sandbox)
+    stage_again_elsewhere(other, entry, "here", b"moved")
+    ask = other_heads.questions
+
+    def move_and_ask(*arguments: Any) -> Any:
+        stage_elsewhere(other, entry, "there")
+        other.delete("main", ["here"])
+        return ask(*arguments)
+
+    monkeypatch.setattr(other_heads, "questions", move_and_ask)
+    report = sweep(sandbox)
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert other.read("main", "there")[1] == b"moved"
