@@ -158,7 +158,11 @@ def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
     """One reading of what is staged in other repositories (ADDRESSES); notes which could not be read."""
-    branches = branches_of(run, found)
+    heads = heads_in(run, sorted(found.places), found.unread)
+    if asset == STAGED:  # before tables are listed
+        run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
+    rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
+    branches = pa.Table.from_pylist(rows, schema=BRANCHES)
     run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
     tasks = row_tasks(run.spark(), branches, batch=4)
     dataset, counts = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
@@ -166,13 +170,6 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
     notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
     found.unread.update(counts.errors)
     return dataset
-
-
-def branches_of(run: MarkRun, found: Others) -> pa.Table:
-    """Every branch of the other repositories (BRANCHES); none of one that was deleted meanwhile."""
-    heads = heads_in(run, sorted(found.places), found.unread)
-    rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
-    return pa.Table.from_pylist(rows, schema=BRANCHES)
 
 
 def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
@@ -214,6 +211,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     if found.places:
         run.say(f"listing the tables of {len(found.places):,} other repositories")
     tables = tables_of(run, found)
+    run.elsewhere.tables = tables["table_id"]
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {

@@ -92,6 +92,15 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 
 
 @dataclass(slots=True)
+class Elsewhere:
+    """What was seen of other repositories: the heads of their branches (repository and commit) before their tables were
+    listed, and the ids of these tables."""
+
+    heads: set[tuple[str, str]] = field(default_factory=set)
+    tables: pa.ChunkedArray | None = None
+
+
+@dataclass(slots=True)
 class MarkRun:
     """One unfinished mark at work: what its steps read from, write to, and are bounded by."""
 
@@ -106,6 +115,8 @@ class MarkRun:
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    """For who watches the heads of other repositories after a re-verification."""
     keep: Kept = field(default_factory=Kept)
     """Keeps the rows of a DataFrame until the end of the step."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.approving.approved_set import FOREIGN, check_keys
-from lakegc_assets.marking.run import Limits, Target
+from lakegc_assets.marking.run import Limits, MarkRun, Target
 from lakegc_assets.progress import Say
 from spark_resources.approvals import Approval
 from spark_resources.datasets import Batches, Dataset, Place, arrow_to_spark, read_dataset
@@ -139,10 +139,11 @@ class SweepRun:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """What a re-verification knew to be live: the ids of retained commits, and of the ranges whose addresses are not
-    deleted by it."""
+    deleted by it. `run` is the re-verification, for what it saw of other repositories."""
 
     commits: frozenset[str]
     ranges: pa.Array
+    run: MarkRun | None = None
 
 
 @dataclass(frozen=True, slots=True)

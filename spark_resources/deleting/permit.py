@@ -64,31 +64,36 @@ def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
 
 
 class PermitGiver:
-    """The driver's side of the permit of one round."""
+    """The driver's side of the permit of one round. Safe for several threads."""
 
     def __init__(self, receipts: Receipts, round_number: int) -> None:
         self._receipts, self._round, self.given = receipts, round_number, Permit()
+        self._lock = threading.Lock()
 
     def give(self, until: datetime) -> None:
         """Let deletes be sent until then, by the store's clock. Does nothing once the round is stopped."""
-        if not self.given.stopped:
-            self._write(replace(self.given, until=until))
+        with self._lock:
+            if not self.given.stopped:
+                self._write(replace(self.given, until=until))
 
     def pause(self) -> None:
         """Let no delete be sent until the permit is given again."""
-        self._write(replace(self.given, until=NEVER))
+        with self._lock:
+            self._write(replace(self.given, until=NEVER))
 
     def stop(self, why: str) -> None:
         """Let no delete be sent in this round any more."""
-        if not self.given.stopped:
-            self._write(replace(self.given, until=NEVER, stopped=why))
+        with self._lock:
+            if not self.given.stopped:
+                self._write(replace(self.given, until=NEVER, stopped=why))
 
     def revive(self, addresses: pa.Array) -> None:
-        """Keep these addresses from being deleted in this round. Call `pause` before, and `give` afterwards."""
-        number = self.given.revived
-        table = pa.table([addresses], schema=ADDRESSES)
-        self._receipts.store.write(revived_key(self._receipts, self._round, number), parquet_bytes(table))
-        self._write(replace(self.given, revived=number + 1))
+        """Keep these addresses from being deleted in this round, as soon as tasks read the permit again."""
+        with self._lock:
+            number = self.given.revived
+            table = pa.table([addresses], schema=ADDRESSES)
+            self._receipts.store.write(revived_key(self._receipts, self._round, number), parquet_bytes(table))
+            self._write(replace(self.given, revived=number + 1))
 
     def _write(self, permit: Permit) -> None:
         self._receipts.store.write(permit_key(self._receipts, self._round), permit.to_json())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from lakegc_assets.marking.resource import MarkOptions
 from lakegc_assets.sweeping import head_watch
 from lakegc_assets.sweeping.opening import SweepOptions
-from spark_resources.model import Rules
+from spark_resources.model import AddressType, Rules
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.sandbox.repository import SandboxRepository
@@ -47,12 +48,16 @@ def stored(store: Store) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def branch_after_some_deletes(lake: SandboxRepository, store: Store, commit: str, addresses: set[str]) -> set[str]:
-    """Create a branch at the commit once some of its objects are gone; those that were there right afterwards."""
+def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
     give_up = time.monotonic() + LIMIT_S
     while len(addresses - stored(store)) < 5:
         assert time.monotonic() < give_up, "nothing is deleted"
         time.sleep(0.01)  # the step of a poll with a limit
+
+
+def branch_after_some_deletes(lake: SandboxRepository, store: Store, commit: str, addresses: set[str]) -> set[str]:
+    """Create a branch at the commit once some of its objects are gone; those that were there right afterwards."""
+    wait_for_some_deletes(store, addresses)
     lake.create_branch("again", commit)
     return addresses & stored(store)
 
@@ -91,3 +96,39 @@ def test_a_branch_at_an_expired_commit_loses_no_more_than_seconds_of_a_slow_swee
     for path, address in paths.items():
         if address in left:
             assert lake.read("again", path)[1] == b"x"
+
+
+def test_a_commit_in_another_repository_loses_no_more_than_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:
+    """Another repository takes in objects of the lake while they are deleted: it keeps those that were there but for a
+    few, which the report names; the other garbage goes."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
+    others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
+    lake.delete("main", [entry.path.decode() for entry in entries])
+    lake.delete("main", [f"z/{number:03}" for number in range(OTHERS)])
+    settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
+    store, addresses = target_of(settings, "lake").place.store(), {entry.address for entry in entries}
+    later(store, store.now())
+    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    assert marked.expired == addresses | others
+    Sweeper().approve(settings, "lake", "m1")
+    there: list[set[str]] = []
+
+    def take_in() -> None:
+        wait_for_some_deletes(store, addresses)
+        full = {"address_type": AddressType.FULL}
+        other.stage("main", [replace(one, address=f"local://lake/{one.address}", **full) for one in entries])
+        other.commit("main", "takes them in")
+        there.append(addresses & stored(store))
+
+    writer = threading.Thread(target=take_in, daemon=True)
+    writer.start()
+    report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE))
+    writer.join(LIMIT_S)
+    left = stored(store)
+
+    assert len(there[0]) > SEEN_LATE, "the commit came too late to tell anything"
+    assert len(there[0] - left) <= SEEN_LATE
+    assert not others & left
+    assert set(report.late) == addresses - left
+    assert report.objects["rescued"] == len(addresses & left)
