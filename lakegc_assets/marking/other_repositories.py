@@ -45,7 +45,7 @@ from spark_resources.datasets import (
 )
 from spark_resources.entries import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
-from spark_resources.marks import Mark, MarkRecord, finished_at, marks
+from spark_resources.marks import Mark, MarkRecord, earlier_marks, finished_at
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.task_report import TaskReport
 from spark_resources.tasks import row_tasks
@@ -389,20 +389,12 @@ def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, 
 
 
 def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
-    """The newest finished mark of this very repository that looked for the addresses that this one looks for.
-
-    None where the older marks can't be read: that of another one is damaged, and none of this one's concern.
-    """
-    try:
-        known = list(marks(run.place))
-    except DamagedData:
-        return None
+    """The newest finished mark of this very repository that looked for the addresses that this one looks for, of those
+    whose records can be read."""
     finished = [
         record
-        for record in known
-        if record.finished is not None
-        and record.repository_created == run.mark.record.repository_created
-        and same_spellings(run, record)
+        for record in earlier_marks(run.place).finished
+        if record.repository_created == run.mark.record.repository_created and same_spellings(run, record)
     ]
     return max(finished, key=finished_at, default=None)
 

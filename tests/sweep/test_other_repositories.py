@@ -16,6 +16,7 @@ from lakegc_assets.sweeping.report import Report
 from spark_resources.datasets import all_rows, open_dataset
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.marks import mark_folder
 from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.sandbox import Sandbox
 from spark_resources.sandbox.repository import SandboxRepository
@@ -129,6 +130,19 @@ def test_a_release_by_name_lets_a_sweep_pass_over_that_repository_alone(
     assert list(report.unread) == ["other"]
     assert "released: other" in report.sentence()
     assert is_stored(lake, imported)
+
+
+def test_what_was_known_of_an_unread_repository_stays_though_another_marks_record_is_damaged(
+    sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """One record that can't be read is no reason to forget what all the others say."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    stage_elsewhere(sandbox.repository("other"), imported, "imported")
+    mark(sandbox, "m0")
+    target_of(sandbox.settings, "lake").place.store().write(mark_folder("damaged") + "mark.json", b"{")
+    sandbox.fail("other", 503)
+
+    assert mark(sandbox).expired == {nobodys.address}
 
 
 def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, data: bytes) -> None:
