@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from spark_resources.datasets import Place
 from spark_resources.errors import DamagedData, NotThere, Refused, Untrusted, WrongUsage
 from spark_resources.hold_file import Hold, parse_holds, rendered, with_hold, without_hold
-from spark_resources.marks import MARKS_ROOT, Mark, MarkRecord, newest_holds
+from spark_resources.marks import MARKS_ROOT, Mark, newest_holds
+from spark_resources.model import MarkState
 from spark_resources.records import put_back, was_written_then
 from spark_resources.signing import VARIABLE, Signature
 from spark_resources.stores.base import AlreadyThere, Changed, folders_in
@@ -27,6 +28,8 @@ HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
 ROOTS = ("", "theirs/")  # of records in a mark's folder: of lakegc's mark, of a sweep of the reference's
 READ_AT_ONCE = 16
+TO_BE_SWEPT = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
+TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,22 +138,22 @@ class Recorded:
 
 def newest_recorded(place: Place) -> Recorded:
     """The newest holds that a mark or a sweep of this namespace went by, as far as signed records tell."""
-    found = [Recorded(*newest_holds(record), record.mark_id) for record in signed_records(place)]
+    found = [Recorded(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
     return max(found, key=lambda one: one.number, default=Recorded())
 
 
-def signed_records(place: Place) -> Iterator[MarkRecord]:
-    """Every signed record of a mark or of a sweep of the reference's mark; others count for nothing here."""
+def signed_marks(place: Place) -> Iterator[Mark]:
+    """Every mark, and every sweep of the reference's mark, whose record is signed; others count for nothing here."""
 
-    def record(root: str) -> MarkRecord | None:
+    def opened(root: str) -> Mark | None:
         try:
-            return Mark.open(place, root.removeprefix(MARKS_ROOT).split("/")[0], root=root).record
+            return Mark.open(place, root.removeprefix(MARKS_ROOT).split("/")[0], root=root)
         except (NotThere, DamagedData, WrongUsage):
             return None
 
     roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in ROOTS]
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        yield from (one for one in pool.map(record, roots) if one is not None)
+        yield from (one for one in pool.map(opened, roots) if one is not None)
 
 
 def refuse_older(place: Place, number: int) -> None:
@@ -243,11 +246,30 @@ def _write(place: Place, found: _File, content: bytes) -> None:
         else:
             store.replace_if_unchanged(HOLDS_KEY, new, found.tag)
     except (AlreadyThere, Changed) as error:
-        if store.read(HOLDS_KEY) == new:
-            return  # our own write, whose answer was lost
-        raise Refused(
-            f"{where(place)} was changed by somebody else meanwhile. Nothing was overwritten; try again."
-        ) from error
+        if store.read(HOLDS_KEY) != new:  # otherwise it is our own write, whose answer was lost
+            raise Refused(
+                f"{where(place)} was changed by somebody else meanwhile. Nothing was overwritten; try again."
+            ) from error
+    if place.seal is not None:
+        _tell_marks(place, _read_signed(place).parsed(place))
+
+
+def _tell_marks(place: Place, holds: Holds) -> None:
+    """Note these holds in the record of each mark that can be swept next, so that its sweep notices where the file was
+    removed since. A sweep that is at work notes them itself, and nobody else writes its record meanwhile.
+
+    Raises `Refused` where a record is written by somebody else again and again.
+    """
+    for last in (*[False] * (TRIES - 1), True):
+        try:
+            for mark in signed_marks(place):
+                if mark.record.state in TO_BE_SWEPT:
+                    mark.saw_holds(holds.number, holds.ids)
+        except Refused:
+            if last:
+                raise
+        else:
+            return
 
 
 def _signed(place: Place, found: _File, content: bytes) -> bytes:

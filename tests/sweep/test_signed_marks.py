@@ -22,7 +22,7 @@ from lakegc_assets.sweeping.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused, Untrusted
 from spark_resources.hold_file import made_hold
-from spark_resources.holds import Recorded, add_hold, newest_recorded
+from spark_resources.holds import HOLDS_KEY, Recorded, add_hold, newest_recorded
 from spark_resources.marks import Mark, mark_folder
 from spark_resources.sandbox import Sandbox
 from tests.command_line import NO_AGE, Lakegc
@@ -98,6 +98,25 @@ def test_signed_marks_are_gone_on_from_and_not_read_again(lake: Lake, tmp_path: 
     signed_list.with_name("quarantine.json").write_text('{"format": 1, "objects": {}}')
     with pytest.raises(Untrusted, match="isn't signed"):
         read_quarantine(place, report)
+
+
+def test_a_hold_that_was_given_after_the_approval_can_not_be_removed_unnoticed(lake: Lake) -> None:
+    """No mark went by it when it was made; the record of each mark that may be swept is told of it."""
+    assert lake.mark("m1", clean=True).expired == set()
+    lake.days(2)
+    assert lake.mark("m2", clean=True).expired == {lake.garbage}
+    Sweeper().approve(lake.settings, "lake", "m2")
+    place = target_of(lake.settings, "lake").place
+    add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
+    file = lake.repository.objects.file(HOLDS_KEY)
+    kept = file.rename(file.with_name("kept.yaml"))
+
+    with pytest.raises(Untrusted, match=r"isn't there.*h1.*it was removed"):
+        Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions())
+    assert lake.stored(lake.garbage)
+
+    kept.rename(file)
+    assert Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions()).objects == {"rescued": 1}
 
 
 def test_the_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
