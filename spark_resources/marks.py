@@ -87,8 +87,9 @@ class MarkRecord:
     `start` is the time when that was taken.
     `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
     of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
-    clean mark with a chain tells what an optimized one would have missed. `spellings` are those of the namespace
-    (`Namespace.also`) that addresses were read by.
+    clean mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
+    how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
+    addresses were read by.
     """
 
     mark_id: str
@@ -196,7 +197,9 @@ def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
     if len(chain) != len(digests):
         raise ValueError("a chain of marks without their digests")
-    told = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    told: dict[str, Any] = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    if "full_in" in plain:  # of incremental marks
+        told["full_in"] = int(plain["full_in"])
     return {**told, "chain": chain, "digests": digests, "spellings": spellings}
 
 

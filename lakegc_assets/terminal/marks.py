@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.approving import proposals
+from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.sweeping.quarantine import fate, read_quarantine
@@ -126,6 +127,8 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     out.print(table)
     for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
         out.print(cell(f"{why}."), soft_wrap=True)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        out.print(left, **AS_IT_IS)
     if facts["young"] and not facts["expired"]:
         out.print(
             f"What was stored less than {duration(record.min_age)} ago is kept, referred to or not. Where nobody "

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.brakes import Brake
+from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.highlights import Commit, commits_of, highlights
 from lakegc_assets.marking.totals import Totals, counted
@@ -138,6 +139,8 @@ def show_review(review: Review) -> None:
             show_sums(review.totals, kind)
         for kind in SHOWN:
             show_objects(review, kind)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        say(left)
     for sentence in dot_segments.sentences(review.facts):
         say(harmless(f"{sentence}."))
     show_held(review)
