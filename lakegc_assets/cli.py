@@ -167,7 +167,7 @@ def mark(
     start_spark_ahead(context)
     from lakegc_assets.terminal import marks
 
-    marks.refuse_used_id(partition)
+    marks.refuse_at_once(partition, options)
     with progress() as status:
         status("starting")
         record = marks.make(partition, options)

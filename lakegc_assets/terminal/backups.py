@@ -18,9 +18,10 @@ from lakegc_assets.backing_up.places import backup_place, folder_of
 from lakegc_assets.backing_up.records import Backup, read_backup
 from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_source
 from lakegc_assets.backing_up.restore import restore as bring_back
-from lakegc_assets.backing_up.run import CopyLimits
+from lakegc_assets.backing_up.run import CopyLimits, refuse_at_once
 from lakegc_assets.progress import tell
 from lakegc_assets.terminal.invocation import command
+from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, outcomes, printing, size
 from lakegc_assets.words import plural
@@ -54,11 +55,15 @@ def parse_bandwidth(text: str) -> float | None:
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: bool) -> None:
     """Run the job `backup` for one finished mark, and show what it holds."""
+    server = Server.configured()
+    layout, _, mark_id = name.rpartition("/")
+    partition, settings = Partition.of(repository, mark_id), server.settings
+    to = to or settings.backup_to or ""
+    if not to:
+        raise WrongUsage("where the backup goes isn't said: name a place after the mark, or set LAKEGC_BACKUP_TO")
+    refuse_at_once(server.lakefs, settings, repository, name, to)
     from lakegc_assets.launch import dagster_home, open_instance, run_backup
 
-    layout, _, mark_id = name.rpartition("/")
-    partition, settings = Partition.of(repository, mark_id), Settings.load(os.environ, home_folder())
-    to = to or settings.backup_to or ""
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
     with open_instance(dagster_home(os.environ)) as instance:
         run_backup(partition, config, instance=instance)

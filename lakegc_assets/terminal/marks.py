@@ -57,9 +57,20 @@ class Server:
 # --- making one -----------------------------------------------------------------------------------------------------
 
 
-def refuse_used_id(partition: Partition) -> None:
-    """Raise `WrongUsage` where a mark of this id exists already, ours or the reference's."""
+def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
+    """Raise what a mark would be refused for that small records tell, before a partition or a run of it exists: the id
+    is in use, by a mark of ours or the reference's, or the mark that it names as its base isn't there or unfinished."""
     target = Server.configured().target(partition.repository)
+    refuse_used_id(target, partition)
+    since = options["since"]
+    if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
+        raise NotThere(
+            f"there is no finished mark {since} of {partition.repository} to make another one since. The marks there "
+            f"are: {command('status', partition.repository)}"
+        )
+
+
+def refuse_used_id(target: Target, partition: Partition) -> None:
     theirs = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
     if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
