@@ -22,6 +22,7 @@ from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, 
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
 from spark_resources.records import Version, record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
+from spark_resources.wording import duration
 
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
@@ -42,6 +43,11 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
 ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": [], "digests": [], "spellings": []}
+
+
+def in_words(value: Any) -> Any:
+    """A value of ASKED_FOR as people read it."""
+    return duration(value) if isinstance(value, timedelta) else value
 
 
 def mark_folder(mark_id: str) -> str:
@@ -253,7 +259,8 @@ class Mark:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
                     f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "
-                    f"({getattr(old, name)}, now {getattr(record, name)}). Give this mark an id of its own."
+                    f"({in_words(getattr(old, name))}, now {in_words(getattr(record, name))}). Give this mark an id of "
+                    "its own."
                 )
         # the first start stays: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))

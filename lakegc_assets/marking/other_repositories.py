@@ -27,6 +27,7 @@ from lakegc_assets.brakes import name_of_release, sentence_about
 from lakegc_assets.marking.path_probes import inside, unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
 from lakegc_assets.marking.uncommitted_readings import staged_addresses
+from lakegc_assets.words import plural
 from spark_resources import sstable
 from spark_resources.datasets import (
     Batches,
@@ -141,7 +142,10 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
     unread = found.unread
     for part in STAGED_PARTS if found.places else ():
         branches = branches_of(run, found, unread)
-        run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
+        run.say(
+            f"asking what is staged on {plural(len(branches), 'branch')} of "
+            f"{plural(len(found.places), 'other repository')}"
+        )
         tasks = row_tasks(run.spark(), branches, batch=4)
         folder = run.mark.folder(STAGED, part)
         dataset, counts = write_produced(tasks, asking(run), run.place, folder, ADDRESSES)
@@ -191,7 +195,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     found = others(run)
     before = latest_of_these_spellings(run) if found.places or found.unread else None
     if found.places:
-        run.say(f"listing the tables of {len(found.places):,} other repositories")
+        run.say(f"listing the tables of {plural(len(found.places), 'other repository')}")
     tables = tables_of(run, found)
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
     unread = tables.filter(pc.invert(is_known))
@@ -231,7 +235,7 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
 
 
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
-    run.say(f"reading {len(unread):,} tables of other repositories; those that hold nothing of this one, once")
+    run.say(f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once")
     addresses, clean = (
         parquet(run.mark.folder(COMMITTED, part), schema)
         for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))

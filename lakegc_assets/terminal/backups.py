@@ -119,7 +119,7 @@ def restore(
             settings = Settings.load(os.environ, home_folder()).store()
             with scratch_place(run, practice.scratch, settings) as scratch:
                 drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
-            show_drill(partition, drilled, as_json=as_json)
+            show_drill(partition, drilled, source, as_json=as_json)
             return
         restored = bring_back(run, chosen)
     show_restored(partition, restored, as_json=as_json)
@@ -222,7 +222,7 @@ def troubles(done: Restored) -> Iterator[str]:
             yield f"{count:,} {what}: {', '.join(which[:_SHOWN])}{' …' if count > _SHOWN else ''}"
 
 
-def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
+def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: bool) -> None:
     name = f"mark {partition.mark_id} of {partition.repository}"
     with printing():
         if as_json:
@@ -236,6 +236,8 @@ def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
             )
             for how, count in sorted(done.same.items()):
                 console().print(cell(f"{count:,} compared with {how}."))
+            again = command("restore", partition.repository, partition.mark_id, source)
+            console().print(f"Bring back what is missing: {again}", markup=False, highlight=False, soft_wrap=True)
     if not done.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
         raise SweptWithFailures(

@@ -150,6 +150,8 @@ def show_review(review: Review) -> None:
         say(f"Every object: {command('review', record.repository, record.mark_id, '--list')}")
         if following := NEXT.get(record.state):
             say(f"Next: {command(following, record.repository, record.mark_id)}")
+    else:
+        say(f"There is nothing to approve. Next, once something has changed: {command('mark', record.repository)}")
 
 
 def listed(record: MarkRecord) -> str:

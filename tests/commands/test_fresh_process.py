@@ -106,6 +106,17 @@ def test_a_command_ends_well_in_a_process_of_its_own(shell: Shell, step: str) ->
     assert ended.stdout.strip()
 
 
+@pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
+def test_a_command_names_the_next_one_as_it_was_called(shell: Shell, step: str) -> None:
+    """So that it can be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
+    called = f"{sys.executable} -m lakegc_assets.cli "
+    shown = shell.ended(step).stdout
+
+    named = {line.rpartition(called)[2].split()[0] for line in shown.splitlines() if called in line}
+    assert named & {arguments[0] for arguments in STEPS.values()}, shown
+    assert " lakegc " not in shown.replace(called, "")
+
+
 def test_every_command_is_tried_in_a_process_of_its_own() -> None:
     """A new command is added to the steps here, or to a test elsewhere that runs it so."""
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
