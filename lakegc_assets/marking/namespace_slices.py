@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking import inventories
 from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
@@ -67,7 +66,6 @@ def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
     try:
         base = Base.of(run)
         run.say(f"looking for what may have changed since mark {base.newest.mark_id}")
-        run.say(late_uploads(run.mark.record))
         if base.marks_brought_back:
             run.say(f"looking at what was brought back of {', '.join(base.marks_brought_back)}, too")
         with errors_from_executors():
