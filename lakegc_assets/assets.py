@@ -84,6 +84,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     and takes the repository's lease, so that two marks of one repository never run at once.
     """
     with told(context):
+        marks.refuse_finished(context.partition_key)
         run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
         yield described(run, slices.ASSET, STORED_OBJECTS)

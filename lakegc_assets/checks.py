@@ -15,6 +15,7 @@ import dagster as dg
 
 from lakegc_assets import assets
 from lakegc_assets.brakes import unread_in
+from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.errors import LakegcError
 from spark_resources.marks import CHAIN, MarkRecord, check_order
@@ -114,6 +115,8 @@ def nothing_missed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
     made = "since " + ", ".join(record.basis["chain"]) if record.optimized else f"clean: {record.basis['why']}"
     found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    if record.optimized:
+        found["not_looked_for"] = late_uploads(record)
     return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
 
 

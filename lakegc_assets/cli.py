@@ -20,7 +20,7 @@ import typer
 
 from lakegc_assets.progress import listening
 from lakegc_assets.terminal.holds_commands import holds_app
-from lakegc_assets.terminal.invocation import command
+from lakegc_assets.terminal.invocation import as_called, command
 from lakegc_assets.terminal.output import EscapedOutput, print_error, print_text, show_warnings
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.naming import Partition, Scope, default_mark_id
@@ -167,7 +167,7 @@ def mark(
     start_spark_ahead(context)
     from lakegc_assets.terminal import marks
 
-    marks.refuse_used_id(partition)
+    marks.refuse_at_once(partition, options)
     with progress() as status:
         status("starting")
         record = marks.make(partition, options)
@@ -442,7 +442,7 @@ def up(
         print_text("\nFor lakectl, in ~/.lakectl.yaml:\n")
         for line in sandbox.lakectl_configuration.splitlines():
             print_text(f"  {line}")
-        print_text("\nCtrl-C ends it; the data stays.")
+        print_text(f"\nCtrl-C ends it; the data stays. The marks there, in the other terminal: {command('status')}")
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
         try:
@@ -578,8 +578,14 @@ def _failed(message: str, code: int) -> int:
         import traceback
 
         print_error(traceback.format_exc())
-    print_error(f"lakegc: {message}", colour="red" if code == 1 else "yellow")
+    print_error(f"lakegc: {as_called(message, command_names())}", colour="red" if code == 1 else "yellow")
     return code
+
+
+def command_names() -> set[str]:
+    """The commands of lakegc, groups of them included."""
+    names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+    return names | {str(group.name) for group in app.registered_groups}
 
 
 if __name__ == "__main__":

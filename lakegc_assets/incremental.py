@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakegc_assets.words import plural
 from spark_resources.errors import NotThere
 from spark_resources.marks import CLEAN, MarkRecord, finished_at
 from spark_resources.model import Scope
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 LATE = timedelta(hours=48)
 """How long after a slice was opened something may arrive in it: an hour of naming and a link token's 24 (formats §1),
 and as much again for uploads that take their time and clocks that differ."""
+
+LATE_UPLOADS = (
+    f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was opened were not "
+    "looked for: a full mark finds them"
+)
+"""What an incremental mark says of itself: the price of its speed."""
 
 _YEAR_4000 = 64_060_588_800  # what slices' names count back from, so that later ones sort first
 _FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there were none before
@@ -68,9 +75,10 @@ def basis_of(
 ) -> Mapping[str, Any]:
     """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
 
-    Each `every`th mark is clean. `untrusted` are the ids of marks that aren't signed, where a key is set: since one of
-    these no mark is made. The new record's own basis tells its spellings. Raises `NotThere` where the named one isn't
-    among the earlier ones.
+    Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` tells after how
+    many more incremental marks a full one is due; 0: the next mark that names no base is one. `untrusted` are the ids
+    of marks that aren't signed, where a key is set: since one of these no mark is made. The new record's own basis
+    tells its spellings. Raises `NotThere` where the named one isn't among the earlier ones.
     """
     if since in untrusted and not clean:
         chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
@@ -85,6 +93,7 @@ def _basis_of(
     record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, clean: bool, every: int
 ) -> Mapping[str, Any]:
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
+    without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
         raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
     if clean:
@@ -99,9 +108,42 @@ def _basis_of(
         return {"why": why}
     chain = [base.mark_id, *(base.basis["chain"] if base.optimized else [])]
     digests = [base.digest or "", *(base.basis["digests"] if base.optimized else [])]
-    if len(chain) >= max(every, 1) and not since:
+    since_full = max(len(chain), without_full + 1)  # where each mark names its base, chains don't grow
+    if since_full >= max(every, 1) and not since:
         return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
-    return {"optimized": True, "chain": chain, "digests": digests}
+    full_in = max(every - since_full - 1, 0)
+    return {"optimized": True, "chain": chain, "digests": digests, "full_in": full_in}
+
+
+def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
+    """How many incremental marks were made since the newest full one. Only a full listing finds late uploads, so a mark
+    of another scope or by an inventory doesn't count as full."""
+    found = 0
+    for one in sorted(finished, key=finished_at, reverse=True):
+        if one.optimized:
+            found += 1
+        elif one.scope is Scope.UNIFIED and one.inventory is None:
+            break
+    return found
+
+
+def late_uploads(record: MarkRecord, full_mark: str = "") -> str:
+    """What an incremental mark leaves to a full one, and when that is due; "" for a full mark.
+
+    `full_mark` is the command that makes one, as lakegc was called.
+    """
+    if not record.optimized:
+        return ""
+    full_mark = full_mark or f"lakegc mark {record.repository} --clean"
+    marks = record.basis.get("full_in")
+    if marks is None:  # made before this was recorded
+        return f"{LATE_UPLOADS}. To make one now: {full_mark}"
+    if marks == 0:
+        return (
+            f"{LATE_UPLOADS}, and one is due now. The next mark without --since is a full one, and so is the "
+            f"schedule's. To make it now: {full_mark}"
+        )
+    return f"{LATE_UPLOADS}. One is due after {plural(marks, 'more incremental mark')}. To make it now: {full_mark}"
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:

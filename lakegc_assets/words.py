@@ -5,6 +5,10 @@ from __future__ import annotations
 import unicodedata
 from datetime import timedelta
 
+from spark_resources.wording import duration, plural
+
+__all__ = ["a_month", "age", "duration", "harmless", "money", "part", "plural", "size"]
+
 
 def size(count: int) -> str:
     """Bytes with a binary unit: 1.5 MiB."""
@@ -14,22 +18,6 @@ def size(count: int) -> str:
             break
         amount /= 1024
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def plural(count: int, thing: str, things: str = "") -> str:
-    """So many things: 0 objects, 1 object, 1,000 objects."""
-    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
-
-
-def duration(span: timedelta) -> str:
-    """A span by its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
-    left = round(span.total_seconds())
-    parts: list[str] = []
-    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
-        amount, left = divmod(left, length)
-        if amount or parts:
-            parts.append(plural(amount, unit) if amount else "")
-    return " ".join(filter(None, parts[:2])) or "0 seconds"
 
 
 def part(some: int, whole: int) -> float:

@@ -22,6 +22,7 @@ from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, 
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
 from spark_resources.records import Version, record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
+from spark_resources.wording import duration
 
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
@@ -42,6 +43,11 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
 ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": [], "digests": [], "spellings": []}
+
+
+def in_words(value: Any) -> Any:
+    """A value of ASKED_FOR as people read it."""
+    return duration(value) if isinstance(value, timedelta) else value
 
 
 def mark_folder(mark_id: str) -> str:
@@ -87,8 +93,9 @@ class MarkRecord:
     `start` is the time when that was taken.
     `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
     of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
-    clean mark with a chain tells what an optimized one would have missed. `spellings` are those of the namespace
-    (`Namespace.also`) that addresses were read by.
+    clean mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
+    how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
+    addresses were read by.
     """
 
     mark_id: str
@@ -196,7 +203,9 @@ def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
     if len(chain) != len(digests):
         raise ValueError("a chain of marks without their digests")
-    told = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    told: dict[str, Any] = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    if "full_in" in plain:  # of incremental marks
+        told["full_in"] = int(plain["full_in"])
     return {**told, "chain": chain, "digests": digests, "spellings": spellings}
 
 
@@ -250,7 +259,8 @@ class Mark:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
                     f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "
-                    f"({getattr(old, name)}, now {getattr(record, name)}). Give this mark an id of its own."
+                    f"({in_words(getattr(old, name))}, now {in_words(getattr(record, name))}). Give this mark an id of "
+                    "its own."
                 )
         # the first start stays: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from difflib import get_close_matches
 
 
@@ -21,3 +22,23 @@ def with_article(thing: str) -> str:
 def full_stop(text: object) -> str:
     """A text that ends with one full stop, whether it had one or not."""
     return f"{str(text).rstrip('. ')}."
+
+
+def plural(count: int, thing: str, things: str = "") -> str:
+    """So many things: 0 objects, 1 object, 1,000 objects, 2 entries, 2 branches."""
+    if not things:
+        things = (
+            f"{thing[:-1]}ies" if thing.endswith("ry") else f"{thing}{'es' if thing.endswith(('s', 'ch')) else 's'}"
+        )
+    return f"{count:,} {thing if count == 1 else things}"
+
+
+def duration(span: timedelta) -> str:
+    """A span by its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
+    left = round(span.total_seconds())
+    parts: list[str] = []
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        amount, left = divmod(left, length)
+        if amount or parts:
+            parts.append(plural(amount, unit) if amount else "")
+    return " ".join(filter(None, parts[:2])) or "0 seconds"

@@ -258,13 +258,18 @@ def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now
     For a sweep, right before it begins: rows, files and record have to be the approved ones. Rules and holds may have
     changed since: a sweep goes by today's, and can only keep more. `now` by the store's clock.
     """
+    check_approved(target, record, approval, now=now)
+    verify_set(target, record)
+
+
+def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
+    """Raise `Refused` unless this approval is of this mark, was not used, and counts now; its files aren't read."""
     from lakegc_assets.marking.resource import refuse_another_repository
 
     refuse_another_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
     name = f"mark {record.mark_id} of {record.repository}"
     check_standing(name, standing(record, approval, now=now), approval)
-    verify_set(target, record)
 
 
 def verify_set(target: Target, record: MarkRecord) -> None:
@@ -276,8 +281,14 @@ def verify_set(target: Target, record: MarkRecord) -> None:
 def verify_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
     """Like `verify`, for a mark of the reference collector."""
     name = f"mark {theirs.mark_id} of {target.repository.id}"
-    refuse_their_unfinished(target, theirs)
-    check_standing(name, standing_of_theirs(approval, layout=theirs.layout, now=now), approval)
+    check_approved_theirs(target, theirs, approval, now=now)
     files = their_files(target, theirs)
     if approval is None or files.digest != approval.digest:
         raise Refused(f"the files of {name} are not those that were approved. Make a new mark.", invariant=7)
+
+
+def check_approved_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
+    """Like `check_approved`, for a mark of the reference collector."""
+    name = f"mark {theirs.mark_id} of {target.repository.id}"
+    refuse_their_unfinished(target, theirs)
+    check_standing(name, standing_of_theirs(approval, layout=theirs.layout, now=now), approval)

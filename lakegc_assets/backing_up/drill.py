@@ -13,6 +13,7 @@ from typing import Any
 
 from lakegc_assets.backing_up.places import backup_place, made, refuse_overlap, refuse_owned
 from lakegc_assets.backing_up.restore import Chosen, RestoreRun, _held, wanted
+from lakegc_assets.words import plural
 from spark_resources.copying.restoring import backed_up
 from spark_resources.copying.task import from_json
 from spark_resources.copying.verified import Copier, Throttle
@@ -50,7 +51,7 @@ def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place
     bandwidth = Throttle(run.limits.bandwidth)
     copier = Copier(run.source.store(), scratch.store(), False, bandwidth)
     keys = [f"{folder}{number:06d}" for number in range(len(rows))]
-    run.say(f"bringing {len(rows):,} objects to {scratch.store().where}/{folder}")
+    run.say(f"bringing {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
     try:
         with ThreadPoolExecutor(max_workers=run.limits.at_once) as pool:
             found = pool.map(lambda one: compared(run, copier, *one), zip(rows, keys, strict=True))

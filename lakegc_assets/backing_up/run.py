@@ -137,6 +137,26 @@ def open_backup(
     return BackupRun(target, marked, place, folder, resumed, spark, limits, who(), say)
 
 
+def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
+    """Raise what a backup would be refused for that small records tell: no such mark, an unfinished one, a place that
+    is none or lies in a namespace."""
+    target = probed(find_target(lakefs, repository, settings))
+    folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
+    refuse_overlap(backup_place(to, settings.store()), target, folder, lakefs)
+    place = target.place
+    if "/" not in name and Mark.exists(place, name):
+        refuse_unfinished(Mark.open(place, name).record)
+        return
+    found = reference_mark(place, name, ours=own_marks(place))
+    if found is None:
+        raise no_mark(target, name)
+    refuse_their_unfinished(target, found)
+
+
+def no_mark(target: Target, name: str) -> WrongUsage:
+    return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+
+
 def marked_set(target: Target, name: str) -> MarkedSet:
     """The objects of a finished mark, verified to be those of its digest; of one of the reference's as well."""
     place = target.place
@@ -148,7 +168,7 @@ def marked_set(target: Target, name: str) -> MarkedSet:
         return MarkedSet(_subject(target, name, mark.record.digest or "", None), mark.dataset("expired_set"))
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None:
-        raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+        raise no_mark(target, name)
     refuse_their_unfinished(target, found)
     files = their_files(target, found)
     subject = _subject(target, found.mark_id, files.digest, found.layout)

@@ -27,6 +27,7 @@ from lakegc_assets.fsck.tables import (
 from lakegc_assets.marking.missing import SURELY_A_FEW, not_listed_now
 from lakegc_assets.marking.run import Target
 from lakegc_assets.progress import Say
+from lakegc_assets.words import plural
 from spark_resources.errors import LakegcError
 from spark_resources.executors import errors_from_executors
 from spark_resources.lakefs import LakeFS
@@ -62,7 +63,7 @@ def check(run: Checked) -> Report:
     run.say("reading the commit graph")
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
-    run.say(f"proved {report.proved['commits']:,} commits; waiting for the server's list of retained ones")
+    run.say(f"proved {plural(report.proved['commits'], 'commit')}; waiting for the server's list of retained ones")
     metaranges = live.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
     with errors_from_executors():
@@ -78,7 +79,7 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: folder.
     every = sorted({*by_metarange, *live_ones})
     heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
     rows = [{"metarange_id": one, "live": one in live_ones, "head": one in heads} for one in every]
-    run.say(f"proving {len(every):,} metaranges")
+    run.say(f"proving {plural(len(every), 'metarange')}")
     found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
     broken = metarange_findings(found, len(every), report)
     ranges = distinct_ranges(found, report)
@@ -122,8 +123,8 @@ def say_what_is_hidden(context: Context, metaranges: set[str]) -> None:
     ranges = live_ranges & {one.id for one in context.report.findings}
     if metaranges or ranges:
         context.report.not_proved.append(
-            f"Whether the store has the objects of {len(metaranges):,} metaranges and {len(ranges):,} ranges that "
-            "are live: what they refer to can't be read."
+            f"Whether the store has the objects of {plural(len(metaranges), 'live metarange')} and "
+            f"{plural(len(ranges), 'live range')}: what they refer to can't be read."
         )
 
 
@@ -170,7 +171,8 @@ def check_ranges(context: Context, strays: list[str]) -> None:
         proved_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
     run.say(
-        f"proving {len(context.ranges):,} ranges with {entries:,} entries, and listing {target.place.store().where}"
+        f"proving {plural(len(context.ranges), 'range')} with {plural(entries, 'entry')}, and listing "
+        f"{target.place.store().where}"
     )
     observation = Observation("fsck")
     everything = live.census(reduce(lambda left, right: left.unionByName(right), sightings))
@@ -243,7 +245,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     named: list[Row] = []
     if count:
         if count <= SURELY_A_FEW or count * 2 <= report.proved["live"]:  # else it is another store, or another path
-            run.say(f"looking again for {count:,} live objects that were not listed")
+            run.say(f"looking again for {plural(count, 'live object')} that were not listed")
             there_not = absent.select("address").transform(not_listed_now(run.target.place))
             lost = absent.join(there_not, "address").persist()
         named = lost.orderBy("address").limit(NAMED).collect()
@@ -268,7 +270,7 @@ def hint_at_listing(run: Checked, report: Report) -> None:
 def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
     """The lost objects with the paths, commits and branches that refer to them."""
     run = context.run
-    run.say(f"looking up who needs {len(named):,} lost objects")
+    run.say(f"looking up who needs {plural(len(named), 'lost object')}")
     ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
     committed = [row["address"] for row in named if row["committed"]]
     held: dict[str, list[tuple[str, str]]] = {}

@@ -19,6 +19,7 @@ from lakegc_assets.marking.retained_commits import completed, dumped_graph
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
 from lakegc_assets.retention import retained_commits
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, Counts, Producer, write_dataset, write_produced, write_rows
 from spark_resources.deleting.fresh import Looker
 from spark_resources.entries import ranges_of
@@ -103,7 +104,7 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
     with errors_from_executors():
         wanted = run.keep(candidates(run, base, gone, folders))
         count = wanted.count()
-        run.say(f"looking up {count:,} objects")
+        run.say(f"looking up {plural(count, 'object')}")
         told = wanted.select("address").unionByName(base.gone())  # what a sweep took away needs no look
         asked = write_dataset(told, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
         folder, counts = run.mark.folder(ASSET, LOOKED_UP_PART), Counts()

@@ -14,6 +14,7 @@ from lakegc_assets.marking.changed_slices import LET_GO_PART
 from lakegc_assets.marking.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from, ranges_within, refuse_mixed, rows_of
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -72,7 +73,8 @@ def read_ranges(run: MarkRun) -> None:
         write_left_between(run, notes, base, refs)
         write_from_base(run, notes, base, refs)
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, base))))
-        run.say(f"reading {len(refs):,} ranges with {pc.sum(refs['entries']).as_py() or 0:,} entries")
+        entries = pc.sum(refs["entries"]).as_py() or 0
+        run.say(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)

@@ -31,6 +31,7 @@ from lakegc_assets.marking.missed import count_missed
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import Base, can_be_gone_on_from, refuse_mixed
 from lakegc_assets.marking.writing import in_ranges, some_addresses, tasks_for, together, write_mark
+from lakegc_assets.words import plural
 from spark_resources.approvals import withdraw_reference_summary
 from spark_resources.datasets import Counts, Dataset, File, read_file
 from spark_resources.errors import DamagedData
@@ -89,7 +90,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
     dot_segments.note(run, notes, found.dot_segments)
-    run.say(f"looking up why {found.facts['unreferenced']:,} objects would go")
+    run.say(f"looking up why {plural(found.facts['unreferenced'], 'object')} would go")
     few = addresses_if_few(found.unsettled, found.facts["unsettled"])
     told, verdicts = reasons.told_by_expired(run, notes, base, needed=found.unsettled, few=few)
     unreferenced = found.unreferenced
@@ -163,8 +164,9 @@ def check_all_asked(told: pa.Array, only: pa.Array) -> None:
     lost = told.filter(pc.invert(pc.is_in(told, value_set=only)))
     if len(lost):
         raise DamagedData(
-            f"nobody asked what earlier marks know of {len(lost):,} addresses, such as {lost[0].as_py()!r}, which is a "
-            "fault of lakegc. Nothing was marked; make a new mark with --clean, and report it.",
+            f"nobody asked what earlier marks know of {plural(len(lost), 'address')}, such as "
+            f"{lost[0].as_py()!r}, which is a fault of lakegc. Nothing was marked; make a new "
+            "mark with --clean, and report it.",
             invariant=3,
         )
 

@@ -17,6 +17,7 @@ from lakegc_assets.marking import holding, missing, namespace_slices
 from lakegc_assets.marking.changed_slices import LOOKED_AT_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import Base
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, Counts, Place, Producer, write_produced, write_rows
 from spark_resources.entries import (
     check_all_read,
@@ -63,7 +64,7 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, HELD_RANGES), RANGES_PART)
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
-        run.say(f"reading {len(ranges):,} ranges that are held")
+        run.say(f"reading {plural(len(ranges), 'range')} with what holds keep")
         tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES))
         dataset, counts = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
         check_all_read(counts, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
@@ -185,7 +186,9 @@ def count_absent(run: MarkRun, base: Base | None) -> int:
     missing.refuse_folded(run, [row["address"] for row in strange], said="is held, and the store doesn't list it")
     count = absent.count()
     if count and run.mark.record.inventory is None:
-        run.say(f"{count:,} held objects are not in the store: they went before they were held, or are lost")
+        run.say(f"not in the store, as they went before they were held or are lost: {plural(count, 'object')} on hold")
     elif count:
-        run.say(f"{count:,} held objects are not in the inventory: they are younger, went before, or are lost")
+        run.say(
+            f"not in the inventory, as they are younger, went before or are lost: {plural(count, 'object')} on hold"
+        )
     return count

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.marking.run import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import are_candidates
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, Counts, write_produced
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.inventory import MANIFEST, Inventory, open_inventory, read_inventory
@@ -57,7 +58,7 @@ def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
 def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
     """Write the candidates that an inventory lists into STORED_OBJECTS, a task a file."""
     inventory = recorded(run, known)
-    run.say(f"reading {len(inventory.files):,} files of {inventory.where}")
+    run.say(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
     unholdable = run.store.quirks.unholdable

@@ -8,6 +8,7 @@ from lakegc_assets import mark
 from lakegc_assets.incremental import can_have_changed, union
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import UNREADABLE, Base
+from lakegc_assets.words import plural
 from spark_resources.datasets import Dataset
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
@@ -37,7 +38,10 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
         notes.facts["missed_unknown"] = str(error)
         return
     if notes.facts["missed"]:
-        run.say(f"{notes.facts['missed']:,} objects of these no mark since {base.newest.mark_id} would have looked at")
+        run.say(
+            f"{plural(notes.facts['missed'], 'object')} would not have been looked at by a mark since "
+            f"{base.newest.mark_id}"
+        )
 
 
 def missed(run: MarkRun, base: Base, expired: DataFrame) -> DataFrame:

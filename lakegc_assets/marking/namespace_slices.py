@@ -16,6 +16,7 @@ from lakegc_assets.marking.changed_slices import LOOKED_UP_PART, changed_parts, 
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.marking.since import UNREADABLE, Base
 from lakegc_assets.rules.addresses import are_candidates
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, Counts, Dataset, Place, Producer, read_datasets, write_produced
 from spark_resources.executors import errors_from_executors
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
@@ -100,7 +101,7 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
         "not_candidates": counts.get("not_candidates", 0),
         "unreadable_names": counts.get("unreadable_names", 0),
     }
-    run.say(f"listed {dataset.rows:,} objects in {len(whole) - 1:,} slices")
+    run.say(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
 
 
 def datasets(run: MarkRun) -> list[Dataset]:

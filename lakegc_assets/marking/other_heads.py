@@ -26,6 +26,7 @@ from lakegc_assets.marking.other_repositories import (
 )
 from lakegc_assets.marking.path_probes import unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes
+from lakegc_assets.words import plural
 from spark_resources import sstable
 from spark_resources.datasets import Batches, Place, arrow_to_spark
 from spark_resources.entries import (
@@ -100,7 +101,7 @@ def with_entries_of_size(
     run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, unreferenced: DataFrame, wanted: pa.Array | None
 ) -> DataFrame | None:
     """The paths of these heads at which an entry has the size of something that would go."""
-    run.say(f"reading the heads of {len(heads):,} branches of {len(found.places):,} other repositories")
+    run.say(f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}")
     spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
     pairs = run.keep(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))

@@ -27,6 +27,7 @@ from lakegc_assets.brakes import name_of_release, sentence_about
 from lakegc_assets.marking.path_probes import inside, unless_gone
 from lakegc_assets.marking.run import MarkRun, StepNotes, place_of
 from lakegc_assets.marking.uncommitted_readings import staged_addresses
+from lakegc_assets.words import plural
 from spark_resources import sstable
 from spark_resources.datasets import (
     Batches,
@@ -163,7 +164,9 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
         run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
     rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
     branches = pa.Table.from_pylist(rows, schema=BRANCHES)
-    run.say(f"asking what is staged on {len(branches):,} branches of {len(found.places):,} other repositories")
+    run.say(
+        f"asking what is staged on {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')}"
+    )
     tasks = row_tasks(run.spark(), branches, batch=4)
     dataset, counts = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
     notes.wrote(dataset, part)
@@ -209,7 +212,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     found = others(run)
     before = latest_of_these_spellings(run) if found.places or found.unread else None
     if found.places:
-        run.say(f"listing the tables of {len(found.places):,} other repositories")
+        run.say(f"listing the tables of {plural(len(found.places), 'other repository')}")
     tables = tables_of(run, found)
     run.elsewhere.tables = tables["table_id"]
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
@@ -250,7 +253,7 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
 
 
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
-    run.say(f"reading {len(unread):,} tables of other repositories; those that hold nothing of this one, once")
+    run.say(f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once")
     addresses, clean = (
         parquet(run.mark.folder(COMMITTED, part), schema)
         for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))

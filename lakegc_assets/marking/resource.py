@@ -43,6 +43,14 @@ class MarksResource(ConfigurableResource["MarksResource"]):
 
     _lease: Lease | None = PrivateAttr(default=None)
 
+    def refuse_finished(self, partition_key: str) -> None:
+        """Raise `NothingToDo` where the mark is finished, before its options, clocks or lease are looked at: whatever
+        else is wrong with the request, such a mark stays as it is."""
+        partition = Partition.parse(partition_key)
+        place = find_target(self.lakefs.client(), partition.repository, self.settings()).place
+        if Mark.exists(place, partition.mark_id):
+            Mark.open(place, partition.mark_id).check_unfinished()
+
     def begin(self, partition_key: str, options: MarkOptions, say: Say) -> MarkRun:
         """Begin the mark of a partition, or go on with it while it is unfinished. Takes the lease.
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.progress import Say
+from lakegc_assets.words import duration
 from spark_resources.datasets import Dataset, Place, all_rows, read_dataset
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.kept import Kept
@@ -160,8 +161,9 @@ class Clocks:
         if apart > bound:
             raise Refused(
                 f"the clocks of {where} disagree: {first} says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says "
-                f"{readings[last]:%Y-%m-%d %H:%M:%S} UTC, {apart} apart (bound {bound}). Ages can't be judged. "
-                "Set the clocks right (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference is known and harmless.",
+                f"{readings[last]:%Y-%m-%d %H:%M:%S} UTC, {duration(apart)} apart; at most "
+                f"{duration(bound)} is allowed. Ages can't be judged. Set the clocks right (NTP), or raise "
+                "LAKEGC_MAX_CLOCK_SKEW if the difference is known and harmless.",
                 invariant=6,
             )
 

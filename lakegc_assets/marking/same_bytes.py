@@ -22,6 +22,7 @@ from lakegc_assets.marking.path_probes import answered
 from lakegc_assets.marking.retained_commits import HEADS_PART
 from lakegc_assets.marking.run import MarkRun, StepNotes
 from lakegc_assets.marking.since import SIZES, UNREADABLE, Base
+from lakegc_assets.words import plural
 from spark_resources.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
 from spark_resources.entries import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of
 from spark_resources.model import (
@@ -62,7 +63,7 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
         notes.facts["unasked"] = datasets[0].rows
         notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
         asked = asked.join(beyond, "size", "left_anti")
-    run.say(f"asking what branches serve at {count - notes.facts['unasked']:,} paths")
+    run.say(f"asking what branches serve at {plural(count - notes.facts['unasked'], 'path')}")
     answers, counts = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
     notes.wrote(answers, ANSWERS_PART)
     notes.facts |= {"unanswered": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}

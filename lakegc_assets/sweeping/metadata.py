@@ -38,12 +38,31 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "requests": report.requests,
             "repeated": max(0, report.attempts - report.taken),
             "proofs": len(report.proofs),
-            "deleting": report.deleting,
+            **as_to_space(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,
+            **({"readers_miss": dg.MetadataValue.table(missed(report))} if report.late else {}),
             "where": f"{place.namespace.uri}/{folder}",
         }
     )
+
+
+def as_to_space(report: Report) -> dict[str, str]:
+    """What deleting or quarantining came to for the space in the store, and how the latter is undone."""
+    found = {}
+    if report.objects.get(Outcome.DELETED.value):
+        found["deleting"] = report.deleting
+    if report.objects.get(Outcome.QUARANTINED.value):
+        name = f"{report.repository} {report.mark_id}"
+        found["quarantine"] = (
+            f"no space is freed until it is purged: lakegc purge {name}. To bring all of it back: lakegc undo {name}"
+        )
+    return found
+
+
+def missed(report: Report) -> list[dg.TableRecord]:
+    """A few of the objects that came to life while they were being deleted."""
+    return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 
 def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:

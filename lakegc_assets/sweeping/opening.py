@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lakegc_assets.approving.approval import verify, verify_set, verify_theirs
+from lakegc_assets.approving.approval import (
+    check_approved,
+    check_approved_theirs,
+    verify,
+    verify_set,
+    verify_theirs,
+)
 from lakegc_assets.approving.objections import check_record
 from lakegc_assets.approving.their_marks import begun
+from lakegc_assets.backing_up.held import required
 from lakegc_assets.marking.resource import MarksResource, probed, refuse_another_repository, said_to, who
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.progress import Say
@@ -76,6 +83,30 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
     return partition, probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+
+
+def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
+    """Raise what a sweep would be refused for that small records tell: its state, its approval, a missing backup.
+
+    The sweep itself verifies all of this again, and every file of the mark besides.
+    """
+    place, now = target.place, target.place.store().now()
+    if Mark.exists(place, mark_id):
+        record = Mark.open(place, mark_id).record
+        if record.state not in BEGUN:
+            check_approved(target, record, read_approval(place, mark_id), now=now)
+        digest = record.digest or ""
+    else:
+        theirs = known_theirs(target, Partition(target.repository.id, mark_id))
+        mark = begun(target, mark_id)
+        if mark is None or mark.record.state not in BEGUN:
+            check_approved_theirs(target, theirs.found, theirs.approval, now=now)
+        digest = theirs.approval.digest
+    if backup_to:
+        required(
+            backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
+            place.namespace.uri, mark_id, digest,
+        )  # fmt: skip
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:

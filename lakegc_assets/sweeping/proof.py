@@ -27,6 +27,7 @@ from lakegc_assets.marking import (
 from lakegc_assets.marking.run import MarkRun, StepNotes, step
 from lakegc_assets.sweeping.head_watch import verified_by
 from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.words import plural
 from spark_resources.approvals import read_approval
 from spark_resources.datasets import write_dataset
 from spark_resources.errors import Refused
@@ -77,7 +78,9 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
         rescued = write_rescued(inner, notes, candidates)
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
-    run.say(f"proved again: {objects:,} objects are live by now" if objects else "proved again: all is still garbage")
+    run.say(
+        f"proved again: live by now: {plural(objects, 'object')}" if objects else "proved again: all is still garbage"
+    )
     return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 
 

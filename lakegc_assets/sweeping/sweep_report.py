@@ -65,7 +65,7 @@ def check_rights(run: SweepRun) -> None:
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own(run.store, [key]):
-        said = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip()
+        said = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip(". ")
         if failed.transient:
             raise Unavailable(f"{said}. Run the same command again. Nothing was deleted.")
         raise Forbidden(

@@ -137,8 +137,8 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     """The brakes to release, each with the reason beside it. Raises `WrongUsage`."""
     if len(releases) != len(reasons):
         raise WrongUsage(
-            f"--release is given {len(releases)} times and --because {len(reasons)} times: each brake is released with "
-            "a reason of its own, --release BRAKE --because TEXT"
+            f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: each "
+            "brake is released with a reason of its own, --release BRAKE --because TEXT"
         )
     found: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):

@@ -18,9 +18,10 @@ from lakegc_assets.backing_up.places import backup_place, folder_of
 from lakegc_assets.backing_up.records import Backup, read_backup
 from lakegc_assets.backing_up.restore import Chosen, Restored, RestoreRun, open_source
 from lakegc_assets.backing_up.restore import restore as bring_back
-from lakegc_assets.backing_up.run import CopyLimits
+from lakegc_assets.backing_up.run import CopyLimits, refuse_at_once
 from lakegc_assets.progress import tell
 from lakegc_assets.terminal.invocation import command
+from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, outcomes, printing, size
 from lakegc_assets.words import plural
@@ -54,11 +55,15 @@ def parse_bandwidth(text: str) -> float | None:
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: bool) -> None:
     """Run the job `backup` for one finished mark, and show what it holds."""
+    server = Server.configured()
+    layout, _, mark_id = name.rpartition("/")
+    partition, settings = Partition.of(repository, mark_id), server.settings
+    to = to or settings.backup_to or ""
+    if not to:
+        raise WrongUsage("where the backup goes isn't said: name a place after the mark, or set LAKEGC_BACKUP_TO")
+    refuse_at_once(server.lakefs, settings, repository, name, to)
     from lakegc_assets.launch import dagster_home, open_instance, run_backup
 
-    layout, _, mark_id = name.rpartition("/")
-    partition, settings = Partition.of(repository, mark_id), Settings.load(os.environ, home_folder())
-    to = to or settings.backup_to or ""
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
     with open_instance(dagster_home(os.environ)) as instance:
         run_backup(partition, config, instance=instance)
@@ -114,7 +119,7 @@ def restore(
             settings = Settings.load(os.environ, home_folder()).store()
             with scratch_place(run, practice.scratch, settings) as scratch:
                 drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
-            show_drill(partition, drilled, as_json=as_json)
+            show_drill(partition, drilled, source, as_json=as_json)
             return
         restored = bring_back(run, chosen)
     show_restored(partition, restored, as_json=as_json)
@@ -217,7 +222,7 @@ def troubles(done: Restored) -> Iterator[str]:
             yield f"{count:,} {what}: {', '.join(which[:_SHOWN])}{' …' if count > _SHOWN else ''}"
 
 
-def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
+def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: bool) -> None:
     name = f"mark {partition.mark_id} of {partition.repository}"
     with printing():
         if as_json:
@@ -231,6 +236,8 @@ def show_drill(partition: Partition, done: Drilled, *, as_json: bool) -> None:
             )
             for how, count in sorted(done.same.items()):
                 console().print(cell(f"{count:,} compared with {how}."))
+            again = command("restore", partition.repository, partition.mark_id, source)
+            console().print(f"Bring back what is missing: {again}", markup=False, highlight=False, soft_wrap=True)
     if not done.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
         raise SweptWithFailures(

@@ -15,11 +15,13 @@ from lakegc_assets.changes import Change, changes
 from lakegc_assets.marking.changed_slices import ASSET as SLICES
 from lakegc_assets.marking.changed_slices import FOLDERS, FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
 from lakegc_assets.marking.totals import Sum, Totals, counted
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.listing import list_rows
 from lakegc_assets.terminal.marks import expired_tables, open_mark
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.sums import amounts, as_document, show_sums
 from lakegc_assets.terminal.words import console, printing, size
+from lakegc_assets.words import duration
 from spark_resources.datasets import all_rows, file_batches
 from spark_resources.errors import DamagedData, NotThere, WrongUsage
 from spark_resources.marks import Mark, MarkRecord, finished_at
@@ -140,10 +142,12 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
     found = difference(before, after)
     if form == "table":
         show_difference(before.record, after.record, found)
-        console().print(
-            f"Every object: lakegc diff {repository} {before.record.mark_id} {after.record.mark_id} --list",
-            markup=False, soft_wrap=True,
-        )  # fmt: skip
+        both = (before.record.mark_id, after.record.mark_id)
+        for what, following in (
+            ("Every object", command("diff", repository, *both, "--list")),
+            ("All of the later mark", command("review", repository, both[1])),
+        ):
+            console().print(f"{what}: {following}", markup=False, highlight=False, soft_wrap=True)
     else:
         print_text(json.dumps(document(before.record, after.record, found), indent=1))
 
@@ -207,7 +211,7 @@ def unlike(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
     """In which of the things that decide what expires two marks differ, in words."""
     both = {
         "scope": (before.scope.value, after.scope.value),
-        "minimum age": (str(before.min_age), str(after.min_age)),
+        "minimum age": (duration(before.min_age), duration(after.min_age)),
         "rules": (rules_in_words(before.rules), rules_in_words(after.rules)),
         "holds": (holds_in_words(before), holds_in_words(after)),
     }

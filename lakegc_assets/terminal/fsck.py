@@ -15,9 +15,11 @@ from rich.table import Table
 from lakegc_assets.fsck.check import Checked, check
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Report
 from lakegc_assets.progress import tell
-from lakegc_assets.terminal.marks import Server
+from lakegc_assets.terminal.invocation import command
+from lakegc_assets.terminal.marks import AS_IT_IS, Server
 from lakegc_assets.terminal.output import print_error, print_text
 from lakegc_assets.terminal.words import console, harmless, size
+from lakegc_assets.words import plural
 from spark_resources.errors import WrongUsage
 
 if TYPE_CHECKING:
@@ -175,12 +177,17 @@ def show_notes(report: Report, missing: Path | None) -> None:
         out.print(f"Not proved: {harmless(sentence)}", markup=False, highlight=False, soft_wrap=True)
     for sentence in report.hints:
         out.print(f"Note: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    following = command("mark", report.repository)
     if report.lost_count and missing is None:
-        out.print("--write-missing FILE writes the list that 'lakegc mark --accept-missing FILE' takes.", markup=False)
+        listed = command("fsck", report.repository, "--write-missing", "FILE")
+        out.print(f"Write the list that 'mark --accept-missing FILE' takes: {listed}", **AS_IT_IS)
     elif missing is not None:
-        out.print(f"{report.lost_count:,} addresses are in {missing}", markup=False, soft_wrap=True)
+        out.print(f"{plural(report.lost_count, 'address')} in {missing}", markup=False, soft_wrap=True)
+        following = command("mark", report.repository, "--accept-missing", str(missing))
     if report.sound:
         out.print(f"{verdict(report)}.", markup=False)
+    if report.sound or missing is not None:
+        out.print(f"Next: {following}", **AS_IT_IS)
 
 
 def document(report: Report, missing: Path | None) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from lakegc_assets.fsck.graph import Graph, read_graph
 from lakegc_assets.holds import References, held_commits, in_force, unseen
 from lakegc_assets.marking.run import Target
 from lakegc_assets.retention import retained_commits
+from lakegc_assets.terminal.invocation import command
 from lakegc_assets.terminal.marks import Server
 from lakegc_assets.terminal.output import print_text
 from lakegc_assets.terminal.words import cell, console, printing
+from lakegc_assets.words import plural
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
 from spark_resources.holds import add_hold, drop_hold, read_holds, read_unsigned, sign_holds, where
@@ -39,13 +41,17 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
         )
     add_hold(target.place, hold)
     print_text(
-        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}."
+        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}.\n"
+        f"What the holds match now: {command('holds', repository, 'check')}"
     )
 
 
 def drop(repository: str, hold_id: str) -> None:
     drop_hold(Server.configured().target(repository).place, hold_id)
-    print_text(f"{hold_id} holds nothing any more: the next mark goes without it.")
+    print_text(
+        f"{hold_id} holds nothing any more: the next mark goes without it.\n"
+        f"What is still held: {command('holds', repository, 'list')}"
+    )
 
 
 def sign(repository: str, *, yes: bool) -> None:
@@ -53,7 +59,7 @@ def sign(repository: str, *, yes: bool) -> None:
     target = Server.configured().target(repository)
     seen = read_unsigned(target.place)
     out = console()
-    out.print(f"{where(target.place)} has {len(seen.holds):,} holds:", markup=False, soft_wrap=True)
+    out.print(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:", markup=False, soft_wrap=True)
     for hold in seen.holds:
         out.print(cell(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}"), soft_wrap=True)
     for one in seen.missing:
@@ -66,6 +72,7 @@ def sign(repository: str, *, yes: bool) -> None:
             raise WrongUsage("not signed: the word was not typed")
     sign_holds(target.place, seen)
     out.print("Signed. The next mark goes by them.")
+    out.print(f"Next: {command('mark', repository)}", markup=False, highlight=False, soft_wrap=True)
 
 
 @printing()
@@ -78,7 +85,10 @@ def show(repository: str, *, as_json: bool) -> None:
         print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
         return
     if not holds:
-        print_text(f"{repository} has no holds: only the rules, branches and what is staged keep anything.")
+        print_text(
+            f"{repository} has no holds: only the rules, branches and what is staged keep anything.\n"
+            f"To add one: {command('holds', repository, 'add', '--help')}"
+        )
         return
     table = Table(title=f"Holds of {repository}", title_justify="left")
     for heading in ("hold", "what", "owner", "reason", "until", "state"):
@@ -86,6 +96,7 @@ def show(repository: str, *, as_json: bool) -> None:
     for hold in holds:
         table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
     console().print(table)
+    print_text(f"What they match now: {command('holds', repository, 'check')}")
 
 
 @printing()
@@ -110,6 +121,7 @@ def check(repository: str, *, as_json: bool) -> None:
     console().print(table)
     if any(isinstance(hold, PathHold) for hold in holds):
         print_text("Which objects are held by their paths the next mark tells: it reads what commits have there.")
+    print_text(f"Next: {command('mark', repository)}")
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +17,23 @@ TESTS_ONLY = "pytest"
 
 def command(*arguments: str) -> str:
     """A command line that calls lakegc as this process was called, quoted for a shell."""
-    called = prefix(sys.argv[0], os.environ, Path.cwd(), has_tests=find_spec(TESTS_ONLY) is not None)
-    return f"{called} {shlex.join(arguments)}"
+    return f"{_called()} {shlex.join(arguments)}"
+
+
+def as_called(text: str, commands: Collection[str]) -> str:
+    """A text in which `lakegc` is followed by one of these commands, with whatever lakegc was called by in its place.
+
+    What is no part of the terminal, such as an error of a sweep, names commands without knowing how it was called.
+    """
+    called = _called()
+    if called == "lakegc":
+        return text
+    named = "|".join(sorted(map(re.escape, commands)))
+    return re.sub(rf"(?<![\w/.-])(?<!run )(?<!--no-dev )lakegc (?=(?:{named})\b)", lambda _: f"{called} ", text)
+
+
+def _called() -> str:
+    return prefix(sys.argv[0], os.environ, Path.cwd(), has_tests=find_spec(TESTS_ONLY) is not None)
 
 
 def prefix(program: str, environ: Mapping[str, str], here: Path, *, has_tests: bool) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.approving import proposals
+from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.run import Target, find_target
 from lakegc_assets.sweeping.quarantine import fate, read_quarantine
@@ -56,9 +57,20 @@ class Server:
 # --- making one -----------------------------------------------------------------------------------------------------
 
 
-def refuse_used_id(partition: Partition) -> None:
-    """Raise `WrongUsage` where a mark of this id exists already, ours or the reference's."""
+def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
+    """Raise what a mark would be refused for that small records tell, before a partition or a run of it exists: the id
+    is in use, by a mark of ours or the reference's, or the mark that it names as its base isn't there or unfinished."""
     target = Server.configured().target(partition.repository)
+    refuse_used_id(target, partition)
+    since = options["since"]
+    if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
+        raise NotThere(
+            f"there is no finished mark {since} of {partition.repository} to make another one since. The marks there "
+            f"are: {command('status', partition.repository)}"
+        )
+
+
+def refuse_used_id(target: Target, partition: Partition) -> None:
     theirs = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
     if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
@@ -126,6 +138,8 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     out.print(table)
     for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
         out.print(cell(f"{why}."), soft_wrap=True)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        out.print(left, **AS_IT_IS)
     if facts["young"] and not facts["expired"]:
         out.print(
             f"What was stored less than {duration(record.min_age)} ago is kept, referred to or not. Where nobody "

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.brakes import Brake
+from lakegc_assets.incremental import late_uploads
 from lakegc_assets.marking import dot_segments
 from lakegc_assets.marking.highlights import Commit, commits_of, highlights
 from lakegc_assets.marking.totals import Totals, counted
@@ -138,6 +139,8 @@ def show_review(review: Review) -> None:
             show_sums(review.totals, kind)
         for kind in SHOWN:
             show_objects(review, kind)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        say(left)
     for sentence in dot_segments.sentences(review.facts):
         say(harmless(f"{sentence}."))
     show_held(review)
@@ -147,6 +150,8 @@ def show_review(review: Review) -> None:
         say(f"Every object: {command('review', record.repository, record.mark_id, '--list')}")
         if following := NEXT.get(record.state):
             say(f"Next: {command(following, record.repository, record.mark_id)}")
+    else:
+        say(f"There is nothing to approve. Next, once something has changed: {command('mark', record.repository)}")
 
 
 def listed(record: MarkRecord) -> str:

@@ -13,7 +13,8 @@ import dagster as dg
 
 from lakegc_assets.approving.their_marks import begun
 from lakegc_assets.brakes import sentence_about
-from lakegc_assets.sweeping.opening import SweepOptions, open_swept
+from lakegc_assets.marking.resource import probed
+from lakegc_assets.sweeping.opening import SweepOptions, open_swept, refuse_at_once
 from lakegc_assets.sweeping.quarantine import read_quarantine
 from lakegc_assets.sweeping.report import Report, read_report
 from lakegc_assets.sweeping.rounds import Tally
@@ -41,6 +42,9 @@ LATE_SHOWN = 20
 
 def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
     """Run the job `sweep` for one approved mark, and show its report; also that of a sweep with failures."""
+    server = Server.configured()
+    backup_to = server.settings.backup_to
+    refuse_at_once(probed(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
     from lakegc_assets.launch import dagster_home, open_instance, run_sweep
 
     config = {"rate": options.rate or 0.0, "quarantine": options.quarantine}

@@ -28,6 +28,7 @@ from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, 
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.wording import full_stop
 
 
 class Answered(Exception):
@@ -193,18 +194,20 @@ def in_our_words(error: Exception, where: str, doing: str, key: str | None) -> L
     if isinstance(error, Answered):
         return _answered(error, what, where)
     if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
-        return Forbidden(f"{what}: {type(error).__name__}: {error.args[0] if error.args else ''}. {_CREDENTIALS}.")
+        return Forbidden(
+            f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
+        )
     if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
-        return Unavailable(f"{what}: {error}. If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
+        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
     if isinstance(error, Broken):
         return Transient(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
-    unreachable = f"{what}: {error}. Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
+    unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
 def _answered(error: Answered, what: str, where: str) -> LakegcError:
     code, message = code_and_message(error)
-    said = f"{what}: {code}: {message}" if message else f"{what}: {code}"
+    said = f"{what}: {code}: {message}".rstrip(": .")
     if error.status in (401, 403) and not is_transient(error):
         return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
     if error.status == 404 and _is_the_stores(error):

@@ -36,6 +36,7 @@ from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, 
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.wording import full_stop
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
@@ -165,19 +166,21 @@ def in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key
     if isinstance(error, ClientError):
         return _answered(error, what, where, key)
     if isinstance(error, _CREDENTIAL_ERRORS):
-        return Forbidden(f"{what}: {error}. Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role.")
+        return Forbidden(
+            f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role."
+        )
     if isinstance(error, ParamValidationError):
         return WrongUsage(f"{what}: {error}")
     if isinstance(error, Redirected) or _is_malformed(error):
-        return Unavailable(f"{what}: {error}. Check LAKEGC_S3_ENDPOINT_URL: is this an S3 end point?")
+        return Unavailable(f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL: is this an S3 end point?")
     if isinstance(error, SSLError) and not is_transient(error):
-        return Unavailable(f"{what}: {error}. If the store has its own authority, set LAKEGC_S3_CA_BUNDLE.")
-    unreachable = f"{what}: {error}. Check LAKEGC_S3_ENDPOINT_URL and the network, then try again."
+        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_S3_CA_BUNDLE.")
+    unreachable = f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
 def _answered(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
-    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", "")).rstrip(". ")
     status = status_of(error)
     if code == "NoSuchBucket":
         return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")

@@ -33,6 +33,7 @@ from spark_resources.stores.streams import (
     resumed,
     whole,
 )
+from spark_resources.wording import full_stop
 
 _ARGUMENTS = {
     "Content-Type": "ContentType",
@@ -219,9 +220,9 @@ class S3Streams:
                 self._refuse_there(key)
             raise _in_our_words(error, self.where, doing, key) from error
         except HTTPError as error:  # of an answer's body
-            raise Transient(f"could not {doing} {key!r} in {self.where}: {error}. Try again.") from error
+            raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
         except (ResponseParserError, *MALFORMED) as error:
-            raise Unavailable(f"could not {doing} {key!r} in {self.where}: {error}. Try again.") from error
+            raise Unavailable(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
 
 
 def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:

@@ -16,6 +16,7 @@ from lakegc_assets.launch import run_sweep
 from spark_resources.errors import Refused
 from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake
+from tests.finished import COUNTS
 from tests.marking import environment, resources
 
 LOCATION = defs.get_repository_def()
@@ -73,6 +74,16 @@ def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg
     assert shown["digest"] == digest
     assert (shown["objects"], shown["bytes"]) == (counts["expired"], counts["expired_bytes"])
     assert shown["ends"] == given.until.timestamp()
+
+
+def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Who reads the history finds why a brake was let go."""
+    digest = str(lake.marked(counts={**COUNTS, "expired": 60_000}).record.digest)
+
+    assert approve(instance, lake, by="Ada", digest=digest, release={"share": "old trials"}).success
+
+    [shown] = events(instance, lake)
+    assert (shown["by"], shown["released.share"]) == ("Ada", "old trials")
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ def test_a_script_approves_what_it_has_not_seen(lakegc: Lakegc, lake: Lake) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--release", "share"), "1 times and --because 0 times"),
-        (("--because", "so"), "0 times and --because 1 times"),
+        (("--release", "share"), "1 time and --because 0 times"),
+        (("--because", "so"), "0 times and --because 1 time:"),
         (("--release", "shares", "--because", "so"), "no brake 'shares'"),
         (("--release", "share", "--because", " "), "reason for releasing share"),
         (("--release", "share", "--because", "a", "--release", "share", "--because", "b"), "twice"),

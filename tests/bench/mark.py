@@ -53,13 +53,13 @@ RANGES, METARANGES, REASONS = "ranges", "metaranges", "reasons: expired ranges"
 ASKING, DELETING = "asking branches", "deleting"
 _PHASES = (
     (r"starting", START),
-    (r"listing |reading [\d,]+ files", SPARK),
+    (r"listing |reading [\d,]+ files?", SPARK),
     (r"looking for what|looking at what|looking up [\d,]+ obj", LISTING),
     (r"listed |[\d,]+ of [\d,]+ objects of the inv", "what is staged, twice"),
     (r"reading what is staged|asking for the full", "what is staged, twice"),
     (r"reading the commit graph|waiting for|[\d,]+ of [\d,]+ commits", "commits"),
     (r"reading the metaranges", METARANGES),
-    (r"reading [\d,]+ ranges", RANGES),
+    (r"reading [\d,]+ ranges?", RANGES),
     (r"comparing", JOIN),
     (r"looking up why", REASONS),
     (r"asking what branches", ASKING),

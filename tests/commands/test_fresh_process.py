@@ -13,6 +13,7 @@ import platformdirs
 import pytest
 
 from lakegc_assets.cli import app
+from lakegc_assets.terminal.invocation import nearest
 from spark_resources.sandbox import Sandbox
 from tests.command_line import NO_AGE
 from tests.marking import quick_environment
@@ -104,6 +105,17 @@ def test_a_command_ends_well_in_a_process_of_its_own(shell: Shell, step: str) ->
 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip()
+
+
+@pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
+def test_a_command_names_the_next_one_as_it_was_called(shell: Shell, step: str) -> None:
+    """So that it can be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
+    called = f"{nearest(sys.executable, Path.cwd())} -m lakegc_assets.cli "
+    shown = shell.ended(step).stdout
+
+    named = {line.rpartition(called)[2].split()[0] for line in shown.splitlines() if called in line}
+    assert named & {arguments[0] for arguments in STEPS.values()}, shown
+    assert " lakegc " not in shown.replace(called, "")
 
 
 def test_every_command_is_tried_in_a_process_of_its_own() -> None:

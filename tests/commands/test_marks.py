@@ -21,7 +21,8 @@ from lakegc_assets.terminal import reviews
 from lakegc_assets.terminal.words import harmless
 from spark_resources.marks import Mark, MarkRecord, mark_folder
 from spark_resources.model import EXPIRED_OBJECTS, MarkState
-from tests.command_line import Lakegc, check_harmless
+from spark_resources.sandbox import Sandbox
+from tests.command_line import NO_AGE, Lakegc, check_harmless
 from tests.commands.conftest import HOSTILE, NOT_ON_A_LINE, SECRETS, Marked
 from tests.marking import environment, quick_environment
 
@@ -54,6 +55,24 @@ def test_a_person_is_not_told_that_nothing_goes(still: Marked) -> None:
         [cell.strip() for cell in line.strip("│").split("│")] for line in shown.split("\n")
     ]
     assert shown.endswith("Nothing was deleted. Next: lakegc review still m1\n")
+
+
+def test_a_mark_since_another_and_its_review_say_what_they_leave_to_a_full_mark(
+    sandbox: Sandbox, lakegc: Lakegc
+) -> None:
+    """Both name the command that makes a full one, and say when one is due; --since is used all the same."""
+    sandbox.create("late").put("main", "a", b"a")
+    settings = sandbox.settings | {"clean_every": "2"}
+    lakegc.told(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
+
+    made = lakegc.told(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
+    review = lakegc.told(settings, "review", "late", "m2")
+
+    assert "what may have changed since mark m1" in made
+    for shown in (made, review):
+        assert "Uploads that arrived more than 48 hours after their slice was opened were not looked for" in shown
+        assert "one is due now" in shown
+        assert "To make it now: lakegc mark late --clean\n" in shown
 
 
 def test_a_secret_is_written_down(hostile: Marked, lakegc: Lakegc) -> None:

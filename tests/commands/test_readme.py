@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,13 +17,18 @@ import pytest
 
 from lakegc_assets import cli
 from spark_resources.sandbox import Sandbox
+from tests.approval.test_commands import Terminal
+from tests.command_line import Lakegc, Outcome
 from tests.marking import target_of
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readmes_python_can_be_pasted_into_an_interpreter(tmp_path: Path) -> None:
-    """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects."""
+def test_the_readmes_first_repository_can_be_pasted_and_its_mark_approved(
+    tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
+    commands after it then end well, and what stops the approval otherwise is said by the mark itself."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     begin = readme.index("    import os, lakefs_sdk as sdk")
     lines = textwrap.dedent(readme[begin : readme.index("\nAll of it is new", begin)])
@@ -34,8 +40,22 @@ def test_the_readmes_python_can_be_pasted_into_an_interpreter(tmp_path: Path) ->
         store = target_of(sandbox.settings, "mine").place.store()
         stored = [one.key for page in store.pages("data/") for one in page.objects]
 
-    assert "Error" not in ended.stderr, ended.stderr
-    assert len(stored) == 3
+        assert "Error" not in ended.stderr, ended.stderr
+        assert len(stored) == 3
+        block = readme[readme.index("    .uv/bin/uv run lakegc mark mine") :].partition("\n\n")[0]
+        commands = [shlex.split(line)[3:] for line in block.splitlines()]
+        assert [command[0] for command in commands] == ["mark", "review", "approve"]
+        ended_commands = [typed_in(lakegc, sandbox, monkeypatch, command) for command in commands]
+
+    assert [one.code for one in ended_commands] == [0, 0, 0], ended_commands[-1].err
+    assert "2 of 3 objects" in ended_commands[1].out
+    assert ["share: tripped" in one.out for one in ended_commands] == [True, False, False]
+
+
+def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:
+    """A command of a person who types the word that it asks for, if it asks."""
+    monkeypatch.setattr("sys.stdin", Terminal("approve\n"))
+    return lakegc(sandbox.settings, *command)
 
 
 def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:

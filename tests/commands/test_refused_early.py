@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from unittest import mock
 
+import dagster as dg
 import pytest
 
+from lakegc_assets.assets import PARTITIONS
+from lakegc_assets.automation import REPOSITORY_TAG
+from lakegc_assets.launch import open_instance
 from lakegc_assets.marking.resource import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.model import Outcome
@@ -78,6 +82,38 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
     lake.approve()
 
     without_spark("sweep", "m1", backup_to="/nowhere").stopped(3, "there is none of mark m1", "lakegc backup")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "code", "words"),
+    [
+        (("mark", "--min-age", "1h"), {}, 3, "a minimum age of 1 hour"),
+        (("mark", "--mark-id", "m1"), {}, 2, "mark id m1 is in use"),
+        (("mark", "--since", "m0"), {}, 1, "there is no finished mark m0"),
+        (("sweep", "m0"), {}, 2, "there is no approved mark m0"),
+        (("sweep", "m1"), {}, 3, "is not approved"),
+        (("sweep", "swept"), {}, 3, "was used: it is swept"),
+        (("sweep", "approved"), {"backup_to": "/nowhere"}, 3, "there is none of mark approved"),
+        (("backup", "m1"), {}, 2, "LAKEGC_BACKUP_TO"),
+        (("backup", "m0", "/tmp/nowhere-lakegc"), {}, 2, "there is no mark m0"),
+    ],
+)
+def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
+    lake: Lake, lakegc: Lakegc, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
+) -> None:
+    """A run would end in red, and a partition stay for ever: of nothing, or over a mark that is whole."""
+    lake.marked()
+    lake.marked(["data/s/b"], "approved")
+    lake.approve("approved")
+    swept(lake, {"data/s/a": (Outcome.DELETED, "")}, "swept")
+    name, *rest = arguments
+
+    lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *rest).stopped(code, words)
+
+    with open_instance(lakegc.home) as instance:
+        partitions = instance.get_dynamic_partitions(str(PARTITIONS.name))
+        runs = instance.get_runs(dg.RunsFilter(tags={REPOSITORY_TAG: lake.name}))
+    assert (runs, [key for key in partitions if key.startswith(f"{lake.name}|")]) == ([], [])
 
 
 @pytest.mark.parametrize("command", [("undo",), ("purge", "--yes")])

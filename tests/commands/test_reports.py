@@ -6,10 +6,12 @@ import io
 import json
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from lakegc_assets.sweeping.report import ASSET, Report, report_key
+from lakegc_assets.sweeping.metadata import described
+from lakegc_assets.sweeping.report import ASSET, Report, read_report, report_key
 from lakegc_assets.terminal.marks import Row, as_table
 from lakegc_assets.terminal.words import EscapingConsole
 from spark_resources.datasets import write_rows
@@ -115,6 +117,34 @@ def test_a_quarantine_is_not_said_to_free_space(lake: Lake, lakegc: Lakegc) -> N
     assert FREES not in shown
     assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in shown
     assert f"lakegc undo {lake.name} m1" in shown
+
+
+def test_the_ui_says_of_a_quarantine_how_it_is_undone_and_nothing_of_freed_space(lake: Lake) -> None:
+    """What `sweep_report` shows is read after a sweep, when it is to be decided what becomes of the objects."""
+    swept(lake, {"data/s/a": (Outcome.QUARANTINED, "")})
+    swept(lake, {"data/s/b": (Outcome.DELETED, "")}, "m2")
+    quarantined, deleted = (shown_in_the_ui(lake, mark_id) for mark_id in ("m1", "m2"))
+
+    assert "deleting" not in quarantined
+    assert f"lakegc undo {lake.name} m1" in quarantined["quarantine"]
+    assert (deleted["deleting"], "quarantine" in deleted) == (FREES, False)
+
+
+def test_the_ui_names_what_came_to_life_too_late(lake: Lake) -> None:
+    """Readers miss these objects: they are to be restored, so it has to be known which they are."""
+    swept(lake, MIXED, late=("data/s/a",))
+    shown = shown_in_the_ui(lake, "m1")
+
+    assert shown["came_to_life_too_late"] == 1
+    assert [record.data for record in shown["readers_miss"].records] == [{"address": "data/s/a"}]
+
+
+def shown_in_the_ui(lake: Lake, mark_id: str) -> dict[str, Any]:
+    """The metadata of `sweep_report` for a mark's report, as plain values."""
+    report = read_report(lake.place, mark_id)
+    assert report is not None
+    metadata = described(lake.place, report).metadata or {}
+    return {name: getattr(value, "value", value) for name, value in metadata.items()}
 
 
 ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}

@@ -8,7 +8,7 @@ from itertools import pairwise
 import dagster as dg
 import pytest
 
-from lakegc_assets.assets import PARTITIONS
+from lakegc_assets.assets import PARTITIONS, MarkConfig
 from lakegc_assets.definitions import defs, mark_job
 from spark_resources.marks import CHAIN
 from tests.dagster import snapshot
@@ -70,6 +70,26 @@ def test_every_check_belongs_to_an_asset_and_says_what_it_protects_from() -> Non
         assert described, check
         assert "invariant" not in described, check
     assert {check.asset_key for check in GRAPH.asset_check_keys} >= {key(name) for name in CHAIN}
+
+
+def test_what_the_ui_says_of_assets_and_jobs_needs_no_other_page() -> None:
+    """No description of an asset, a job, a schedule or a sensor names an invariant by its number."""
+    location = defs.get_repository_def()
+    described = [GRAPH.get(each).description for each in GRAPH.get_all_asset_keys()]
+    described += [each.description for each in (*location.get_all_jobs(), *location.sensor_defs)]
+    described += [each.description for each in location.schedule_defs]
+
+    assert not [text for text in described if text and "invariant" in text]
+
+
+def test_the_page_of_the_job_names_every_option_of_a_mark_and_where_it_is_explained() -> None:
+    """A person who launches the job looks there first."""
+    description = defs.resolve_job_def(mark_job.name).description or ""
+
+    for option in MarkConfig.model_fields:
+        assert option in description, option
+    assert "namespace_slices*, under *Config*" in description.replace("\n", " ")
+    assert all(field.description for field in MarkConfig.model_fields.values())
 
 
 def test_a_mark_is_spread_over_processes() -> None:

@@ -120,9 +120,11 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
 
 
-def left_as_it_is(world: World, key: str, *, only: str = "") -> Mapping[str, Any]:
+def left_as_it_is(
+    world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
+) -> Mapping[str, Any]:
     """What a run of a partition says that found nothing to do: it materializes and fails nothing."""
-    result = launched(world, key, only=only)
+    result = launched(world, key, only=only, config=config)
     assert result.success
     assert not [each for each in result.all_events if each.is_step_materialization]
     assert not result.get_asset_check_evaluations()
@@ -250,6 +252,20 @@ def test_a_finished_mark_stays_as_it_is(world: World, ran: Run, only: str) -> No
         dg.AssetKey(only or "expired_set"), [str(MARK)], defs.resolve_assets_def(only or "expired_set").partitions_def
     )
     assert partitions is None or partitions[str(MARK)] == AssetPartitionStatus.MATERIALIZED
+
+
+@pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "clean": True}])
+def test_a_finished_mark_stays_as_it_is_whatever_options_it_is_launched_again_with(
+    world: World, ran: Run, config: dict[str, Any]
+) -> None:
+    """Options that no mark can have turn nothing of a finished one red."""
+    assert ran.run.is_success
+    before = world.files()
+
+    said = left_as_it_is(world, str(MARK), config=config)
+
+    assert "mark m1 of lake is finished" in said["description"]
+    assert world.files() == before
 
 
 def test_the_command_line_does_not_learn_why_a_run_stopped(world: World, ran: Run) -> None:

@@ -141,6 +141,24 @@ def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
     assert nothing_missed(optimized.record)[0]
 
 
+def test_the_schedule_makes_the_full_mark_that_is_due_where_every_mark_named_its_base(lake: Lake) -> None:
+    """Such marks all have the same short chain; what came late into an old slice is found by the scheduled mark."""
+    from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
+    lake.mark("m1", every=3)
+    lake.days(5)
+    late = f"{lake.old.rpartition('/')[0]}/late"
+    lake.write(late)
+
+    named = [lake.mark(mark_id, from_the_first, every=3) for mark_id in ("m2", "m3", "m4")]
+    scheduled = lake.mark("m5", every=3)  # the schedule requests its marks without options
+
+    assert [mark.record.basis["full_in"] for mark in named] == [1, 0, 0]
+    assert not any(late in mark.expired for mark in named)
+    assert "due now" in nothing_missed(named[-1].record)[1]["not_looked_for"]
+    assert not scheduled.record.optimized
+    assert late in scheduled.expired
+
+
 @pytest.mark.parametrize("few", [0, 250_000])
 def test_many_changes_find_another_set_than_few(lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """However many addresses a task can hold, a mark since another finds what a clean one does: with ranges that were

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
+from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,33 @@ def test_version_and_short_help_are_answered() -> None:
     """What people type first: `lakegc --version` names the installed version, `-h` is `--help`."""
     assert lakegc("--version") == (0, f"lakegc {metadata.version('lakegc')}\n")
     assert lakegc("mark", "-h") == lakegc("mark", "--help")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_commands(shell: str) -> None:
+    """What `lakegc --install-completion` puts into a shell's settings, and what that asks for when Tab is pressed."""
+    program = Path(sys.executable).with_name("lakegc")
+    asked = {"_LAKEGC_COMPLETE": "complete_bash", "COMP_WORDS": "lakegc re", "COMP_CWORD": "1"}
+    script, completed = (
+        subprocess.run([program, *typed], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        for typed, environ in ((["--show-completion", shell], None), ([], {**os.environ, **asked}))
+    )
+
+    assert (script.returncode, "_LAKEGC_COMPLETE" in script.stdout) == (0, True)
+    assert set(completed.stdout.split()) == {"review", "revoke", "report", "restore"}
+
+
+def test_the_packages_are_marked_as_typed_and_classified() -> None:
+    """Type checkers read annotations of packages with `py.typed` alone; package indexes sort by classifiers."""
+    for package in ("lakegc_assets", "spark_resources"):
+        assert resources.files(package).joinpath("py.typed").is_file()
+    about = metadata.metadata("lakegc")
+    classifiers = about.get_all("Classifier") or []
+    versions = {each.rpartition(" ")[2] for each in classifiers if "Python :: 3." in each}
+
+    assert "Typing :: Typed" in classifiers
+    assert versions == {"3.11", "3.12", "3.13", "3.14"}
+    assert about["License-Expression"] == "Apache-2.0"
 
 
 def test_a_review_waits_for_dagster() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.incremental import LATE, basis_of, can_have_changed, opened
+from lakegc_assets.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
 from spark_resources.errors import NotThere
 from spark_resources.marks import CLEAN, MarkRecord, StepRecord
 from spark_resources.model import MarkState, Scope
@@ -65,7 +65,7 @@ def test_an_older_mark_is_gone_on_from() -> None:
     """The newest finished mark is gone on from, or the one that is named; unfinished ones never."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
     found = basis_of(new(), earlier, every=9)
-    assert found == {**CLEAN, "optimized": True, "chain": ["newer"], "digests": ["digest of newer"]}
+    assert found == {**CLEAN, "optimized": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     for unknown in ("unfinished", "none"):
         with pytest.raises(NotThere, match=unknown):
@@ -86,6 +86,43 @@ def test_a_chain_grows_for_ever() -> None:
     assert not basis_of(new(), earlier, every=0)["optimized"]
     audited = record("m4", 6, basis=due)
     assert basis_of(new(), [*earlier, audited], every=3)["chain"] == ["m4"]
+
+
+def test_a_full_mark_is_due_after_enough_incremental_marks_though_each_named_the_same_base() -> None:
+    """Chains of marks that name their base don't grow, so marks are counted, too; a base that is named is used."""
+    earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m1")]
+    for every, full_in in ((6, 2), (5, 1), (4, 0), (3, 0)):
+        named = basis_of(new(), earlier, since="m1", every=every)
+        assert (named["optimized"], named["chain"], named["full_in"]) == (True, ["m1"], full_in)
+    assert basis_of(new(), earlier, every=4)["optimized"]
+    due = basis_of(new(), earlier, every=3)
+    assert not due["optimized"]
+    assert "every 3 marks" in due["why"]
+    full = record("m4", 6, basis=due)
+    assert basis_of(new(), [*earlier, full], every=3)["full_in"] == 1
+
+
+def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
+    """Marks of another scope and by an inventory find no late uploads, so a full mark stays due after them."""
+    others = [record("m3", 7, scope=Scope.UNCOMMITTED), record("m4", 6, inventory={"where": "s3://i"})]
+    earlier = [record("m1", 9), chained("m2", 8, "m1"), *others]
+    assert basis_of(new(), earlier, since="m2", every=3)["full_in"] == 0
+
+
+def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_due() -> None:
+    """A full mark leaves nothing; a mark from before this was recorded can't tell when one is due."""
+    assert late_uploads(record("full")) == ""
+    for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
+        incremental = record(
+            "m2", basis={**CLEAN, "optimized": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
+        )
+        said = late_uploads(incremental)
+        assert "more than 48 hours after their slice was opened were not looked for" in said
+        assert due in said
+        assert said.endswith("lakegc mark lake --clean")
+        assert late_uploads(incremental, "uv run lakegc mark lake --clean").endswith("uv run lakegc mark lake --clean")
+        assert MarkRecord.from_json(incremental.to_json(), "here").basis["full_in"] == marks
+    assert "due" not in late_uploads(chained("m2", 1, "m1"))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.terminal.invocation import command, prefix
+from lakegc_assets import cli
+from lakegc_assets.terminal import invocation
+from lakegc_assets.terminal.invocation import as_called, command, prefix
 
 
 @pytest.fixture
@@ -50,3 +52,24 @@ def test_a_command_of_a_module_begins_with_its_interpreter(installed: Path) -> N
 def test_what_a_shell_would_read_otherwise_is_quoted() -> None:
     """A repository's or a mark's name can't become a command of its own."""
     assert command("report", "lake", "a b; rm").endswith("lakegc report lake 'a b; rm'")
+
+
+def test_commands_that_an_error_names_begin_as_lakegc_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of a sweep can't know that; its commands are spelled anew where it is printed, those that are right
+    already, paths and other words left alone."""
+    monkeypatch.setattr(invocation, "_called", lambda: "uv run lakegc")
+    texts = {
+        "Back it up first: lakegc backup lake m1 /b": "Back it up first: uv run lakegc backup lake m1 /b",
+        "'lakegc status' lists them": "'uv run lakegc status' lists them",
+        "Look at it: lakegc review.": "Look at it: uv run lakegc review.",
+        "Next: uv run lakegc sweep lake m1": "Next: uv run lakegc sweep lake m1",
+        "_lakefs/retention/gc/lakegc/m1, or a lakegc on another machine": None,
+        "lakegc swept it": None,
+    }
+    for text, called in texts.items():
+        assert as_called(text, cli.command_names()) == (called or text)
+
+    assert cli.run(["approve", "lake", "m1", "--yes"]) == 2
+    assert "as uv run lakegc review shows it" in capsys.readouterr().err

@@ -172,8 +172,10 @@ def test_a_mark_goes_on_with_other_options(place: Place, name: str, value: Any) 
     begun(place)
     before = place.store().read(KEY)
 
-    with pytest.raises(WrongUsage, match=f"mark m1 of lake was begun with another {name.replace('_', ' ')}"):
+    with pytest.raises(WrongUsage, match=f"mark m1 of lake was begun with another {name.replace('_', ' ')}") as caught:
         begun(place, **{name: value})
+    if name == "min_age":
+        assert "now 0 seconds)" in str(caught.value)
 
     assert place.store().read(KEY) == before
 

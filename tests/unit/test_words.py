@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakegc_assets.terminal.diffs import holds_in_words
+from lakegc_assets.marking.run import Clocks
+from lakegc_assets.terminal.diffs import holds_in_words, unlike
 from lakegc_assets.words import duration, plural
+from spark_resources.errors import Refused
 from spark_resources.wording import full_stop, with_article
 from tests.finished import finished_record
 
@@ -15,7 +17,11 @@ from tests.finished import finished_record
 def test_zero_one_and_many_things_are_counted_as_people_say_it() -> None:
     """`1 requests` and `0 object` are what programs say."""
     assert [plural(count, "object") for count in (0, 1, 1_000)] == ["0 objects", "1 object", "1,000 objects"]
-    assert [plural(count, "address", "addresses") for count in (1, 2)] == ["1 address", "2 addresses"]
+    assert [plural(1, thing) for thing in ("address", "branch", "entry")] == ["1 address", "1 branch", "1 entry"]
+    assert [plural(2, thing) for thing in ("address", "branch", "entry", "day")] == [
+        "2 addresses", "2 branches", "2 entries", "2 days"
+    ]  # fmt: skip
+    assert plural(0, "person", "people") == "0 people"
 
 
 @pytest.mark.parametrize(
@@ -33,6 +39,15 @@ def test_zero_one_and_many_things_are_counted_as_people_say_it() -> None:
 def test_a_span_is_told_by_its_two_largest_units(span: timedelta, words: str) -> None:
     """`1 day, 0:00:00` is Python's."""
     assert duration(span) == words
+
+
+def test_messages_and_comparisons_tell_durations_in_words() -> None:
+    """Of clocks that disagree, and of two marks whose minimum ages do."""
+    now = datetime(2026, 11, 21, 9, tzinfo=UTC)
+    with pytest.raises(Refused, match=r" UTC, 1 day 2 hours apart; at most 5 minutes is allowed\. Ages"):
+        Clocks(now, now + timedelta(hours=26), now).check(timedelta(minutes=5), "lake")
+    ages = [finished_record(min_age=age) for age in (timedelta(0), timedelta(days=1))]
+    assert unlike(*ages)["minimum age"] == ("0 seconds", "1 day")
 
 
 def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> None:

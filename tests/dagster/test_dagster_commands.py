@@ -1,0 +1,52 @@
+"""Dagster's own commands on a mark, as the README shows them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.assets import PARTITIONS
+from spark_resources.sandbox import Sandbox
+from tests.marking import quick_environment
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+MATERIALIZE = "dagster asset materialize -m lakegc_assets.definitions --select '*expired_set' --partition '{}'"
+EXECUTE = 'dagster job execute -m lakegc_assets.definitions -j mark --tags \'{{"dagster/partition": "{}"}}\''
+
+
+def ended(command: str, home: Path, sandbox: Sandbox) -> subprocess.CompletedProcess[str]:
+    folder = str(Path(sys.executable).parent)
+    places = {"DAGSTER_HOME": str(home), "PATH": f"{folder}:{os.environ['PATH']}"}
+    environ = {**os.environ, **quick_environment(sandbox.settings), **places}
+    return subprocess.run(
+        ["bash", "-c", command], env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.parametrize("command", [MATERIALIZE, EXECUTE], ids=["materialize", "execute"])
+def test_a_new_mark_needs_its_partition_first_and_the_readme_shows_how_to_add_it(tmp_path: Path, command: str) -> None:
+    """Dagster's commands can't add a partition. With it they make a mark; here one of a repository that isn't there."""
+    shown = 'import dagster as dg; dg.DagsterInstance.get().add_dynamic_partitions("repository_and_mark", ["{}"])'
+    add = f"python -c '{shown}'"
+    for one in (add, command):
+        assert one.format("my-repository|m1") in README
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        without = ended(command.format("nowhere|m1"), home, sandbox)
+        added = ended(add.format("nowhere|m1"), home, sandbox)
+        with_it = ended(command.format("nowhere|m1"), home, sandbox)
+    with dg.DagsterInstance.local_temp(str(home)) as instance:
+        partitions = instance.get_dynamic_partitions(str(PARTITIONS.name))
+
+    assert without.returncode == 1
+    assert "the lakeFS server" not in without.stderr
+    assert (added.returncode, partitions) == (0, ["nowhere|m1"]), added.stderr
+    assert with_it.returncode == 1
+    assert "nowhere" in with_it.stderr
+    assert "kind" in with_it.stderr or "Failure" in with_it.stderr

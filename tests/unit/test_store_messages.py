@@ -1,0 +1,41 @@
+"""What a store's own words become in a message for people: one sentence, then what to do."""
+
+from __future__ import annotations
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
+from google.auth.exceptions import RefreshError
+
+from spark_resources.stores import gcs_client, s3_client
+
+
+def answered(code: str, message: str, status: int) -> ClientError:
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(answer, "ListObjectsV2")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        answered("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.", 403),
+        answered("AccessDenied", "Access Denied.", 403),
+        answered("InternalError", "We encountered an internal error. Please try again.", 500),
+        EndpointConnectionError(endpoint_url="http://nowhere", error="refused."),
+    ],
+)
+def test_words_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientError) -> None:
+    """S3 ends its messages with one, and its copies sometimes don't."""
+    said = str(s3_client.in_our_words(error, "s3://bucket", "list", None))
+
+    assert ".." not in said
+    assert "could not list s3://bucket: " in said
+    assert said.endswith(".")
+
+
+def test_words_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
+    """Credentials that have expired are told by Google's library in whole sentences."""
+    error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
+    said = str(gcs_client.in_our_words(error, "gs://bucket", "list", None))
+
+    assert ".." not in said
+    assert "RefreshError: Reauthentication is needed. Please run gcloud auth login. " in said
