@@ -94,7 +94,7 @@ def in_a_column(namespace: Namespace, address: str, kind: AddressType) -> str | 
     return kept[0].as_py() if len(kept) else None
 
 
-def told(namespace: Namespace, address: str, kind: AddressType, how: object) -> object:
+def key_or_conflict(namespace: Namespace, address: str, kind: AddressType, how: object) -> object:
     try:
         return how(namespace, address, kind)  # type: ignore[operator]
     except Refused:
@@ -109,17 +109,21 @@ def told(namespace: Namespace, address: str, kind: AddressType, how: object) -> 
 @example(NAMESPACES[0], "s3://bucket/lake2/data/x", AddressType.FULL)
 @example(NAMESPACES[3], "local:///other/path/lake/data/x", AddressType.FULL)
 @example(NAMESPACES[3], "local:////srv//objects/lake/data/x", AddressType.FULL)
-def test_an_address_is_the_same_key_in_a_column_as_alone(namespace: Namespace, address: str, kind: AddressType) -> None:
+def test_columns_and_single_addresses_give_the_same_keys(namespace: Namespace, address: str, kind: AddressType) -> None:
     """The vectorised path and the readable one agree on every address: inside, outside or a conflict."""
-    assert told(namespace, address, kind, in_a_column) == told(namespace, address, kind, one_by_one)
+    assert key_or_conflict(namespace, address, kind, in_a_column) == key_or_conflict(
+        namespace, address, kind, one_by_one
+    )
 
 
 @settings(max_examples=600, deadline=None)
 @given(namespace=st.sampled_from(NAMESPACES), address=addresses, kind=KINDS)
-def test_what_the_rules_call_inside_is_never_outside(namespace: Namespace, address: str, kind: AddressType) -> None:
-    """What the slow rules place inside is the same key here; where they stop, nothing is taken for outside."""
+def test_an_address_inside_by_the_rules_is_never_placed_outside(
+    namespace: Namespace, address: str, kind: AddressType
+) -> None:
+    """What the oracle places inside gets the same key or stops the mark; where the oracle stops, nothing is outside."""
     spellings = (namespace.uri, *namespace.also)
-    found = told(namespace, address, kind, one_by_one)
+    found = key_or_conflict(namespace, address, kind, one_by_one)
     try:
         wanted: object = oracle.inside(int(kind), address, spellings)
     except oracle.Stop:
@@ -130,7 +134,7 @@ def test_what_the_rules_call_inside_is_never_outside(namespace: Namespace, addre
 
 @settings(max_examples=400, deadline=None)
 @given(namespace=st.sampled_from(NAMESPACES), address=addresses)
-def test_no_conflict_gets_past_the_pattern_for_columns(namespace: Namespace, address: str) -> None:
+def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, address: str) -> None:
     """The regular expression finds at least what the readable rule calls a conflict, among what has a scheme."""
     if namespace.place(address, AddressType.BY_PREFIX)[0] is Place.CONFLICT:
         assert re.search(namespace.lookalikes(), address) is not None
@@ -139,7 +143,7 @@ def test_no_conflict_gets_past_the_pattern_for_columns(namespace: Namespace, add
 @settings(max_examples=300, deadline=None)
 @given(key=st.lists(pieces, min_size=1, max_size=5).map("".join), namespace=st.sampled_from(NAMESPACES))
 @example(key="/", namespace=NAMESPACES[0])
-def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) -> None:
+def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, namespace: Namespace) -> None:
     """Relative, or behind any full form of the namespace: the key comes back byte for byte, or the mark stops."""
     assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
     for root in (namespace.uri, *namespace.also):
@@ -156,8 +160,8 @@ def test_every_spelling_of_a_key_gives_that_key(key: str, namespace: Namespace) 
     "address",
     ["s3://bucket/lake-2/data/x", "s3://bucket/lakes", "s3://bucket-2/lake/data/x", "s3://bucket/x/lake/data/y"],
 )
-def test_a_sibling_is_outside(address: str) -> None:
-    """The namespace is matched with its slash: what only begins like it belongs to others, and stops nothing."""
+def test_a_sibling_of_the_namespace_is_outside(address: str) -> None:
+    """The namespace is matched with its slash: an address that only begins with its name belongs to somebody else."""
     assert NAMESPACES[0].place(address, AddressType.FULL) == (Place.OUTSIDE, address)
 
 
@@ -172,8 +176,8 @@ def test_a_sibling_is_outside(address: str) -> None:
         *("gs://bucket/lake/data/a%20b", "https://bucket/lake/data/a?x"),
     ],
 )
-def test_scheme_authority_case_and_encoding_variants_match(address: str) -> None:
-    """Scheme, host's case, slashes or escapes: what may be this place is neither inside nor outside, and stops.
+def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str) -> None:
+    """Such an address may lie in this namespace, so it is neither inside nor outside.
 
     apache/iceberg#2890, apache/iceberg#4346
     """
@@ -204,7 +208,7 @@ def test_scheme_authority_case_and_encoding_variants_match(address: str) -> None
     ],
 )
 def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> None:
-    """What lakeFS reads by account, container and path may be this place, whatever the rest of the URL."""
+    """lakeFS resolves account, container and path, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in scheme"):
             inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), AZURE)
@@ -221,15 +225,15 @@ def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> 
         "abfss://lake@bucket.dfs.core.windows.net/team/data/x",
     ],
 )
-def test_a_sibling_in_azure_is_outside(address: str) -> None:
-    """Another account, container or path stops nothing, whether or not its names are percent-encoded."""
+def test_a_sibling_of_an_azure_namespace_is_outside(address: str) -> None:
+    """Another account, container or path doesn't stop the mark, whether or not its names are percent-encoded."""
     assert AZURE.place(address, AddressType.FULL) == (Place.OUTSIDE, address)
     assert in_a_column(AZURE, address, AddressType.FULL) is None
 
 
 @pytest.mark.parametrize("key", ["data/a%20b", "data/a%2Fb", "data/100%", "data/a?b", "data/a/"])
-def test_an_encoded_address_in_azure_is_taken_for_the_name_that_it_shows(key: str) -> None:
-    """lakeFS decodes a full address and not a relative one, and shows either: in the namespace this stops the mark."""
+def test_an_encoded_full_address_in_azure_stops_the_mark(key: str) -> None:
+    """lakeFS decodes a full address but not a relative one, so the key of an encoded full address is not certain."""
     full = f"{AZURE.uri}/{key}"
     with pytest.raises(Refused, match="another name"):
         inside_addresses(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
@@ -251,16 +255,18 @@ BEHIND_A_BUCKET = [
 def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
     key: str, where: Place, namespace: Namespace
 ) -> None:
-    """lakeFS takes a full address for a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
+    """lakeFS reads a full address as a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
 
-    Taken for the name that it shows, the live object would be garbage. A relative address is the key, and so is what
-    the server answers, which was resolved already.
+    If its text were taken for the key, the live object would be garbage. A relative address is the key itself, and so
+    is the address in an answer of the server, which has already resolved it.
     """
     full, kind = f"{namespace.uri}/{key}", AddressType.FULL
 
     assert namespace.place(full, kind) == (where, key if where is Place.INSIDE else full)
-    assert told(namespace, full, kind, in_a_column) == (key if where is Place.INSIDE else "conflict")
-    assert told(namespace, full, AddressType.BY_PREFIX, in_a_column) == (key if where is Place.INSIDE else "conflict")
+    assert key_or_conflict(namespace, full, kind, in_a_column) == (key if where is Place.INSIDE else "conflict")
+    assert key_or_conflict(namespace, full, AddressType.BY_PREFIX, in_a_column) == (
+        key if where is Place.INSIDE else "conflict"
+    )
     for relative in (AddressType.RELATIVE, AddressType.BY_PREFIX):
         assert in_a_column(namespace, key, relative) == key
         assert one_by_one(namespace, key, relative) == key
@@ -280,12 +286,11 @@ def readings(address: str) -> set[str]:
 @example(NAMESPACES[0], "s3://user@bucket/lake/data/x")
 @example(NAMESPACES[0], "s3://bucket/l%61ke/data/x")
 @example(Namespace.parse("gs://bucket"), "s3://bucket/%2F")
-def test_what_the_server_reads_inside_is_inside_under_that_key_or_stops_the_mark(
+def test_an_address_that_lakefs_serves_from_here_is_inside_or_stops_the_mark(
     namespace: Namespace, address: str
 ) -> None:
-    """An object that lakeFS serves from here is never outside, nor live under another key than the one it is served
-    by."""
-    found = told(namespace, address, AddressType.FULL, one_by_one)
+    """Such an object is never outside, nor live under another key than the one that is served."""
+    found = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
     roots = {root + "/" for root in readings(namespace.uri)}
     inside = {one[len(root) :] for one in readings(address) for root in roots if one.startswith(root)}
     inside = {one for one in inside if one.strip("/")}  # nothing but slashes is never a candidate
@@ -310,11 +315,11 @@ def test_what_the_server_reads_inside_is_inside_under_that_key_or_stops_the_mark
         ("gs://bucket-2/lake/data/x", Place.OUTSIDE),
     ],
 )
-def test_an_address_in_google_lies_elsewhere(address: str, where: Place) -> None:
-    """Inside is what begins with the namespace and a slash; what lakeFS may read as such stops the mark."""
+def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, where: Place) -> None:
+    """Inside is what begins with the namespace and a slash; what lakeFS may read as inside otherwise stops the mark."""
     assert GOOGLE.place(address, AddressType.FULL)[0] is where
     assert (
-        told(GOOGLE, address, AddressType.FULL, in_a_column)
+        key_or_conflict(GOOGLE, address, AddressType.FULL, in_a_column)
         == {
             Place.INSIDE: address.removeprefix("gs://bucket/lake/"),
             Place.OUTSIDE: None,
@@ -323,8 +328,8 @@ def test_an_address_in_google_lies_elsewhere(address: str, where: Place) -> None
     )
 
 
-def test_a_plain_http_namespace_is_a_stranger_to_what_the_server_announces() -> None:
-    """lakeFS takes http namespaces and announces their locations with https: both are one place."""
+def test_http_and_https_locations_of_a_namespace_are_the_same_place() -> None:
+    """lakeFS accepts namespaces with http and announces their locations with https."""
     namespace = NAMESPACES[6]
 
     assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
@@ -344,7 +349,7 @@ def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
 
 @pytest.mark.parametrize("address", ["local:///home/lakefs/data/lake/data/s/i", "local:///srv/objects2/lake/data/s/i"])
 def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: str) -> None:
-    """In a container, lakeFS writes the path that it sees: what is behind it may be here, and is not just outside."""
+    """In a container lakeFS writes the path that it sees there, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="configured path"):
             inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
@@ -352,8 +357,8 @@ def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: st
     assert NAMESPACES[3].place(imported, AddressType.FULL) == (Place.OUTSIDE, imported)
 
 
-def test_a_path_goes_with_another_address() -> None:
-    """Where relative, full and foreign addresses are mixed, each key is told with the row that it was in."""
+def test_each_key_comes_with_the_row_of_its_address() -> None:
+    """Relative, full and foreign addresses are mixed, so a key may have another position than its address."""
     namespace = NAMESPACES[3]
     mixed = [
         ("s3://elsewhere/x", AddressType.FULL, None),
@@ -376,8 +381,8 @@ def test_a_path_goes_with_another_address() -> None:
         assert outside == len(entries) - len(expected)
 
 
-def test_a_path_that_is_not_text_stops_an_explanation() -> None:
-    """A path is shown as it is; bytes of it that are not UTF-8 are escaped, and the others beside it aren't touched."""
+def test_bytes_of_a_path_that_are_not_utf8_are_shown_escaped() -> None:
+    """Other bytes of that path, and the paths beside it, are shown as they are."""
     paths = pa.array(["é/ü".encode(), b"bad\xff/x", b""], pa.binary())
 
     assert shown_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]

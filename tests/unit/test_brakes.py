@@ -51,8 +51,8 @@ def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
     return {name for name, brake in brakes_found.items() if brake.tripped}
 
 
-def test_an_everyday_mark_is_stopped() -> None:
-    """A mark like the one before it trips nothing; every brake is there all the same, in its order, with a sentence."""
+def test_an_everyday_mark_trips_no_brake() -> None:
+    """A mark like the one before it trips nothing; every brake is listed all the same, in order, with a sentence."""
     assert tripped(found()) == tripped(first()) == set()
     assert tuple(found()) == BRAKES
     assert all(brake.why for brake in (*found().values(), *first().values()))
@@ -80,7 +80,7 @@ TRIPS: dict[str, dict[str, Any]] = {
     "listing": {"before": previous(candidates=210_001)},
     "age": {"now": START + timedelta(days=7, minutes=9, seconds=1)},
 }
-HOLDS_JUST: dict[str, dict[str, Any]] = {
+AT_THE_BOUND: dict[str, dict[str, Any]] = {
     "share": {"expired": 30_000, "before": previous(expired=29_000)},
     "share of bytes": {"expired_bytes": 300_000, "before": previous(expired_bytes=300_000)},
     "bytes": {**TRIPS["bytes"], "expired_bytes": 102_400 * GIB},
@@ -95,8 +95,8 @@ HOLDS_JUST: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", TRIPS)
-def test_a_brake_does_not_trip(what: str) -> None:
-    """Just beyond its bound each brake trips, it alone, and says what was measured and what the bound is."""
+def test_a_brake_trips_just_beyond_its_bound(what: str) -> None:
+    """It trips alone, and says what was measured and what the bound is."""
     name = what.split(maxsplit=1)[0]
     brake = found(**TRIPS[what])[name]
 
@@ -105,28 +105,28 @@ def test_a_brake_does_not_trip(what: str) -> None:
     assert brake.why
 
 
-@pytest.mark.parametrize("what", HOLDS_JUST)
-def test_a_brake_trips_too_early(what: str) -> None:
-    """Right at its bound no brake trips."""
-    assert tripped(found(**HOLDS_JUST[what])) == set()
+@pytest.mark.parametrize("what", AT_THE_BOUND)
+def test_no_brake_trips_at_its_bound(what: str) -> None:
+    """The bound itself is still allowed."""
+    assert tripped(found(**AT_THE_BOUND[what])) == set()
 
 
-def test_a_first_mark_is_held_to_the_bound_of_later_ones() -> None:
-    """A repository's first mark may take half; nothing can be compared, and an empty live set trips all the same."""
+def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
+    """There is no earlier mark to compare with, and an empty live set trips all the same."""
     assert tripped(first(expired=50_000)) == set()
     assert tripped(first(expired=50_001)) == {"share"}
     assert tripped(first(live=0)) == {"live"}
     assert [first()[name].measured for name in ("jump", "listing", "live")] == [None, None, None]
 
 
-def test_an_empty_repository_is_stopped() -> None:
-    """Where nothing is stored, nothing trips; where nothing would go, no share of it is unusual."""
+def test_an_empty_repository_trips_no_brake() -> None:
+    """Where nothing is stored nothing trips, and where nothing expires the share is 0."""
     assert tripped(first(candidates=0, candidate_bytes=0, expired=0, expired_bytes=0, live=0)) == set()
     assert found(expired=0, expired_bytes=0)["share"].measured == 0
 
 
-def test_a_comparison_with_nothing_is_said_as_one() -> None:
-    """`10,000 times as much as (0 objects)` and `100 % of 0` say nothing to anybody."""
+def test_a_comparison_with_zero_objects_says_none() -> None:
+    """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
     before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
     assert before["jump"].why.startswith("10,000 objects would go, and none in mark")
@@ -135,16 +135,16 @@ def test_a_comparison_with_nothing_is_said_as_one() -> None:
     assert "1 object would go" in found(expired=1, expired_bytes=1)["count"].why
 
 
-def test_a_lost_comparison_counts_as_a_first_mark() -> None:
-    """Where the earlier marks can't be read, what compares with them trips, and the first mark's bound doesn't hold."""
+def test_unreadable_earlier_marks_trip_every_comparison() -> None:
+    """The bound of a first mark, which allows more, isn't used when an earlier mark exists and can't be read."""
     lost = found(before={"unreadable": ["m0"]}, expired=30_001)
 
     assert tripped(lost) == {"share", "jump", "live", "listing"}
     assert "m0" in lost["jump"].why
 
 
-def test_a_bound_is_not_configurable() -> None:
-    """Every bound is a setting, with the defaults that hold without one."""
+def test_every_bound_can_be_configured() -> None:
+    """Without a setting the defaults apply."""
     given = {
         "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)
     }  # fmt: skip
@@ -158,8 +158,8 @@ def test_a_bound_is_not_configurable() -> None:
 @pytest.mark.parametrize(
     "unread", [{}, {"lost": "not with these rights"}, {"*": "may not be listed"}, {"lost": "gone", "other": "damaged"}]
 )
-def test_each_unread_repository_has_to_be_released_by_its_name(unread: dict[str, str]) -> None:
-    """Where other repositories may refer to what would go, and could not be read, an approval has to name each."""
+def test_each_unread_repository_trips_a_brake_of_its_own(unread: dict[str, str]) -> None:
+    """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
     looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
     record = finished_record(steps={"committed_addresses": looked})
     found = {each.name: each for each in brakes(record, LIMITS, now=SOON) if each.name.startswith("others")}
@@ -182,14 +182,14 @@ def test_each_unread_repository_has_to_be_released_by_its_name(unread: dict[str,
         ("AGE", "7", "a duration such as 7d"),
     ],
 )
-def test_a_bound_that_bounds_nothing_is_taken(tmp_path: Path, name: str, value: str, expected: str) -> None:
-    """A bound that can't be meant, such as a share of 30, is wrong usage and names the variable."""
+def test_a_meaningless_bound_is_wrong_usage(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    """A bound that can't be meant, such as a share of 30, is refused with the name of the variable."""
     with pytest.raises(WrongUsage, match=f"LAKEGC_BRAKE_{name}.*{expected}"):
         Settings.load({f"LAKEGC_BRAKE_{name}": value}, tmp_path)
 
 
-def test_a_mark_without_numbers_is_harmless() -> None:
-    """No brakes of an unfinished mark, nor of one whose record lacks a number: nothing missing counts as nothing."""
+def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
+    """A missing count is never read as zero, neither of the mark nor of the one before it."""
     with pytest.raises(WrongUsage, match="not finished"):
         brakes(finished_record(finished=None, state=MarkState.MARKING), LIMITS, now=SOON)
     for name in COUNTS:
@@ -200,11 +200,11 @@ def test_a_mark_without_numbers_is_harmless() -> None:
             brakes(finished_record(previous={"mark_id": "m0", "counts": short}), LIMITS, now=SOON)
 
 
-# --- which mark a mark is compared with -----------------------------------------------------------------------------
+# --- which mark a mark is compared with -------------------------------------------------------------------------------
 
 
-def test_a_mark_is_compared_with_another_one(place: Place) -> None:
-    """The previous mark is the newest that is earlier, finished, and of the same repository, creation and scope."""
+def test_a_mark_is_compared_with_the_newest_earlier_mark_of_its_scope(place: Place) -> None:
+    """It has to be finished, and of the same repository and creation of the repository."""
     day = timedelta(days=1)
     for mark_id, changes in {
         "oldest": {"start": START - 5 * day},
@@ -225,8 +225,8 @@ def test_a_mark_is_compared_with_another_one(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_an_unreadable_mark_is_passed_over(place: Place) -> None:
-    """Without an earlier mark there is none to compare with; one that can't be read is named."""
+def test_an_unreadable_earlier_mark_is_named(place: Place) -> None:
+    """Without an earlier mark there is nothing to compare with; one that can't be read is not treated as absent."""
     assert previous_mark(place, finished_record()) is None
 
     place.store().write(f"{MARKS_ROOT}m0/mark.json", b"{")

@@ -1,4 +1,4 @@
-"""Who refers to what is stored, in clean marks and others, and every row of an address meets the others."""
+"""Reference status of stored objects, in full and incremental marks, and the co-grouping of rows by address."""
 
 from __future__ import annotations
 
@@ -73,8 +73,10 @@ def known(draw: random.Random, most: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=census.KNOWN_ADDRESSES)
 
 
-def said(met: Met, *, known: bool = False, folders: tuple[str, ...] = ()) -> tuple[list[str], dict[str, int]]:
-    """What a census has to say of the same, address by address; with `known`, one since an earlier mark."""
+def expected_status(
+    met: Met, *, known: bool = False, folders: tuple[str, ...] = ()
+) -> tuple[list[str], dict[str, int]]:
+    """The expected rows and counts, address by address; with `known`, those of an incremental mark."""
     listings: dict[str, list[dict[str, Any]]] = {}
     for row in met[census.STORED].to_pylist():
         listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
@@ -139,8 +141,8 @@ def as_moment(found: datetime) -> str:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_census_counts_or_tells_anything_else(seed: int) -> None:
-    """Whatever is listed once or twice, committed, staged, maybe gone, or missing: these rows and counts."""
+def test_reference_status_has_the_expected_rows_and_counts(seed: int) -> None:
+    """Addresses are listed once or twice, committed, staged, possibly expired, or missing."""
     draw = random.Random(seed)
     met = {census.STORED: listed(draw, 120)}
     met |= {name: addresses(draw, 40) for name in (census.COMMITTED, census.MAYBE_GONE, census.UNCOMMITTED)}
@@ -149,14 +151,14 @@ def test_a_census_counts_or_tells_anything_else(seed: int) -> None:
 
     rows, counts = census.census(met, CUTOFF - GRAIN)
 
-    wanted, counted = said(met)
+    wanted, counted = expected_status(met)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_census_since_a_mark_tells_what_is_settled(seed: int) -> None:
-    """Only what was seen now, or wasn't known before, is told and counted; and what is known of it counts."""
+def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int) -> None:
+    """Only what was listed now, or was unknown to the base mark, has rows and counts; known references count for it."""
     draw = random.Random(seed)
     met = {census.STORED: listed(draw, 120)}
     met |= {name: addresses(draw, 40) for name in (census.COMMITTED, census.UNCOMMITTED, census.LOOKED_AT)}
@@ -168,13 +170,13 @@ def test_a_census_since_a_mark_tells_what_is_settled(seed: int) -> None:
 
     rows, counts = census.census_since(met, CUTOFF - GRAIN, pa.array(folders, pa.string()))
 
-    wanted, counted = said(met, known=True, folders=folders)
+    wanted, counted = expected_status(met, known=True, folders=folders)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
 
 
-def test_what_nobody_looked_at_is_missing() -> None:
-    """A live object that was settled and lies where nobody listed isn't missed; of a range that counts again it is."""
+def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
+    """In a folder that wasn't listed it isn't reported missing; an object of a range that counts again is."""
     settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
     back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
     met = {census.STORED: STORED_OBJECTS.empty_table()} | {
@@ -190,7 +192,7 @@ def test_what_nobody_looked_at_is_missing() -> None:
         assert counts["live_not_listed"] == len(lost)
 
 
-# --- meeting ----------------------------------------------------------------------------------------------------------
+# --- co-grouping --
 
 MET = pa.schema([("task", pa.string()), ("address", pa.string()), ("stored", pa.int64()), ("live", pa.int64())])
 
@@ -219,8 +221,8 @@ def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
     return finish_dataset(place, f"{name}/", parts)
 
 
-def met_by_address(met: Met) -> tuple[pa.Table, Counts]:
-    """A row for each address that came to a task, with how often each side has it."""
+def count_by_address(met: Met) -> tuple[pa.Table, Counts]:
+    """A row for each address of a task, with how often it is in each input."""
     sides = {name: met[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
     rows = [
@@ -232,7 +234,7 @@ def met_by_address(met: Met) -> tuple[pa.Table, Counts]:
 
 @pytest.fixture
 def sides(place: Place) -> list[Side]:
-    """A side of two datasets, and one of a dataset with strange addresses."""
+    """An input of two datasets, and one of a dataset with strange addresses."""
     draw = random.Random(1)
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
@@ -249,13 +251,13 @@ def of_side(place: Place, side: Side) -> list[str]:
 
 
 @pytest.mark.parametrize("at_most", [1_000_000, 40])
-def test_rows_of_one_address_come_to_several_tasks(
+def test_all_rows_of_an_address_come_to_one_task(
     spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
 ) -> None:
-    """Of whatever file and side: no row is lost, none comes twice, and no address to two tasks."""
+    """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(meeting, "ROWS_A_BUCKET", at_most)
 
-    found, counts = meet(spark, place, sides, met_by_address, MET, keep)
+    found, counts = meet(spark, place, sides, count_by_address, MET, keep)
 
     rows = found.collect()
     stored, live = (of_side(place, side) for side in sides)
@@ -267,29 +269,29 @@ def test_rows_of_one_address_come_to_several_tasks(
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
 
 
-def test_a_file_of_which_nothing_is_wanted_is_lost(
+def test_a_file_without_wanted_rows_counts_as_read(
     spark: SparkSession, place: Place, sides: list[Side], keep: Kept
 ) -> None:
-    """Where nothing is wanted of a file, or of all, its rows count as read, and the others meet."""
+    """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
     stored, live = sides
 
     def wanted(table: pa.Table) -> pa.Table:
         return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
 
     for share, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
-        found, _ = meet(spark, place, [stored, replace(live, share=share, most=3)], met_by_address, MET, keep)
+        found, _ = meet(spark, place, [stored, replace(live, share=share, most=3)], count_by_address, MET, keep)
         told = {row["address"] for row in found.collect() if row["live"]}
         assert "data/\n\x00" not in told
         assert (len(told) > 0) == bool(least)
 
 
-def test_files_that_were_changed_meet(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
-    """A file that isn't the one that was written ends it with an error, and nothing is missed silently."""
+def test_a_changed_file_stops_the_co_grouping(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
+    """A file that isn't the one that was written is an error, and its rows are never silently left out."""
     dataset = sides[1].datasets[0]
     place.store().write(dataset.folder + dataset.files[1].name, b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):
-        meet(spark, place, sides, met_by_address, MET, keep)
+        meet(spark, place, sides, count_by_address, MET, keep)
 
 
 def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -309,10 +311,10 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
-def test_rows_that_are_lost_between_tasks_are_not_missed(
+def test_rows_lost_between_tasks_are_an_error(
     spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
 ) -> None:
-    """Where a piece of one file, its rows, or all of its pieces don't arrive, the comparison ends with an error."""
+    """A batch of one file, its rows, or all of its batches don't arrive."""
     monkeypatch.setattr(meeting, "ROWS_A_BUCKET", 40)
     whole = meeting.lumps
 
@@ -322,13 +324,13 @@ def test_rows_that_are_lost_between_tasks_are_not_missed(
 
     monkeypatch.setattr(meeting, "lumps", damaged)
     with pytest.raises(DamagedData, match="not all that is known of addresses was compared"):
-        meet(spark, place, sides, met_by_address, MET, keep)
+        meet(spark, place, sides, count_by_address, MET, keep)
 
 
-def test_rows_that_were_hashed_otherwise_meet(
+def test_rows_with_differing_hashes_are_an_error(
     spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where one machine hashes in another way than the next, the mark ends: addresses would miss each other."""
+    """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
     whole = meeting.lumps
 
     def otherwise(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
@@ -339,4 +341,4 @@ def test_rows_that_were_hashed_otherwise_meet(
 
     monkeypatch.setattr(meeting, "lumps", otherwise)
     with pytest.raises(LakegcError, match="the very same packages"):
-        meet(spark, place, sides, met_by_address, MET, keep)
+        meet(spark, place, sides, count_by_address, MET, keep)

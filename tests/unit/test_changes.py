@@ -32,10 +32,10 @@ def in_order(addresses: set[str]) -> list[str]:
 
 
 @given(st.sets(KEYS), st.sets(KEYS), st.lists(st.integers(0, 4), max_size=5), st.lists(st.integers(1, 4), max_size=5))
-def test_an_address_is_told_twice_or_never(
+def test_each_address_is_reported_once_with_its_change(
     before: set[str], after: set[str], some: list[int], other: list[int]
 ) -> None:
-    """Each address comes once, as what it is, in the order of bytes, whatever tables the sets come in."""
+    """The order is that of bytes, however the two sets are cut into tables."""
     found: dict[Change, list[str]] = {change: [] for change in Change}
     for change, rows in changes(in_tables(in_order(before), some), in_tables(in_order(after), other)):
         found[change] += rows["address"].to_pylist()
@@ -46,8 +46,8 @@ def test_an_address_is_told_twice_or_never(
 
 
 @pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])
-def test_a_set_out_of_order_is_compared(tables: list[str]) -> None:
-    """A set that isn't in order, or names an address twice, in one table or over two, is an error."""
+def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
+    """So is a set that names an address twice, in one table or over two."""
     parts = "\n".join(tables).split("\n\n")
 
     def broken() -> Iterator[pa.Table]:
@@ -59,8 +59,8 @@ def test_a_set_out_of_order_is_compared(tables: list[str]) -> None:
         list(changes(in_tables(["a", "b", "c", "d"], [4]), broken()))
 
 
-def test_a_set_is_held_in_memory() -> None:
-    """Of two long sets never more than one table each is read ahead of what was told."""
+def test_at_most_one_table_of_each_set_is_read_ahead() -> None:
+    """Two long sets are compared without being held in memory."""
     read = {"before": 0, "after": 0}
 
     def counted(which: str) -> Iterator[pa.Table]:

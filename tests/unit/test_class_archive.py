@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made once, taken when it is whole, another one for another Java or Spark."""
+"""The archive of Spark's classes: made once, used when it is complete, another one for another Java or Spark."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def written(options: str, *, age_s: float) -> Path:
     return file
 
 
-def test_every_start_makes_an_archive(parts: tuple[Path, Path, Path]) -> None:
-    """The first JVM writes an archive, the next one reads it, checksums verified."""
+def test_the_first_start_writes_an_archive_and_the_next_reads_it(parts: tuple[Path, Path, Path]) -> None:
+    """It is read with its checksums verified."""
     java, spark, folder = parts
     left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=SETTLED_S + 1)
     options = archive_options(java, spark, folder=folder, now=NOW)
@@ -41,8 +41,8 @@ def test_every_start_makes_an_archive(parts: tuple[Path, Path, Path]) -> None:
     assert archive_options(java, spark, folder=folder, now=NOW) == options
 
 
-def test_an_archive_is_taken_while_it_is_written(parts: tuple[Path, Path, Path]) -> None:
-    """A file that was changed a moment ago is left alone."""
+def test_an_archive_changed_a_moment_ago_is_not_used(parts: tuple[Path, Path, Path]) -> None:
+    """Another JVM may still be writing it, so it is left alone."""
     java, spark, folder = parts
     left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
 
@@ -50,8 +50,8 @@ def test_an_archive_is_taken_while_it_is_written(parts: tuple[Path, Path, Path])
     assert left.exists()
 
 
-def test_an_archive_of_another_java_is_taken(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """Another Java, a renewed one and another Spark have archives of their own."""
+def test_another_java_or_spark_has_an_archive_of_its_own(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """So has an updated Java in the same place."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
     assert "SharedArchiveFile" in archive_options(java, spark, folder=folder, now=NOW)
@@ -61,8 +61,8 @@ def test_an_archive_of_another_java_is_taken(parts: tuple[Path, Path, Path], tmp
     assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
 
 
-def test_no_place_to_cache_is_no_reason_to_stop(parts: tuple[Path, Path, Path]) -> None:
-    """Where the cache can't be made, Spark starts without an archive."""
+def test_spark_starts_without_an_archive_if_the_cache_cannot_be_made(parts: tuple[Path, Path, Path]) -> None:
+    """The archive only saves time."""
     java, spark, _ = parts
 
     assert archive_options(java, spark, folder=java / "cache", now=NOW) == ""

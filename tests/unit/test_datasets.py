@@ -66,19 +66,19 @@ def table(rows: Sequence[Any], schema: pa.Schema = SCHEMA) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=schema)
 
 
-def rewrite(place: Place, dataset: Dataset, other: pa.Table, **said: Any) -> Dataset:
-    """The dataset with another first file that its list vouches for, but for what is said of it."""
+def rewrite(place: Place, dataset: Dataset, other: pa.Table, **changed: Any) -> Dataset:
+    """The dataset with another first file that its list vouches for, except for the given fields."""
     data = parquet_bytes(other)
     place.store().write(FOLDER + dataset.files[0].name, data)
     file = File(dataset.files[0].name, dataset.files[0].rows, len(data), hashlib.sha256(data).hexdigest())
-    return finish_dataset(place, FOLDER, [replace(file, **said), *dataset.files[1:]])
+    return finish_dataset(place, FOLDER, [replace(file, **changed), *dataset.files[1:]])
 
 
-# --- whole ones -----------------------------------------------------------------------------------------------------
+# --- intact ones --
 
 
-def test_a_dataset_is_read_as_another(place: Place, dataset: Dataset) -> None:
-    """What was written is read back, in the order of the files' names, with every byte of a text."""
+def test_a_dataset_is_read_back_as_written(place: Place, dataset: Dataset) -> None:
+    """The order is that of the files' names, and every byte of a text is there."""
     opened = open_dataset(place, FOLDER, sha256=dataset.sha256)
 
     assert opened == dataset
@@ -88,8 +88,8 @@ def test_a_dataset_is_read_as_another(place: Place, dataset: Dataset) -> None:
     assert (opened.rows, opened.size) == (3, sum(file.size for file in dataset.files))
 
 
-def test_an_empty_dataset_is_a_missing_one(place: Place, spark: SparkSession) -> None:
-    """A dataset without rows is one, has no files, and is read as no rows of its schema."""
+def test_an_empty_dataset_is_read_as_no_rows(place: Place, spark: SparkSession) -> None:
+    """It is a dataset without files, and has the columns of its schema."""
     write_rows(place, FOLDER, [], SCHEMA)
 
     opened = open_dataset(place, FOLDER)
@@ -99,8 +99,8 @@ def test_an_empty_dataset_is_a_missing_one(place: Place, spark: SparkSession) ->
     assert read_dataset(spark, place, opened, SCHEMA).schema.names == SCHEMA.names
 
 
-def test_executors_lose_rows(place: Place, folder: Path, spark: SparkSession) -> None:
-    """Executors write every row once, in as many files as tasks had rows, and read every row back."""
+def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spark: SparkSession) -> None:
+    """There are as many files as tasks with rows."""
     numbers = spark.range(0, 1000, 1, 3).selectExpr("concat('data/', id) address", "id size", "'x' other")
     nothing = spark.range(0, 0, 1, 1).selectExpr("'' address", "id size", "'' other")
 
@@ -112,8 +112,8 @@ def test_executors_lose_rows(place: Place, folder: Path, spark: SparkSession) ->
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
 
 
-def test_an_address_of_many_ranges_is_lost_with_its_copies(place: Place, spark: SparkSession) -> None:
-    """Read without copies, a column has every value of every file, and nothing else."""
+def test_reading_distinct_values_returns_every_value_of_every_file(place: Place, spark: SparkSession) -> None:
+    """Duplicates within a file are dropped, and nothing else."""
     names = [["data/a", "data/b", "data/a", "data/\u00e9"], ["data/b", "data/c"], []]
     files = []
     for number, some in enumerate(names):
@@ -128,18 +128,18 @@ def test_an_address_of_many_ranges_is_lost_with_its_copies(place: Place, spark: 
     assert read_distinct(spark, place, Dataset(FOLDER, ()), SCHEMA, "address").collect() == []
 
 
-def test_a_damaged_file_is_read_without_copies(
+def test_reading_distinct_values_stops_at_a_damaged_file(
     place: Place, folder: Path, dataset: Dataset, spark: SparkSession
 ) -> None:
-    """A file that isn't the one that was written stops this way of reading as it does any other."""
+    """This way of reading verifies files like any other."""
     (folder / dataset.files[0].name).write_bytes(b"PAR1")
 
     with pytest.raises(DamagedData), errors_from_executors():
         read_distinct(spark, place, dataset, SCHEMA, "address").collect()
 
 
-def test_what_an_earlier_try_left_is_read(place: Place, folder: Path) -> None:
-    """What lies beside the listed files is no part of the dataset, and writing it anew removes that first."""
+def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folder: Path) -> None:
+    """A file beside the listed ones is no part of the dataset, and writing the dataset anew removes it first."""
     write_rows(place, FOLDER, ROWS, SCHEMA)
     write_file(place, FOLDER, "part-left.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
@@ -150,8 +150,8 @@ def test_what_an_earlier_try_left_is_read(place: Place, folder: Path) -> None:
     assert all_rows(place, written, SCHEMA) == ROWS[:1]
 
 
-def test_removing_a_folder_removes_its_neighbours(place: Place) -> None:
-    """A dataset that is written anew leaves those beside it and below it alone."""
+def test_rewriting_a_dataset_leaves_its_neighbours_alone(place: Place) -> None:
+    """Datasets in a folder below it, and in one whose name begins like its own, are untouched."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)
 
@@ -161,11 +161,11 @@ def test_removing_a_folder_removes_its_neighbours(place: Place) -> None:
     assert open_dataset(place, FOLDER.removesuffix("/") + "-b/").rows == len(ROWS)
 
 
-# --- unfinished and damaged ones ------------------------------------------------------------------------------------
+# --- unfinished and damaged ones --------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_dataset_is_one(place: Place) -> None:
-    """Files without a list are no dataset: the list is written last."""
+def test_files_without_a_list_are_no_dataset(place: Place) -> None:
+    """The list is written last."""
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
     with pytest.raises(DamagedData, match=r"has no _files\.json: it was never finished, or lost") as damaged:
@@ -174,8 +174,8 @@ def test_an_unfinished_dataset_is_one(place: Place) -> None:
     assert damaged.value.invariant == 12
 
 
-def test_a_second_try_that_stops_leaves_the_first_ones_list(place: Place) -> None:
-    """While a dataset is written anew it isn't one, so a stopped second try can't pass for the first."""
+def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
+    """The list of the first attempt is removed before the second begins, so that it can't vouch for its files."""
     write_rows(place, FOLDER, ROWS, SCHEMA)
 
     with pytest.raises(pa.ArrowException):
@@ -185,8 +185,8 @@ def test_a_second_try_that_stops_leaves_the_first_ones_list(place: Place) -> Non
         open_dataset(place, FOLDER)
 
 
-def test_a_changed_list_is_believed(place: Place, folder: Path, dataset: Dataset) -> None:
-    """A list that isn't the recorded one to the byte is damage, a shorter one of whole files, too."""
+def test_a_list_that_was_changed_is_damage(place: Place, folder: Path, dataset: Dataset) -> None:
+    """Every byte counts, and a shorter list of intact files is damage, too."""
     shorter = Dataset(FOLDER, dataset.files[:1])
     for data in (shorter.listing(), dataset.listing() + b"\n", b""):
         (folder / "_files.json").write_bytes(data)
@@ -197,8 +197,8 @@ def test_a_changed_list_is_believed(place: Place, folder: Path, dataset: Dataset
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"files": null}', b'{"files": [{"name": "a"}]}', b"\xff"])
-def test_an_unreadable_list_is_empty(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
-    """A list that says something else than files is damage, not no files."""
+def test_an_unreadable_list_is_damage(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
+    """It is not read as a list of no files."""
     (folder / "_files.json").write_bytes(data)
 
     with pytest.raises(DamagedData, match=r"_files\.json in .* is not a list of files"):
@@ -232,8 +232,10 @@ HARMS = {missing: "is missing", **dict.fromkeys((truncated, flipped, emptied, ex
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_file_is_fewer_rows(place: Place, folder: Path, dataset: Dataset, harm: Harm) -> None:
-    """A file that is missing, short, changed or another one is damage that names it, never fewer rows."""
+def test_a_damaged_file_is_an_error_and_never_fewer_rows(
+    place: Place, folder: Path, dataset: Dataset, harm: Harm
+) -> None:
+    """A file that is missing, truncated, changed or another one is named in the error."""
     harm(folder / "a.parquet")
 
     for use in (
@@ -245,10 +247,10 @@ def test_a_damaged_file_is_fewer_rows(place: Place, folder: Path, dataset: Datas
             use()
 
 
-def test_executors_read_a_damaged_file_as_fewer_rows(
+def test_a_damaged_file_on_an_executor_stops_the_job(
     place: Place, folder: Path, dataset: Dataset, spark: SparkSession
 ) -> None:
-    """What an executor finds damaged stops the job that reads it."""
+    """The error arrives with its class and names the file."""
     missing(folder / "a.parquet")
 
     with pytest.raises(DamagedData, match=r"a\.parquet in .* is missing"), errors_from_executors():
@@ -267,8 +269,8 @@ OTHER_COLUMNS = {
 
 
 @pytest.mark.parametrize("what", OTHER_COLUMNS)
-def test_other_columns_are_taken_for_these(place: Place, dataset: Dataset, what: str) -> None:
-    """A file with other columns than the schema's is damage, even where its list vouches for its bytes."""
+def test_a_file_with_other_columns_is_damage(place: Place, dataset: Dataset, what: str) -> None:
+    """That the list vouches for its bytes doesn't matter."""
     other = rewrite(place, dataset, OTHER_COLUMNS[what])
 
     with pytest.raises(DamagedData, match=r"a\.parquet in .* is not what its list says, 2 rows of address, size"):
@@ -276,8 +278,8 @@ def test_other_columns_are_taken_for_these(place: Place, dataset: Dataset, what:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 0, -1])
-def test_other_counts_are_believed(place: Place, dataset: Dataset, rows: int) -> None:
-    """A file with more or fewer rows than its list says is damage."""
+def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dataset, rows: int) -> None:
+    """The list says how many rows each file has."""
     other = rewrite(place, dataset, table(ROWS[1:]), rows=rows)
 
     with pytest.raises(DamagedData, match=rf"a\.parquet in .* is not what its list says, {rows} rows"):
@@ -285,8 +287,8 @@ def test_other_counts_are_believed(place: Place, dataset: Dataset, rows: int) ->
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\x00" * 100 + b"PAR1", b"address,size\na,1\n"])
-def test_no_parquet_is_no_rows(place: Place, dataset: Dataset, data: bytes) -> None:
-    """Bytes that are no Parquet are damage, even where the list vouches for them."""
+def test_bytes_that_are_no_parquet_are_damage(place: Place, dataset: Dataset, data: bytes) -> None:
+    """That the list vouches for them doesn't matter."""
     place.store().write(FOLDER + "a.parquet", data)
     file = File("a.parquet", 2, len(data), hashlib.sha256(data).hexdigest())
 
@@ -294,8 +296,8 @@ def test_no_parquet_is_no_rows(place: Place, dataset: Dataset, data: bytes) -> N
         read_file(place, FOLDER, file, SCHEMA)
 
 
-def test_equal_datasets_have_other_hashes(place: Place, dataset: Dataset) -> None:
-    """A dataset's hash names its files, rows and bytes: the order of writing is nothing, and everything else counts."""
+def test_the_hash_of_a_dataset_is_independent_of_the_order_of_writing(place: Place, dataset: Dataset) -> None:
+    """Everything else counts: names, rows, sizes and bytes of its files."""
     files = dataset.files
 
     assert finish_dataset(place, FOLDER, files[::-1]).sha256 == finish_dataset(place, FOLDER, files).sha256

@@ -1,4 +1,4 @@
-"""What people are told when Spark itself fails."""
+"""Errors of Spark and of its tasks, as people read them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_too_much(spark: SparkSession) -> None:
 def test_a_failed_task_says_what_failed_and_what_to_do(
     spark: SparkSession, work: Callable[[SparkSession], object], words: list[str]
 ) -> None:
-    """A task that raises, a worker that dies and a full heap are each told in one line, without a class's path."""
+    """A task that raises, a worker that dies and a full heap are one line each, without the path of a class."""
     with pytest.raises(LakegcError) as told, errors_from_executors():
         work(spark)
 
@@ -56,9 +56,8 @@ def test_a_failed_task_says_what_failed_and_what_to_do(
 
 
 def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever answers for a store can put anything into a header, and its text ends up in errors of Spark's: what was
-    once unpickled from there ran on the driver with every credential it has.
-    """
+    """A store can put anything into a header, and the text ends up in errors of Spark. If it were unpickled from there,
+    it would run on the driver with all of its credentials."""
     witness = tmp_path / "it ran"
     pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
     with answering(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
@@ -74,8 +73,8 @@ def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path
     assert not witness.exists()
 
 
-def test_a_text_without_the_nonce_of_this_process_is_no_error_of_an_executor(spark: SparkSession) -> None:
-    """A store that knows the form of errors can't say that something is absent, or refused, in lakegc's name."""
+def test_a_text_without_the_nonce_of_this_process_is_no_error_of_lakegc(spark: SparkSession) -> None:
+    """A store that knows the form of errors can't forge one that says that something is absent or refused."""
     forged = as_text(NotThere("nothing is staged"), "0" * 32)
 
     def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +100,7 @@ def test_a_text_without_the_nonce_of_this_process_is_no_error_of_an_executor(spa
 def test_an_error_arrives_with_its_class_message_and_invariant(
     raised: LakegcError, expected: type[LakegcError]
 ) -> None:
-    """An error of a class that only one module knows arrives as the nearest class of all, so as the same exit code."""
+    """A class that only one module knows arrives as the nearest shared one, so with the same exit code."""
     arrived = from_text(f"org.apache.spark: RuntimeError: {as_text(raised, 'n1')}\n\tat x", "n1")
 
     assert type(arrived) is expected
@@ -113,6 +112,6 @@ def test_an_error_arrives_with_its_class_message_and_invariant(
     "told",
     ["not JSON", '["list"]', '{"class": "SystemExit", "message": "m", "invariant": null}', '{"class": []}', "[" * 9999],
 )
-def test_a_damaged_or_foreign_error_is_none(told: str) -> None:
-    """What can't be read as one of the known errors is told as any failure of Spark's, and breaks nothing."""
+def test_a_damaged_or_foreign_error_text_is_not_read_as_an_error(told: str) -> None:
+    """It is reported like any failure of Spark."""
     assert from_text(f"lakegc-error[n1:{base64.b64encode(told.encode()).decode()}]", "n1") is None

@@ -1,4 +1,4 @@
-"""Why objects go: by each one's last verdict, whatever comes in what order, in files that follow each other."""
+"""Why objects expire: each has its last verdict, in whatever order rows arrive, in files that follow each other."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def objects(names: Iterable[str]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=STORED_OBJECTS)
 
 
-def tellings(rows: Iterable[tuple[str, int, str]]) -> pa.Table:
+def verdict_rows(rows: Iterable[tuple[str, int, str]]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(TOLD.names, row, strict=True)) for row in rows], schema=TOLD)
 
 
-def as_met(table: pa.Table) -> pa.Table:
+def with_all_columns(table: pa.Table) -> pa.Table:
     columns = [
         table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type) for field in MET
     ]
@@ -62,8 +62,8 @@ def expected(
     return rows
 
 
-def test_verdicts_are_in_another_order() -> None:
-    """Verdicts come by their end, one without any first, then by commit; each with what its commit's rule says."""
+def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
+    """One without an end comes first, and each has what the rule of its commit says."""
     found = in_order([*COMMITS, *COMMITS])
 
     assert found.schema == VERDICTS
@@ -80,7 +80,7 @@ def test_verdicts_are_in_another_order() -> None:
     st.booleans(),
     st.randoms(),
 )
-def test_an_object_has_another_reason(
+def test_each_object_is_explained_by_its_last_verdict(
     stored: set[str],
     going: set[str],
     told: list[tuple[str, int, str]],
@@ -88,9 +88,11 @@ def test_an_object_has_another_reason(
     all_known: bool,
     draw: random.Random,
 ) -> None:
-    """However rows come, each object is there once, in order, with its last verdict; a reason just where it goes."""
+    """In whatever order rows arrive, each object is there once, in order, and only expired objects have a reason."""
     goes = pa.table([pa.array(sorted(going), pa.string()), pa.repeat(pa.scalar(True), len(going))], ["address", "goes"])
-    met = pa.concat_tables([as_met(objects(stored)), as_met(goes), as_met(tellings(told))])
+    met = pa.concat_tables(
+        [with_all_columns(objects(stored)), with_all_columns(goes), with_all_columns(verdict_rows(told))]
+    )
     rows = list(range(len(met)))
     draw.shuffle(rows)
     shuffled = met.take(pa.array(rows, pa.int64()))
@@ -105,9 +107,9 @@ def test_an_object_has_another_reason(
     assert list(zip(*columns, strict=True)) == expected(stored, going, told, all_known=all_known)
 
 
-def test_much_is_held_of_one_address() -> None:
-    """An address that is told of many times is held once."""
-    many = as_met(tellings(("data/s/a", number % 4, f"p{number:04}") for number in range(2000)))
+def test_an_address_with_many_verdicts_is_held_in_memory_once() -> None:
+    """Only the last verdict is needed, so the others are dropped while rows arrive."""
+    many = with_all_columns(verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000)))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TOLD_AT_ONCE", 100)
@@ -119,13 +121,12 @@ def test_much_is_held_of_one_address() -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("old", [True, False])
-def test_a_later_task_has_an_earlier_address(
+def test_tasks_follow_each_other_in_the_order_of_addresses(
     spark: SparkSession, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row of an address comes into one task, and no task has an address before those of the one before it; with
-    a Spark that can't be told where rows go, too."""
+    """All rows of an address are in one task, also with a Spark that can't partition by id."""
     names = [f"data/é{number % 7}/{number * 37 % 100:03}" for number in range(100)]
-    rows = met_in(spark, names, [names[0]] * 500 + names[::3])
+    rows = rows_of(spark, names, [names[0]] * 500 + names[::3])
     if old:
         for kind in (type(rows), DataFrame):
             monkeypatch.delattr(kind, "repartitionById", raising=False)
@@ -138,11 +139,11 @@ def test_a_later_task_has_an_earlier_address(
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
 
 
-def met_in(spark: SparkSession, names: list[str], told: list[str]) -> DataFrame:
-    """Objects of these names, half of which go, and what is told of some."""
+def rows_of(spark: SparkSession, names: list[str], told: list[str]) -> DataFrame:
+    """Objects of these names, half of which expire, and verdicts of some."""
     going = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
     frames = [
-        spark.createDataFrame(table) for table in (objects(names), going, tellings((one, 0, "p") for one in told))
+        spark.createDataFrame(table) for table in (objects(names), going, verdict_rows((one, 0, "p") for one in told))
     ]
     return together(frames[0], going=frames[1], told=frames[2])
 
@@ -152,10 +153,10 @@ def addresses_of_tasks(rows: DataFrame) -> list[list[str]]:
     return [sorted((row["address"] for row in part), key=str.encode) for part in parts]
 
 
-def test_much_that_is_told_of_few_draws_all_objects_to_one_task(spark: SparkSession) -> None:
-    """Tasks have about as many objects each, whatever is told of a few of them."""
+def test_objects_are_spread_evenly_however_skewed_their_verdicts_are(spark: SparkSession) -> None:
+    """Tasks have about as many objects each, though a few objects have most of the verdicts."""
     names = [f"data/s/{number:05}" for number in range(4000)]
-    rows = met_in(spark, names, names[:10] * 400)
+    rows = rows_of(spark, names, names[:10] * 400)
     sampled = some_addresses(spark.createDataFrame(objects(names)), 4000, 2)
 
     by_task = addresses_of_tasks(in_ranges(rows, 4, sampled).where("size IS NOT NULL"))
@@ -164,11 +165,11 @@ def test_much_that_is_told_of_few_draws_all_objects_to_one_task(spark: SparkSess
     assert all(800 < len(part) < 1200 for part in by_task)
 
 
-def test_without_any_address_nothing_is_cut(spark: SparkSession) -> None:
-    """Where no address is known to cut by, one task has all."""
-    assert len(addresses_of_tasks(in_ranges(met_in(spark, NAMES, []), 3, pa.array([], pa.string())))) == 1
+def test_without_a_sampled_address_one_task_has_all_rows(spark: SparkSession) -> None:
+    """There is nothing to choose the bounds of ranges by."""
+    assert len(addresses_of_tasks(in_ranges(rows_of(spark, NAMES, []), 3, pa.array([], pa.string())))) == 1
 
 
-def test_rows_are_too_many_for_a_task() -> None:
-    """A task has so many rows as it can hold; few rows have one, and more of them as many as there are cores."""
+def test_the_number_of_tasks_follows_the_number_of_rows() -> None:
+    """Few rows have one task, more have as many as there are cores, and many have as many as memory asks for."""
     assert [tasks_for(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 41]

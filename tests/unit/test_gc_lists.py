@@ -1,4 +1,4 @@
-"""What the server's lists for collectors must look like to be believed."""
+"""What the server's lists for collectors must look like to be accepted."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ A, B, C, M = ("a" * 64, "b" * 64, "c" * 64, "e" * 64)
 HEADER = "commit_id,expired,metarange_id\n"
 
 
-def test_an_expired_commit_is_retained() -> None:
-    """Retained rows are given in order, those of an empty repository without metarange; expired ones are left out."""
+def test_only_retained_commits_are_returned() -> None:
+    """They are in the order of the list; one of an empty repository has no metarange."""
     data = f"{HEADER}{B},false,{M}\n{C},true,{M}\n{A},false,\n".encode()
 
     assert parse_commits_csv(data, where="x") == [(B, M), (A, "")]
 
 
-def test_a_list_of_no_commits_breaks() -> None:
-    """A header alone is an empty list."""
+def test_a_list_with_nothing_but_a_header_is_empty() -> None:
+    """A header alone is no damage."""
     assert parse_commits_csv(HEADER.encode(), where="x") == []
 
 
@@ -59,14 +59,14 @@ def test_a_list_of_no_commits_breaks() -> None:
         HEADER + HEADER,
     ],
 )
-def test_a_damaged_list_of_commits_is_shorter(text: str) -> None:
-    """Anything but the exact header, whole lines, ids and `true` or `false` raises, naming the file."""
+def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
+    """Anything but the exact header, complete lines, ids and `true` or `false` raises, naming the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/commits\.csv") as raised:
         parse_commits_csv(text.encode(), where="s3://x/commits.csv")
     assert raised.value.invariant == 3
 
 
-def test_a_list_of_commits_in_another_encoding_is_used() -> None:
+def test_a_list_of_commits_in_another_encoding_is_an_error() -> None:
     """Bytes that are not UTF-8 raise."""
     with pytest.raises(DamagedData, match="UTF-8"):
         parse_commits_csv(HEADER.encode("utf-16"), where="x")
@@ -82,8 +82,8 @@ ADDRESSES = ["data/s/i", "s3://b/ns/data/s/j", "data/we ird/obj %2F + é,tok\n"]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
-def test_a_staged_address_is_changed(kind: pa.DataType) -> None:
-    """Every address arrives as it was written, whichever of Parquet's texts holds it."""
+def test_staged_addresses_are_read_as_they_were_written(kind: pa.DataType) -> None:
+    """Any of Parquet's text types may hold them."""
     values = [each.encode() for each in ADDRESSES] if kind == pa.binary() else ADDRESSES
     data = _parquet({"physical_address": pa.array(values, kind), "creation_date": pa.array([1, 2, 3], pa.int64())})
 
@@ -93,15 +93,15 @@ def test_a_staged_address_is_changed(kind: pa.DataType) -> None:
     assert table.schema.types == [pa.string(), pa.int64()]
 
 
-def test_a_newer_column_breaks() -> None:
-    """Columns that lakegc doesn't know do no harm."""
+def test_unknown_columns_are_ignored() -> None:
+    """A newer server may write more of them."""
     data = _parquet({"physical_address": ["data/a"], "more": [1], "creation_date": [1]})
 
     assert read_uncommitted_file(data, where="x").column_names == ["physical_address", "creation_date"]
 
 
-def test_a_list_of_nothing_staged_breaks() -> None:
-    """A file without rows is an empty list, if its columns are right."""
+def test_a_list_without_rows_is_empty() -> None:
+    """Its columns have to be right all the same."""
     schema = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
 
     assert (
@@ -131,8 +131,8 @@ _WHOLE = _parquet({"physical_address": ADDRESSES, "creation_date": [1, 2, 3]})
         _parquet({"physical_address": [b"data/\xff"], "creation_date": [1]}),
     ],
 )
-def test_a_damaged_list_of_staged_objects_is_shorter(data: bytes) -> None:
-    """A cut file, a column missing or of another type, or a row without an address raises, naming the file."""
+def test_a_damaged_list_of_staged_objects_is_an_error(data: bytes) -> None:
+    """A truncated file, a missing or mistyped column, or a row without an address raises, naming the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/part") as raised:
         read_uncommitted_file(data, where="s3://x/part")
     assert raised.value.invariant == 3

@@ -1,4 +1,4 @@
-"""`--help` answers at once: what takes long to import is imported by the command that needs it."""
+"""`--help` is fast: what takes long to import is imported by the command that needs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakegc_assets import cli
 
 HEAVY = ("boto3", "botocore", "dagster", "lakefs_sdk", "numba", "numpy", "pandas", "pyarrow", "pyspark", "rich", "yaml")
 
-def told(*arguments):
+def help_of(*arguments):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         code = cli.run([*arguments, "--help"])
     return [code, out.getvalue(), sorted(name for name in (*HEAVY, "pydantic") if name in sys.modules)]
@@ -29,9 +29,9 @@ def every(group, path):
         if hasattr(command, "commands"):
             yield from every(command, (*path, name, *(["lake"] if name == "holds" else [])))
 
-found = {"": told()}
+found = {"": help_of()}
 for path in every(typer.main.get_command(cli.app), ()):
-    found[" ".join(path)] = told(*path)
+    found[" ".join(path)] = help_of(*path)
 print(json.dumps(found))
 """
 
@@ -47,15 +47,15 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_help_waits_for_spark_or_dagster(helps: dict[str, Any]) -> None:
-    """`lakegc --help`, and that of any command, imports nothing that takes long."""
+def test_help_imports_nothing_that_takes_long(helps: dict[str, Any]) -> None:
+    """This holds for `lakegc --help` and for that of every command."""
     assert helps[""][2] == []
     for _, _, heavy in helps.values():
         assert set(heavy) <= {"pydantic"}  # with which Typer itself reads the options of a command
 
 
-def test_a_command_has_no_help(helps: dict[str, Any]) -> None:
-    """Every command, in groups too, has a help that begins with how it is used, and ends well."""
+def test_every_command_has_help(helps: dict[str, Any]) -> None:
+    """Commands in groups have it too; it begins with the usage and exits with 0."""
     assert {"", "mark", "sweep", "holds", "holds lake add", "sandbox up"} <= set(helps)
     for code, text, _ in helps.values():
         assert code == 0
@@ -68,7 +68,7 @@ def lakegc(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_version_and_short_help_are_answered() -> None:
+def test_the_version_and_the_short_help_are_printed() -> None:
     """What people type first: `lakegc --version` names the installed version, `-h` is `--help`."""
     assert lakegc("--version") == (0, f"lakegc {metadata.version('lakegc')}\n")
     assert lakegc("mark", "-h") == lakegc("mark", "--help")
@@ -101,8 +101,8 @@ def test_the_packages_are_marked_as_typed_and_classified() -> None:
     assert about["License-Expression"] == "Apache-2.0"
 
 
-def test_a_review_waits_for_dagster() -> None:
-    """What only reads marks, holds and tables is imported without Dagster and Spark."""
+def test_reading_marks_imports_neither_dagster_nor_spark() -> None:
+    """Commands that only read marks, holds and tables start fast."""
     code = """
 import sys
 from lakegc_assets.terminal import diffs, fsck, holds, marks, reviews

@@ -1,4 +1,4 @@
-"""The file of holds: what it says, what is wrong with it and in which line, and how it is changed."""
+"""The file of holds: what it contains, what is wrong with it and in which line, and how it is changed."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def one(**fields: str) -> bytes:
     return "\n".join(["holds:", "  -", *lines, ""]).encode()
 
 
-def troubles(data: bytes) -> list[tuple[int, str]]:
+def errors_in(data: bytes) -> list[tuple[int, str]]:
     with pytest.raises(BadHolds) as caught:
         parse_holds(data, "holds.yaml")
     assert isinstance(caught.value, Refused)
     return [(trouble.line, trouble.what) for trouble in caught.value.troubles]
 
 
-def test_a_word_of_the_file_is_taken_for_something_else() -> None:
-    """Every field is the text that stands there: a value `no` is no boolean, a day no date of the machine's zone."""
+def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
+    """YAML would read `no` as a boolean, and a date as a day in the time zone of the machine."""
     releases, legal, reports = parse_holds(FILE, "holds.yaml")
 
     assert releases == TagHold(
@@ -136,14 +136,14 @@ def test_a_word_of_the_file_is_taken_for_something_else() -> None:
         (one() + one()[7:], 8, "the id 'h' is that of the hold in line 3, too"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_right_holds_something_else(data: bytes, line: int, word: str) -> None:
-    """Whatever is wrong, the whole file is refused, and the line is named."""
-    assert any(found == line and word in what for found, what in troubles(data)), troubles(data)
+def test_an_invalid_file_is_refused_with_the_number_of_the_line(data: bytes, line: int, word: str) -> None:
+    """The whole file is refused, so that no hold is silently lost or changed."""
+    assert any(found == line and word in what for found, what in errors_in(data)), errors_in(data)
 
 
-def test_a_second_error_hides_behind_the_first() -> None:
-    """All that is wrong is said at once."""
-    assert [line for line, _ in troubles(one(tags='"[x"', id="A", until="never", what="x"))] == [3, 4, 7, 8]
+def test_all_errors_of_a_file_are_reported_at_once() -> None:
+    """Somebody who corrects the first error doesn't have to try again to see the second."""
+    assert [line for line, _ in errors_in(one(tags='"[x"', id="A", until="never", what="x"))] == [3, 4, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_second_error_hides_behind_the_first() -> None:
         ("2027-06-30 12:00:01+02:00", datetime(2027, 6, 30, 10, 0, 1, tzinfo=UTC)),
     ],
 )
-def test_a_hold_ends_a_day_early(until: str, end: datetime) -> None:
-    """A day is held to its end in UTC, a time to its moment."""
+def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) -> None:
+    """With a time it lasts to that moment."""
     (hold,) = parse_holds(one(until=until), "holds.yaml")
 
     assert hold.ends == end
@@ -163,8 +163,8 @@ def test_a_hold_ends_a_day_early(until: str, end: datetime) -> None:
     assert hold.outdated(end)
 
 
-def test_dropping_one_hold_drops_another_or_what_people_wrote() -> None:
-    """Without one hold the file says all that it said of the others, comments included."""
+def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
+    """The comment of the hold that is dropped goes with it."""
     for hold in parse_holds(FILE, "holds.yaml"):
         left = without_hold(FILE, hold.id, "holds.yaml")
 
@@ -177,8 +177,8 @@ def test_dropping_one_hold_drops_another_or_what_people_wrote() -> None:
         assert (b"# really" in left) is (hold.id != "reports")
 
 
-def test_adding_a_hold_changes_what_people_wrote() -> None:
-    """One more stands at the end, in the file's own indentation; everything before it is as it was."""
+def test_a_hold_is_added_at_the_end_of_the_unchanged_file() -> None:
+    """It has the indentation of the file."""
     more = BranchHold(id="more", branches="exp-*", days="90", **WHOSE)
     flat = FILE.replace(b"\n  ", b"\n")
 
@@ -217,8 +217,8 @@ def _just(fields: dict[str, str | None]) -> dict[str, st.SearchStrategy[str | No
 
 @given(st.lists(holds(), min_size=1, max_size=5, unique_by=lambda hold: hold.id), st.data())
 @settings(deadline=None, max_examples=25)
-def test_what_was_added_is_read_as_something_else(several: list[Hold], data: st.DataObject) -> None:
-    """Holds that were written are read back as they were, whatever their words; and a dropped one is gone."""
+def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.DataObject) -> None:
+    """This holds for any text in their fields, and a hold that is dropped afterwards is gone."""
     text = None
     for hold in several:
         text = with_hold(text, hold, "holds.yaml")
@@ -231,13 +231,13 @@ def test_what_was_added_is_read_as_something_else(several: list[Hold], data: st.
     assert parse_holds(left, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
 
 
-def test_what_a_pattern_begins_with_is_misread() -> None:
-    """The literal beginning of a pattern ends at its first special character."""
+def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -> None:
+    """Ranges are skipped by it."""
     assert [literal_prefix(one) for one in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
 
 
-def test_a_commit_with_another_value_is_held() -> None:
-    """Metadata is held by key and value: neither alone will do, and case counts."""
+def test_a_hold_of_commits_matches_key_and_value() -> None:
+    """Neither alone is enough, and case counts."""
     hold = CommitHold(id="legal", commits={"legal": "hol?"}, **WHOSE)
 
     assert hold.matches({"legal": "hold", "who": "ada"})

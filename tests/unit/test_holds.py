@@ -1,4 +1,4 @@
-"""Which commits and paths a hold reaches: all behind a merge, and any range that can have a held path."""
+"""Which commits and paths a hold reaches: all ancestors of a merge, and any range that may have a path on hold."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def graph(version: int, **parents: str) -> dict[str, Commit]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_hold_with_history_reaches_everything_behind_each_parent_of_a_merge(version: int) -> None:
-    """The merged side is history as much as the main line is: its objects would go if only one parent were walked."""
+def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merge(version: int) -> None:
+    """The merged branch is history, too: its objects would expire if only one parent were walked."""
     commits = graph(version, a="", b="a", x="", y="x", m="by", q="", h="mq", later="h")
     hold = TagHold(id="h", tags="v*", history="true", **WHOSE)
 
@@ -44,8 +44,8 @@ paths = st.lists(st.sampled_from("ab/dt?é"), max_size=6).map("".join) | st.samp
 @example("data/a", [b"data/a"])
 @example("ab*", [b"a", b"ab"])
 @example("ab*", [b"abc"])
-def test_a_range_that_has_a_held_path_is_read_whatever_its_bounds(pattern: str, there: list[bytes]) -> None:
-    """A range that is passed over by its first and last key loses every path in it that is on hold."""
+def test_a_range_that_has_a_path_on_hold_is_read_whatever_its_bounds(pattern: str, there: list[bytes]) -> None:
+    """If it were skipped because of its first and last key, every path on hold in it would be lost."""
     holds = PathHolds.of([PathHold(id="h", paths=pattern, **WHOSE)])
     matching = [place for _, places in holds.matching(there) for place in places]
 
@@ -59,6 +59,6 @@ def test_a_range_that_has_a_held_path_is_read_whatever_its_bounds(pattern: str, 
         *((b"a", b"z", True), (b"a", b"data", False), (b"data0", b"z", False), (b"z", b"zz", False)),
     ],
 )
-def test_a_range_may_have_a_held_path_if_its_bounds_meet_the_prefix(first: bytes, last: bytes, may: bool) -> None:
+def test_a_range_may_have_a_path_on_hold_if_its_bounds_include_the_prefix(first: bytes, last: bytes, may: bool) -> None:
     """Both bounds are in the range, and either may be the prefix itself; a range beside it is not read."""
     assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_be_in(first, last) is may

@@ -1,4 +1,4 @@
-"""Which mark the next one goes on from, and which folders can have changed since."""
+"""Which base an incremental mark has, and which folders can have changed since."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
     return record(mark_id, hours_ago, basis={**CLEAN, "optimized": True, "chain": list(chain), "digests": digests})
 
 
-def test_a_slice_is_taken_for_another_time() -> None:
-    """A slice's name tells to the second when it was opened."""
+def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
+    """It does so to the second."""
     for hours in (0, 1, 24, 24 * 365 * 3):
         when = NOW - hours * HOUR
         assert opened(Xids(1, lambda: NOW).descending(when)) == when
 
 
 @pytest.mark.parametrize("name", ["", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1"])
-def test_a_folder_that_is_no_slice_is_not_listed(name: str) -> None:
-    """A name that is none of a slice, or of one from before there were slices, tells nothing: it is listed always."""
+def test_a_folder_that_is_no_slice_is_always_listed(name: str) -> None:
+    """Its name, or that of a folder from before there were slices, doesn't tell when it was opened."""
     assert opened(name) is None
     assert can_have_changed(name, NOW)
 
 
-def test_a_slice_is_closed_too_early() -> None:
-    """What arrives a day after its slice's hour is still found; long after, nobody looks."""
+def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
+    """An object that arrives a day after the hour of its slice is still found; older slices aren't listed."""
     name = Xids(1, lambda: NOW).descending
     assert can_have_changed(name(NOW - 25 * HOUR), NOW)
     assert can_have_changed(name(NOW - LATE), NOW)
@@ -61,8 +61,8 @@ def test_a_slice_is_closed_too_early() -> None:
     assert not can_have_changed(name(NOW - LATE - timedelta(seconds=1)), NOW)
 
 
-def test_an_older_mark_is_gone_on_from() -> None:
-    """The newest finished mark is gone on from, or the one that is named; unfinished ones never."""
+def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None:
+    """An unfinished mark is never a base, not even if it is named."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
     found = basis_of(new(), earlier, every=9)
     assert found == {**CLEAN, "optimized": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
@@ -72,8 +72,8 @@ def test_an_older_mark_is_gone_on_from() -> None:
             basis_of(new(), earlier, since=unknown, every=9)
 
 
-def test_a_chain_grows_for_ever() -> None:
-    """One mark of so many looks at everything, and still knows the marks before it; a named one is gone on from."""
+def test_a_full_mark_is_due_after_so_many_incremental_ones() -> None:
+    """It still records the chain before it, and starts the next one. A named base makes a mark incremental."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
     found = basis_of(new(), earlier, every=4)
     assert (found["optimized"], found["chain"]) == (True, ["m3", "m2", "m1"])
@@ -126,7 +126,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "why"),
+    ("mine", "of_base", "why"),
     [
         ({}, {"repository_created": NOW}, "another repository"),
         ({}, {"namespace": "local://other"}, "another repository"),
@@ -142,16 +142,16 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "could not tell why"),
     ],
 )
-def test_a_mark_is_gone_on_from_that_proves_nothing(mine: Any, theirs: Any, why: str) -> None:
-    """Where it might differ from a clean one, a mark is made clean, named base or not, and says why."""
+def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
+    """It says why, also if the base was named."""
     for since in ("", "old"):
-        found = basis_of(new(**mine), [record("old", 9, **theirs)], since=since, every=9)
+        found = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
         assert not found["optimized"]
         assert not found["chain"]
         assert why in found["why"]
 
 
-def test_clean_is_not_what_was_asked_for() -> None:
-    """Who asks for a clean mark gets one, whatever is there, and the first one is clean."""
+def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
+    """The reason is recorded."""
     assert basis_of(new(), [record("old", 9)], clean=True, every=9)["why"] == "that was asked for"
     assert basis_of(new(), [], every=9)["why"] == "no finished mark is there"

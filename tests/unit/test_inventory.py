@@ -1,4 +1,4 @@
-"""Lists of a bucket's objects that somebody else made: what they must say, and what is made of them."""
+"""Lists of a bucket's objects that somebody else made: what they must contain, and which candidates they give."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def s3_inventory(folder: Path, data: bytes, *, form: str = "CSV", name: str = "i
     return folder / "manifest.json"
 
 
-def test_a_listed_key_is_another_than_the_stored_one(tmp_path: Path) -> None:
-    """S3 Inventory in CSV: keys come back decoded, and old versions and delete markers are no objects."""
+def test_keys_of_an_s3_inventory_in_csv_are_decoded(tmp_path: Path) -> None:
+    """Old versions and delete markers are left out."""
     inventory = open_inventory(str(s3_inventory(tmp_path, s3_csv(ROWS))), StoreSettings(), taken=None)
 
     assert (inventory.bucket, inventory.taken) == ("b", NOON)
     assert read(inventory) == ROWS
 
 
-def test_a_packed_list_that_grows_without_end_is_refused(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     """A few hundred kB of gzip can hold hundreds of MB: a task would run out of memory, or never end."""
     head = csv_of([["Key", "Size", "Last-Modified"]])
     row = csv_of([["data/s/" + "a" * 900, 1, NOON.isoformat()]])
@@ -99,8 +99,8 @@ def test_a_packed_list_that_grows_without_end_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
-def test_an_inventory_in_parquet_loses_rows(tmp_path: Path, zone: str | None) -> None:
-    """S3 Inventory in Parquet: the same objects, with times in UTC whether or not they say so."""
+def test_an_s3_inventory_in_parquet_has_the_same_objects(tmp_path: Path, zone: str | None) -> None:
+    """Times are in UTC whether or not the file says so."""
     keys, sizes, times, tags = zip(*ROWS, ("lake/data/s/old", 1, NOON, "e"), strict=True)
     stamps = pa.array([time.replace(tzinfo=None) for time in times], pa.timestamp("ms")).cast(pa.timestamp("ms", zone))
     table = pa.table(
@@ -114,8 +114,8 @@ def test_an_inventory_in_parquet_loses_rows(tmp_path: Path, zone: str | None) ->
     assert read(open_inventory(str(file), StoreSettings(), taken=None)) == ROWS
 
 
-def test_a_list_of_ones_own_needs_a_manifest(tmp_path: Path) -> None:
-    """Any CSV that names its columns will do, with the time of its beginning; without that time it is refused."""
+def test_a_csv_without_a_manifest_is_read_if_its_time_is_given(tmp_path: Path) -> None:
+    """Any CSV that names its columns will do; without the time at which its making began it is refused."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
     found = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
@@ -125,8 +125,8 @@ def test_a_list_of_ones_own_needs_a_manifest(tmp_path: Path) -> None:
         open_inventory(str(tmp_path), StoreSettings(), taken=None)
 
 
-def test_inventories_in_a_bucket_are_not_found(tmp_path: Path, seaweedfs: SeaweedFS) -> None:
-    """A manifest in S3 is read with the store's credentials, and its files beside it."""
+def test_an_inventory_is_read_from_a_bucket(tmp_path: Path, seaweedfs: SeaweedFS) -> None:
+    """The manifest in S3 is read with the credentials of the store, and so are the files beside it."""
     seaweedfs.make_bucket("inventories")
     s3_inventory(tmp_path, s3_csv(ROWS))
     for file in (each for each in tmp_path.rglob("*") if each.is_file()):
@@ -143,8 +143,8 @@ def test_inventories_in_a_bucket_are_not_found(tmp_path: Path, seaweedfs: Seawee
         (lambda folder: (folder / "inv/data/1.csv.gz").write_bytes(s3_csv(ROWS[:1])), "MD5"),
     ],
 )
-def test_an_altered_inventory_is_read(tmp_path: Path, harm: Any, words: str) -> None:
-    """A manifest or a file that isn't what its checksum says is refused by name."""
+def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) -> None:
+    """A manifest or a file whose checksum differs is named."""
     file = s3_inventory(tmp_path, s3_csv(ROWS))
     harm(tmp_path)
 
@@ -166,24 +166,24 @@ def test_an_altered_inventory_is_read(tmp_path: Path, harm: Any, words: str) -> 
         ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
     ],
 )
-def test_half_a_list_is_taken_for_a_whole_one(tmp_path: Path, text: str, words: str) -> None:
-    """What lacks a column or a value, or says it so that it can't be understood, is an error that names the file."""
+def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    """A missing column or value, or one that could be understood in two ways, is an error that names the file."""
     (tmp_path / "list.csv").write_text(text)
 
     with pytest.raises(DamagedData, match=f"list.csv.*({words})"):
         read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))
 
 
-def test_a_key_of_digits_is_taken_for_a_number(tmp_path: Path) -> None:
-    """A first row with blanks in it: keys stay what they are, byte for byte."""
+def test_a_key_of_digits_stays_the_text_that_it_is(tmp_path: Path) -> None:
+    """This holds with blanks in the header, too."""
     (tmp_path / "list.csv").write_text("size, key, time\n1,0012,2026-01-01T00:00:00Z\n")
 
     assert [row[0] for row in read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))] == ["0012"]
 
 
 @pytest.mark.parametrize("times", [pa.array([1_763_683_200_000]), pa.array([20_000], pa.int32()).cast(pa.date32())])
-def test_a_number_is_taken_for_a_time(tmp_path: Path, times: pa.Array) -> None:
-    """Times that are numbers or days are refused: by the wrong unit, everything would be as old as the hills."""
+def test_times_that_are_numbers_or_days_are_refused(tmp_path: Path, times: pa.Array) -> None:
+    """Read in the wrong unit, they would make every object old enough to delete."""
     pq.write_table(pa.table({"key": ["a"], "size": [1], "time": times}), tmp_path / "list.parquet")
 
     with pytest.raises(DamagedData, match="not timestamps"):
@@ -191,8 +191,8 @@ def test_a_number_is_taken_for_a_time(tmp_path: Path, times: pa.Array) -> None:
 
 
 @pytest.mark.parametrize("taken", ["9" * 30, "-99999999999999"])
-def test_a_manifest_of_no_time_at_all_breaks_the_mark(tmp_path: Path, taken: str) -> None:
-    """A manifest whose time is none is refused by name."""
+def test_a_manifest_with_an_impossible_time_is_refused(tmp_path: Path, taken: str) -> None:
+    """The error names the manifest."""
     file = s3_inventory(tmp_path, s3_csv(ROWS))
     changed = json.dumps(json.loads(file.read_bytes()) | {"creationTimestamp": taken}).encode()
     file.write_bytes(changed)
@@ -202,8 +202,8 @@ def test_a_manifest_of_no_time_at_all_breaks_the_mark(tmp_path: Path, taken: str
         open_inventory(str(file), StoreSettings(), taken=None)
 
 
-def test_a_key_that_the_store_folds_hides_a_live_object() -> None:
-    """What the store can't hold is no candidate, and not there for what refers to it; elsewhere it has its slice."""
+def test_a_key_that_the_store_would_fold_is_no_candidate() -> None:
+    """The store would return another object for it. In other stores it is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)
     folding = candidates(table, "", local_adapter=False, unholdable={EMPTY_SEGMENT, BOTH})
@@ -213,7 +213,7 @@ def test_a_key_that_the_store_folds_hides_a_live_object() -> None:
 
 
 @given(st.lists(st.text(st.sampled_from("dat/_lkefs0123456789-xümy"), max_size=24)), st.booleans())
-def test_an_inventory_has_other_candidates_than_a_listing(names: list[str], local_adapter: bool) -> None:
+def test_an_inventory_has_the_same_candidates_as_a_listing(names: list[str], local_adapter: bool) -> None:
     """Of a list, exactly what may be collected inside the namespace is a candidate, as of a listing."""
     keys = [*names, *(f"ns/{name}" for name in names), "ns/data/s/o", "ns/data/o", "ns/0a-00001", "ns/dummy", "ns/x"]
     table = pa.table([keys, [1] * len(keys), [NOON] * len(keys), [None] * len(keys)], schema=LISTED)

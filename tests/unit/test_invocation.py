@@ -1,4 +1,4 @@
-"""The commands that lakegc names can be pasted: they begin as lakegc was called."""
+"""The commands that lakegc prints can be pasted: they begin as lakegc was called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def installed(tmp_path: Path) -> Path:
 
 
 def test_a_command_begins_with_uv_where_uv_ran_lakegc(installed: Path) -> None:
-    """Who has typed `.uv/bin/uv run --no-dev lakegc demo` has no `lakegc` on the path."""
+    """Somebody who typed `.uv/bin/uv run --no-dev lakegc demo` has no `lakegc` on the path."""
     program, uv = str(installed / ".venv/bin/lakegc"), {"UV": str(installed / ".uv/bin/uv"), "PATH": "/bin"}
 
     assert prefix(program, uv, installed, has_tests=False) == ".uv/bin/uv run --no-dev lakegc"
@@ -31,7 +31,7 @@ def test_a_command_begins_with_uv_where_uv_ran_lakegc(installed: Path) -> None:
 
 
 def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(installed: Path) -> None:
-    """Only where `lakegc` alone is this very program, it is enough."""
+    """`lakegc` alone is enough only where it is this very program."""
     program = str(installed / "bin/lakegc")
     for path, called in (
         (f"/bin:{installed}/bin", "lakegc"),
@@ -42,14 +42,14 @@ def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(inst
 
 
 def test_a_command_of_a_module_begins_with_its_interpreter(installed: Path) -> None:
-    """`python -m lakegc_assets.cli` is one more way; within another program lakegc is called by its name."""
+    """`python -m lakegc_assets.cli` is one more way; within another program the command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 
     assert prefix("/somewhere/lakegc_assets/cli.py", {}, Path("/nowhere"), has_tests=True) == module
     assert prefix("/usr/bin/dagster", {"UV": "/usr/bin/uv"}, installed, has_tests=True) == "lakegc"
 
 
-def test_what_a_shell_would_read_otherwise_is_quoted() -> None:
+def test_arguments_of_a_command_are_quoted_for_the_shell() -> None:
     """A repository's or a mark's name can't become a command of its own."""
     assert command("report", "lake", "a b; rm").endswith("lakegc report lake 'a b; rm'")
 

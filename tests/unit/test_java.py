@@ -1,4 +1,4 @@
-"""Java: found as Spark finds it, told apart by version, and asked for in words that say how to get one."""
+"""Java: found as Spark finds it, checked for its version, and refused with a message that says how to get one."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ def fake_java(folder: Path, says: str, *, exits: int = 0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("says", "version"), ANSWERS.items())
-def test_a_version_is_misread(tmp_path: Path, says: str, version: int) -> None:
-    """The major version is read from every form in which Java tells it, the old `1.8` included."""
+def test_the_major_version_is_read_from_every_form(tmp_path: Path, says: str, version: int) -> None:
+    """Old Java versions call themselves `1.8`."""
     assert java_version(fake_java(tmp_path, says)) == version
 
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
-def test_an_old_java_fails_later_with_a_stack_trace(tmp_path: Path, says: str) -> None:
-    """A Java that Spark can't run on is refused by its version, with what is needed and how to get it."""
+def test_a_java_that_is_too_old_is_refused_with_what_to_install(tmp_path: Path, says: str) -> None:
+    """Spark would end in a stack trace later."""
     with pytest.raises(WrongUsage, match=r"needs Java 17 or 21 and found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
 
 
 @pytest.mark.parametrize("version", [17, 21])
-def test_a_good_java_is_refused(tmp_path: Path, version: int) -> None:
-    """The versions that the message asks for are the ones that are taken, without a word."""
+def test_a_supported_java_is_accepted_without_a_warning(tmp_path: Path, version: int) -> None:
+    """The supported versions are those that the message asks for."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_java(fake_java(tmp_path, f'openjdk version "{version}.0.1"')) == version
 
 
-def test_a_java_newer_than_21_is_taken_with_a_warning(tmp_path: Path) -> None:
+def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None:
     """Spark may run on it or end in a stack trace: then somebody should know what to install."""
     said = r"^Java 25 is newer than 17 and 21, which lakegc supports: if Spark fails, install one .* JAVA_HOME to it\.$"
     with pytest.warns(LakegcWarning, match=said):
         assert check_java(fake_java(tmp_path, 'openjdk version "25.0.1" 2025-10-21 LTS')) == 25
 
 
-def test_the_warning_of_a_new_java_is_one_line_of_a_command(tmp_path: Path) -> None:
-    """`lakegc` shows it as it shows errors, without the line of code that warned, and goes on."""
+def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
+    """`lakegc` prints it like an error, without the line of code that warned, and continues."""
     environ = fake_java(tmp_path / "bin", 'openjdk version "25.0.1" 2025-10-21 LTS')
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -78,21 +78,21 @@ def test_the_warning_of_a_new_java_is_one_line_of_a_command(tmp_path: Path) -> N
     assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty; the demo makes its sandbox in a new folder"]
 
 
-def test_a_missing_java_is_no_sentence(tmp_path: Path) -> None:
+def test_a_missing_java_is_refused_with_what_to_install(tmp_path: Path) -> None:
     """Without any Java the message says so, and how to get one."""
     with pytest.raises(WrongUsage, match=r"found none\. Install a Java runtime.*openjdk-17"):
         check_java({"PATH": str(tmp_path)})
 
 
-def test_what_is_no_java_passes_for_one(tmp_path: Path) -> None:
-    """A `java` that tells no version, as the stand-in of some systems, is none."""
+def test_a_java_that_prints_no_version_counts_as_none(tmp_path: Path) -> None:
+    """Some systems have such a stand-in."""
     environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
     with pytest.raises(WrongUsage, match="found none"):
         check_java(environ)
 
 
-def test_java_home_is_overruled_by_the_path(tmp_path: Path) -> None:
-    """JAVA_HOME counts before PATH, as for Spark; where no Java is in it, the message names it."""
+def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
+    """Spark does the same; if JAVA_HOME has no Java, the message names it."""
     environ = fake_java(tmp_path / "path", 'openjdk version "21"')
     fake_java(tmp_path / "home" / "bin", 'openjdk version "11.0.2"')
 
@@ -101,8 +101,8 @@ def test_java_home_is_overruled_by_the_path(tmp_path: Path) -> None:
         check_java({**environ, "JAVA_HOME": "/nowhere/jdk"})
 
 
-def test_the_demo_starts_work_without_a_java(tmp_path: Path) -> None:
-    """`lakegc demo` with a bad Java says so in its first line, exits with 2, and makes nothing."""
+def test_the_demo_refuses_a_bad_java_before_it_makes_anything(tmp_path: Path) -> None:
+    """The message is one line, and the exit code is 2."""
     (tmp_path / "home").mkdir()
     (tmp_path / "made").mkdir()
     environ = {

@@ -1,4 +1,4 @@
-"""What the client makes of a server's answers, against a real HTTP server that is scripted by each test."""
+"""How the client reads a server's answers, against a real HTTP server that is scripted by each test."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def lake(script: Script) -> Iterator[LakeFS]:
         yield LakeFS(settings(endpoint))
 
 
-# --- pages ----------------------------------------------------------------------------------------------------------
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_branch_on_a_later_page_is_lost(script: Script, lake: LakeFS) -> None:
-    """Branches of all pages are read, each page asked for from where the last one ended, with hidden branches."""
+def test_branches_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
+    """Each page is requested from where the last one ended, with hidden branches."""
     script.on("GET lake/branches", page([ref("a", "1"), ref("b", "2")], "b"), page([ref("c", "3")]))
 
     assert lake.branches("lake") == {"a": "1", "b": "2", "c": "3"}
@@ -42,8 +42,8 @@ def test_a_branch_on_a_later_page_is_lost(script: Script, lake: LakeFS) -> None:
     assert {query["show_hidden"].lower() for query in asked} == {"true"}
 
 
-def test_an_empty_repository_list_is_taken_for_an_error(script: Script, lake: LakeFS) -> None:
-    """A page that announces no result and holds none is an empty listing."""
+def test_an_empty_page_is_an_empty_listing(script: Script, lake: LakeFS) -> None:
+    """It announces no result and has none."""
     script.on("GET lake/tags", page([]))
 
     assert lake.tags("lake") == {}
@@ -66,8 +66,8 @@ def test_an_empty_repository_list_is_taken_for_an_error(script: Script, lake: La
         Response(b'{"results": [', media_type="application/json"),
     ],
 )
-def test_a_malformed_page_is_read_as_empty_or_last(script: Script, lake: LakeFS, broken: Response) -> None:
-    """A page that lacks what the API promises, or holds fewer results than it announces, raises."""
+def test_a_malformed_page_is_an_error(script: Script, lake: LakeFS, broken: Response) -> None:
+    """A field is missing, or there are fewer results than announced: it could be read as empty or as the last page."""
     script.on("GET lake/branches", broken)
 
     with pytest.raises(DamagedData) as raised:
@@ -75,32 +75,32 @@ def test_a_malformed_page_is_read_as_empty_or_last(script: Script, lake: LakeFS,
     assert raised.value.invariant == 3
 
 
-def test_paging_goes_round_in_circles(script: Script, lake: LakeFS) -> None:
-    """An offset that comes a second time raises instead of ending or repeating the listing."""
+def test_an_offset_that_comes_a_second_time_is_an_error(script: Script, lake: LakeFS) -> None:
+    """The listing would end early or never."""
     script.on("GET lake/branches", page([ref("a")], "a"), page([ref("b")], "b"), page([ref("a")], "a"))
 
     with pytest.raises(DamagedData, match="twice"):
         lake.branches("lake")
 
 
-def test_a_page_says_go_on_from_where_you_are(script: Script, lake: LakeFS) -> None:
-    """A next offset equal to the one that was asked for raises."""
+def test_a_next_offset_equal_to_the_requested_one_is_an_error(script: Script, lake: LakeFS) -> None:
+    """The same page would be read for ever."""
     script.on("GET lake/tags", page([ref("a")], "a"), page([ref("b")], "a"))
 
     with pytest.raises(DamagedData, match="from where on"):
         lake.tags("lake")
 
 
-def test_a_lost_page_ends_the_listing(script: Script, lake: LakeFS) -> None:
-    """A page that can't be had raises, however many came before it."""
+def test_a_failed_page_fails_the_listing(script: Script, lake: LakeFS) -> None:
+    """However many pages came before it, they are not the whole listing."""
     script.on("GET lake/branches", page([ref("a")], "a"), said(500, {"message": "kv store"}))
 
     with pytest.raises(Unavailable, match="kv store"):
         lake.branches("lake")
 
 
-def test_repositories_and_log_stop_after_a_page(script: Script, lake: LakeFS) -> None:
-    """Repositories and commits are read over all pages."""
+def test_repositories_and_commits_are_read_over_all_pages(script: Script, lake: LakeFS) -> None:
+    """Both come in pages of their own kind."""
     script.on("GET /repositories", page([REPOSITORY], "lake"), page([REPOSITORY | {"id": "other"}]))
     script.on("GET lake/refs/main/commits", page([commit("2", ["1"])], "2"), page([commit("1", [])]))
 
@@ -108,7 +108,7 @@ def test_repositories_and_log_stop_after_a_page(script: Script, lake: LakeFS) ->
     assert [(each.id, each.parents) for each in lake.log("lake", "main")] == [("2", ("1",)), ("1", ())]
 
 
-# --- what answers say -----------------------------------------------------------------------------------------------
+# --- what answers say -------------------------------------------------------------------------------------------------
 
 
 def commit(commit_id: str, parents: list[str], **changed: Any) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def commit(commit_id: str, parents: list[str], **changed: Any) -> dict[str, Any]
     } | changed
 
 
-def test_a_commit_loses_a_field(script: Script, lake: LakeFS) -> None:
-    """Every field of a commit arrives, its date as a time in UTC."""
+def test_every_field_of_a_commit_is_read(script: Script, lake: LakeFS) -> None:
+    """Its date is a time in UTC."""
     script.on("GET lake/commits/c1", said(200, commit("c1", ["p1", "p2"], version=0)))
 
     expected = Commit(
@@ -156,16 +156,18 @@ def test_a_commit_loses_a_field(script: Script, lake: LakeFS) -> None:
         {"parents": ["p1", "p2"], "version": None},
     ],
 )
-def test_a_commit_with_a_strange_field_is_used(script: Script, lake: LakeFS, changed: dict[str, Any]) -> None:
-    """A commit with a field missing or of another type raises; so does a merge that doesn't tell its main parent."""
+def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
+    script: Script, lake: LakeFS, changed: dict[str, Any]
+) -> None:
+    """So is a merge whose main parent can't be determined because its version is missing."""
     script.on("GET lake/commits/c1", said(200, commit("c1", []) | changed))
 
     with pytest.raises(DamagedData):
         lake.commit("lake", "c1")
 
 
-def test_a_repository_is_misread(script: Script, lake: LakeFS) -> None:
-    """A repository tells its namespace, default branch and creation date."""
+def test_every_field_of_a_repository_is_read(script: Script, lake: LakeFS) -> None:
+    """Its namespace, default branch and creation date are among them."""
     found = lake.repository("lake")
 
     assert (found.id, found.storage_namespace, found.default_branch) == ("lake", "s3://bucket/lake", "main")
@@ -174,8 +176,8 @@ def test_a_repository_is_misread(script: Script, lake: LakeFS) -> None:
     assert found.namespace().path == "lake"
 
 
-def test_the_wrong_block_store_is_taken(script: Script, lake: LakeFS) -> None:
-    """With several block stores the storage id selects one; an unknown id raises."""
+def test_the_storage_id_selects_one_of_several_block_stores(script: Script, lake: LakeFS) -> None:
+    """An unknown id is wrong usage."""
     several = [{"blockstore_type": "s3", "blockstore_id": "a"}, {"blockstore_type": "gs", "blockstore_id": "b"}]
     script.on(
         "GET /config",
@@ -189,15 +191,15 @@ def test_the_wrong_block_store_is_taken(script: Script, lake: LakeFS) -> None:
         server.blockstore("c")
 
 
-def test_one_block_store_has_no_id(script: Script, lake: LakeFS) -> None:
-    """With one block store, the empty storage id selects it."""
+def test_the_empty_storage_id_selects_the_only_block_store(script: Script, lake: LakeFS) -> None:
+    """A server with one block store gives it no id."""
     script.on("GET /config", said(200, {"storage_config": {"blockstore_type": "local"}, "storage_config_list": []}))
 
     assert lake.config().blockstore("") == "local"
 
 
-def test_an_older_server_has_no_configuration(script: Script, lake: LakeFS) -> None:
-    """A server without the one call for its configuration is asked by the two older ones."""
+def test_the_configuration_of_an_older_server_is_read_with_two_calls(script: Script, lake: LakeFS) -> None:
+    """It doesn't have the one call for its configuration."""
     script.on("GET /config/storage", said(200, {"blockstore_type": "s3"}))
     script.on("GET /config/version", said(200, {"version": "0.90.0"}))
 
@@ -206,18 +208,18 @@ def test_an_older_server_has_no_configuration(script: Script, lake: LakeFS) -> N
     assert (server.blockstore(""), server.version) == ("s3", "0.90.0")
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def test_rules_without_branches_break(script: Script, lake: LakeFS) -> None:
-    """`branches: null` is what the server writes for no branch of its own."""
+def test_rules_without_branches_are_read(script: Script, lake: LakeFS) -> None:
+    """`branches: null` is what the server writes if no branch has a rule of its own."""
     script.on("GET lake/settings/gc_rules", said(200, {"default_retention_days": 5, "branches": None}))
 
     assert lake.rules("lake") == Rules(5, {})
 
 
-def test_rules_of_branches_are_mixed_up(script: Script, lake: LakeFS) -> None:
-    """Each branch keeps its own days."""
+def test_each_branch_has_its_own_days(script: Script, lake: LakeFS) -> None:
+    """Zero days are days, too."""
     branches = [{"branch_id": "main", "retention_days": 21}, {"branch_id": "dev", "retention_days": 0}]
     script.on("GET lake/settings/gc_rules", said(200, {"default_retention_days": 5, "branches": branches}))
 
@@ -234,16 +236,16 @@ def test_rules_of_branches_are_mixed_up(script: Script, lake: LakeFS) -> None:
         {"default_retention_days": 5, "branches": [{"branch_id": "main", "retention_days": days} for days in (1, 9)]},
     ],
 )
-def test_malformed_rules_are_guessed(script: Script, lake: LakeFS, broken: Any) -> None:
-    """Rules that lack a number, hold a negative one, or name a branch twice raise."""
+def test_malformed_rules_are_an_error(script: Script, lake: LakeFS, broken: Any) -> None:
+    """A number is missing or negative, or a branch is named twice: a guess could expire what should be retained."""
     script.on("GET lake/settings/gc_rules", said(200, broken))
 
     with pytest.raises(DamagedData):
         lake.rules("lake")
 
 
-def test_no_rules_and_no_repository_look_alike(script: Script, lake: LakeFS) -> None:
-    """A 404 means no rules only where the repository itself is there."""
+def test_a_404_means_no_rules_only_if_the_repository_exists(script: Script, lake: LakeFS) -> None:
+    """The server answers 404 in both cases."""
     script.on("GET lake/settings/gc_rules", said(404, {"message": "not found"}))
     assert lake.rules("lake") is None
 
@@ -253,8 +255,8 @@ def test_no_rules_and_no_repository_look_alike(script: Script, lake: LakeFS) -> 
 
 
 @pytest.mark.parametrize("answer", [said(404, NO_CALL), said(404, {}), Response(b"nope", 404, media_type="text/plain")])
-def test_a_404_of_something_else_means_no_rules(script: Script, lake: LakeFS, answer: Response) -> None:
-    """A 404 that isn't lakeFS's word about the rules is no answer to the question."""
+def test_a_404_that_is_not_about_rules_is_an_error(script: Script, lake: LakeFS, answer: Response) -> None:
+    """A proxy, or a server without the call, says nothing about the rules."""
     script.on("GET lake/settings/gc_rules", answer)
 
     with pytest.raises(Unavailable) as raised:
@@ -262,7 +264,7 @@ def test_a_404_of_something_else_means_no_rules(script: Script, lake: LakeFS, an
     assert not isinstance(raised.value, NotThere)
 
 
-# --- the list of retained commits -----------------------------------------------------------------------------------
+# --- the list of retained commits -------------------------------------------------------------------------------------
 
 LOCATION = "s3://bucket/lake/_lakefs/retention/gc/commits/run_id=r/commits.csv"
 PREPARED = {"run_id": "r", "gc_commits_location": LOCATION, "gc_addresses_location": "s3://bucket/lake/x/"}
@@ -273,8 +275,8 @@ ASYNC, STATUS, SYNC = (
 )
 
 
-def test_a_running_task_is_taken_for_done(script: Script, lake: LakeFS) -> None:
-    """The task is polled until the server calls it completed; progress is told while it runs."""
+def test_a_task_is_polled_until_it_is_completed(script: Script, lake: LakeFS) -> None:
+    """Progress is reported while it runs."""
     running = said(200, {"task_id": "t", "completed": False})
     script.on(ASYNC, said(202, {"id": "t"}))
     script.on(STATUS, running, running, said(200, {"task_id": "t", "completed": True, "result": PREPARED}))
@@ -285,7 +287,7 @@ def test_a_running_task_is_taken_for_done(script: Script, lake: LakeFS) -> None:
     assert script.asked[-1][1] == {"id": "t"}
 
 
-def test_a_task_is_waited_for_without_end(script: Script, lake: LakeFS) -> None:
+def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeFS) -> None:
     """A task that is not done in time raises."""
     script.on(ASYNC, said(202, {"id": "t"})).on(STATUS, said(200, {"task_id": "t", "completed": False}))
 
@@ -302,16 +304,16 @@ def test_a_task_is_waited_for_without_end(script: Script, lake: LakeFS) -> None:
         {"task_id": "t"},
     ],
 )
-def test_a_task_without_result_means_no_rules(script: Script, lake: LakeFS, status: Any) -> None:
-    """A completed task that names neither location nor error raises."""
+def test_a_completed_task_without_a_result_is_an_error(script: Script, lake: LakeFS, status: Any) -> None:
+    """It has neither a location nor an error, which doesn't mean that there are no rules."""
     script.on(ASYNC, said(202, {"id": "t"})).on(STATUS, said(200, status))
 
     with pytest.raises(DamagedData):
         lake.prepare_commits("lake")
 
 
-def test_a_failed_task_means_no_rules(script: Script, lake: LakeFS) -> None:
-    """An error of the task raises with the server's words."""
+def test_a_failed_task_is_an_error_with_the_server_s_message(script: Script, lake: LakeFS) -> None:
+    """Only the server's clear message means that there are no rules."""
     script.on(ASYNC, said(202, {"id": "t"}))
     script.on(STATUS, said(200, {"task_id": "t", "completed": True, "error": {"message": "disk full"}}))
 
@@ -331,8 +333,10 @@ def test_a_failed_task_means_no_rules(script: Script, lake: LakeFS) -> None:
     ],
     ids=["at once", "by the task", "by the older call"],
 )
-def test_no_rules_are_an_error(script: Script, lake: LakeFS, answers: dict[str, Response], calls: list[str]) -> None:
-    """A repository without rules gives None in each of the three forms, and is no reason to ask in another form."""
+def test_a_repository_without_rules_gives_none(
+    script: Script, lake: LakeFS, answers: dict[str, Response], calls: list[str]
+) -> None:
+    """The server says so in three forms, none of which is a reason to try another call."""
     for call, answer in answers.items():
         script.on(call, answer)
 
@@ -341,8 +345,10 @@ def test_no_rules_are_an_error(script: Script, lake: LakeFS, answers: dict[str, 
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-def test_an_older_server_can_not_list_commits(script: Script, lake: LakeFS, status: int) -> None:
-    """Where the server hasn't got the task form, the synchronous call is used."""
+def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
+    script: Script, lake: LakeFS, status: int
+) -> None:
+    """It has no call that works in the background."""
     script.on(ASYNC, said(status, NO_CALL)).on(SYNC, said(201, PREPARED))
 
     assert lake.prepare_commits("lake") == LOCATION
@@ -352,10 +358,10 @@ def test_an_older_server_can_not_list_commits(script: Script, lake: LakeFS, stat
 @pytest.mark.parametrize(
     ("status", "error"), [(400, Unavailable), (401, Forbidden), (403, Forbidden), (500, Unavailable)]
 )
-def test_an_error_falls_back_to_the_older_call(
+def test_an_error_does_not_fall_back_to_the_older_call(
     script: Script, lake: LakeFS, status: int, error: type[LakegcError]
 ) -> None:
-    """Only a call that isn't there is replaced by the older one; an error of it raises."""
+    """Only a call that the server doesn't have is replaced by the older one."""
     script.on(ASYNC, said(status, {"message": "no"})).on(SYNC, said(201, PREPARED))
 
     with pytest.raises(error):
@@ -363,8 +369,8 @@ def test_an_error_falls_back_to_the_older_call(
     assert SYNC not in script.calls()
 
 
-def test_a_missing_repository_means_no_rules(script: Script, lake: LakeFS) -> None:
-    """A repository that isn't there raises, whatever form of the call says so."""
+def test_listing_the_commits_of_a_missing_repository_is_an_error(script: Script, lake: LakeFS) -> None:
+    """This holds for both forms of the call."""
     for call in (ASYNC, SYNC):
         script.on(call, said(404, {"message": "repository not found"}))
 
@@ -372,7 +378,7 @@ def test_a_missing_repository_means_no_rules(script: Script, lake: LakeFS) -> No
         lake.prepare_commits("lake")
 
 
-# --- the lists of staged objects ------------------------------------------------------------------------------------
+# --- the lists of staged objects --------------------------------------------------------------------------------------
 
 UNCOMMITTED = "POST lake/gc/prepare_uncommited"
 STAGED = "s3://bucket/lake/_lakefs/retention/gc/uncommitted/r/uncommitted/"
@@ -383,8 +389,8 @@ def staged(location: str = STAGED, token: str | None = None, run_id: str = "r") 
     return said(201, body if token is None else body | {"continuation_token": token})
 
 
-def test_a_page_of_staged_objects_is_lost(script: Script, lake: LakeFS) -> None:
-    """Every page is asked for with the token and run of the last; every page with a location announces one file."""
+def test_every_page_of_staged_objects_is_requested(script: Script, lake: LakeFS) -> None:
+    """Each is requested with the token and run of the last, and each with a location announces one file."""
     script.on(UNCOMMITTED, staged(token="t1"), staged("", token="t2"), staged(token=""))
 
     assert lake.prepare_uncommitted("lake") == UncommittedLists("r", {STAGED: 2}, pages=3)
@@ -392,8 +398,8 @@ def test_a_page_of_staged_objects_is_lost(script: Script, lake: LakeFS) -> None:
     assert bodies == [{}, {"continuation_token": "t1", "run_id": "r"}, {"continuation_token": "t2", "run_id": "r"}]
 
 
-def test_nothing_staged_is_an_error(script: Script, lake: LakeFS) -> None:
-    """A page with an empty location is the server's word that nothing is staged; readers compare it (formats §2)."""
+def test_an_empty_location_means_that_nothing_is_staged(script: Script, lake: LakeFS) -> None:
+    """The server says so with it; whoever reads the lists compares them (formats §2)."""
     script.on(UNCOMMITTED, staged(""))
 
     lists = lake.prepare_uncommitted("lake")
@@ -413,8 +419,8 @@ def test_nothing_staged_is_an_error(script: Script, lake: LakeFS) -> None:
     ],
     ids=["token twice", "tokens in a circle", "another run", "no location", "no run", "strange token"],
 )
-def test_strange_pages_of_staged_objects_are_believed(script: Script, lake: LakeFS, pages: list[Scripted]) -> None:
-    """A repeated token, a change of run or a page without its fields raises."""
+def test_inconsistent_pages_of_staged_objects_are_an_error(script: Script, lake: LakeFS, pages: list[Scripted]) -> None:
+    """A token is repeated, the run changes, or a field is missing."""
     script.on(UNCOMMITTED, *pages)
 
     with pytest.raises(DamagedData) as raised:
@@ -422,16 +428,16 @@ def test_strange_pages_of_staged_objects_are_believed(script: Script, lake: Lake
     assert raised.value.invariant == 3
 
 
-def test_a_failed_page_of_staged_objects_ends_the_list(script: Script, lake: LakeFS) -> None:
-    """A later page that can't be had raises."""
+def test_a_failed_page_of_staged_objects_is_an_error(script: Script, lake: LakeFS) -> None:
+    """The pages before it are not the whole list."""
     script.on(UNCOMMITTED, staged(token="t"), said(400, {"message": "invalid continuation token"}))
 
     with pytest.raises(Unavailable, match="invalid continuation token"):
         lake.prepare_uncommitted("lake")
 
 
-def test_a_server_that_is_too_old_has_nothing_staged(script: Script, lake: LakeFS) -> None:
-    """A server without the call raises and says which version has it; a missing repository is told apart."""
+def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script, lake: LakeFS) -> None:
+    """It says which version has the call, and is distinguished from a missing repository."""
     script.on(UNCOMMITTED, said(404, NO_CALL))
     with pytest.raises(Unavailable, match=r"0\.87"):
         lake.prepare_uncommitted("lake")
@@ -441,37 +447,37 @@ def test_a_server_that_is_too_old_has_nothing_staged(script: Script, lake: LakeF
         lake.prepare_uncommitted("lake")
 
 
-def test_a_branch_that_is_deleted_during_the_list_is_told_from_an_old_server(script: Script, lake: LakeFS) -> None:
-    """The server gives its list up then, with 404: it has to be asked again, and can be."""
+def test_a_branch_that_is_deleted_during_the_list_interrupts_it(script: Script, lake: LakeFS) -> None:
+    """The server then answers 404, as an old server would, but the list can be requested again."""
     script.on(UNCOMMITTED, staged(token="t"), said(404, {"message": "branch not found"}))
 
     with pytest.raises(Interrupted):
         lake.prepare_uncommitted("lake")
 
 
-def test_a_read_only_repository_is_called_a_missing_right(script: Script, lake: LakeFS) -> None:
-    """The server's refusal to prepare lists in a read-only repository is said as such."""
+def test_a_read_only_repository_is_named_as_the_reason_of_a_refusal(script: Script, lake: LakeFS) -> None:
+    """The server answers 403, as it does for a missing permission."""
     script.on(UNCOMMITTED, said(403, {"message": "read-only repository"}))
 
     with pytest.raises(Forbidden, match="because the repository is read-only"):
         lake.prepare_uncommitted("lake")
 
 
-# --- the dump of references -----------------------------------------------------------------------------------------
+# --- the dump of references -------------------------------------------------------------------------------------------
 
 DUMP, SUBMIT, DUMP_STATUS = "PUT lake/refs/dump", "POST lake/dump", "GET lake/dump"
 DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_meta_range_id": "t"}
 
 
-def test_a_dump_mixes_its_tables_up(script: Script, lake: LakeFS) -> None:
+def test_each_table_of_a_dump_has_its_own_id(script: Script, lake: LakeFS) -> None:
     """Each table keeps its name."""
     script.on(DUMP, said(201, DUMPED))
 
     assert lake.dump_refs("lake") == RefsDump(branches="b", commits="c", tags="t")
 
 
-def test_a_newer_server_only_dumps_in_the_background(script: Script, lake: LakeFS) -> None:
-    """Where the direct call is gone, a dump is submitted and polled."""
+def test_a_newer_server_is_asked_for_a_dump_in_the_background(script: Script, lake: LakeFS) -> None:
+    """Where the direct call doesn't exist any more, a dump is submitted and polled."""
     script.on(DUMP, said(404, NO_CALL)).on(SUBMIT, said(202, {"id": "t"}))
     script.on(DUMP_STATUS, said(200, {"id": "t", "done": False}), said(200, {"id": "t", "done": True, "refs": DUMPED}))
 
@@ -480,8 +486,8 @@ def test_a_newer_server_only_dumps_in_the_background(script: Script, lake: LakeF
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
-def test_a_dump_that_is_not_given_stops_everything(script: Script, lake: LakeFS, status: int) -> None:
-    """A dump that these credentials or this server don't give is None, if the repository can be read otherwise."""
+def test_a_dump_that_is_not_available_is_none(script: Script, lake: LakeFS, status: int) -> None:
+    """These credentials or this server don't allow it, but the repository can be read in other ways."""
     for call in (DUMP, SUBMIT):
         script.on(call, said(status, {"message": "no"}))
 
@@ -492,10 +498,10 @@ def test_a_dump_that_is_not_given_stops_everything(script: Script, lake: LakeFS,
     ("answer", "error"),
     [(said(401, {"message": "who?"}), Forbidden), (said(404, {"message": "repository not found"}), NotThere)],
 )
-def test_wrong_credentials_are_taken_for_a_missing_dump(
+def test_a_repository_that_cannot_be_read_is_not_a_missing_dump(
     script: Script, lake: LakeFS, answer: Response, error: type[LakegcError]
 ) -> None:
-    """Where nothing of the repository can be read, it is not the dump alone that is missing."""
+    """Wrong credentials and a missing repository are errors."""
     script.on(DUMP, answer).on(SUBMIT, answer).on("GET lake", answer)
 
     with pytest.raises(error):
@@ -503,16 +509,16 @@ def test_wrong_credentials_are_taken_for_a_missing_dump(
 
 
 @pytest.mark.parametrize("answer", [said(500, {"message": "kv"}), said(201, {"branches_meta_range_id": "b"})])
-def test_a_failed_dump_is_taken_for_a_missing_one(script: Script, lake: LakeFS, answer: Response) -> None:
-    """A dump that failed, or lacks a table, raises."""
+def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, answer: Response) -> None:
+    """So is one that lacks a table."""
     script.on(DUMP, answer)
 
     with pytest.raises((Unavailable, DamagedData)):
         lake.dump_refs("lake")
 
 
-def test_a_dump_that_fails_in_the_background_is_none(script: Script, lake: LakeFS) -> None:
-    """An error of the submitted dump raises with the server's words."""
+def test_a_dump_that_fails_in_the_background_is_an_error(script: Script, lake: LakeFS) -> None:
+    """It has the server's message."""
     script.on(DUMP, said(405, NO_CALL)).on(SUBMIT, said(202, {"id": "t"}))
     script.on(DUMP_STATUS, said(200, {"id": "t", "done": True, "error": "no space"}))
 
@@ -520,15 +526,15 @@ def test_a_dump_that_fails_in_the_background_is_none(script: Script, lake: LakeF
         lake.dump_refs("lake")
 
 
-# --- what branches serve --------------------------------------------------------------------------------------------
+# --- what branches serve ----------------------------------------------------------------------------------------------
 
 STAT = "GET lake/refs/main/objects/stat"
 LS = "GET lake/refs/main/objects/ls"
 
 
 @pytest.mark.parametrize("path", ["a", "we ird/obj %2F + é", "a//b", "dir/", "x&y=1#z?", "ä\n"])
-def test_a_path_is_asked_for_in_another_spelling(script: Script, lake: LakeFS, path: str) -> None:
-    """The server is asked for exactly the path, and answers what a reader gets."""
+def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path: str) -> None:
+    """The answer is what a reader of the branch gets."""
     script.on(STAT, said(200, stats(path)))
 
     expected = Served(path, f"s3://bucket/lake/data/s/{path}", 3, "c0ffee")
@@ -537,8 +543,8 @@ def test_a_path_is_asked_for_in_another_spelling(script: Script, lake: LakeFS, p
     assert script.asked[0][1]["presign"].lower() == "false"
 
 
-def test_a_missing_branch_serves_nothing(script: Script, lake: LakeFS) -> None:
-    """A 404 means that nothing is there only if the branch itself is."""
+def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Script, lake: LakeFS) -> None:
+    """The server answers 404 in both cases."""
     script.on(STAT, said(404, {"message": "not found"})).on("GET lake/branches/main", said(200, ref("main")))
     assert lake.stat("lake", "main", "a") is None
 
@@ -559,8 +565,8 @@ def test_a_missing_branch_serves_nothing(script: Script, lake: LakeFS) -> None:
         said(503, {"message": "slow down"}),
     ],
 )
-def test_an_unclear_answer_says_that_nothing_is_served(script: Script, lake: LakeFS, answer: Response) -> None:
-    """Without lakeFS's own clear word that nothing is there, the question is not answered."""
+def test_an_unclear_answer_is_an_error_and_not_absence(script: Script, lake: LakeFS, answer: Response) -> None:
+    """Only lakeFS's own clear message means that the branch doesn't have the object."""
     script.on(STAT, answer).on("GET lake/branches/main", said(200, ref("main")))
 
     with pytest.raises(Unavailable):
@@ -570,23 +576,25 @@ def test_an_unclear_answer_says_that_nothing_is_served(script: Script, lake: Lak
 @pytest.mark.parametrize(
     "changed", [{"size_bytes": None}, {"physical_address": ""}, {"checksum": None}, {"path": "b"}, {"size_bytes": "3"}]
 )
-def test_half_an_object_is_served(script: Script, lake: LakeFS, changed: dict[str, Any]) -> None:
-    """An answer without size, address or checksum, or about another path, raises."""
+def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
+    script: Script, lake: LakeFS, changed: dict[str, Any]
+) -> None:
+    """So is an answer about another path."""
     script.on(STAT, said(200, stats("a") | changed))
 
     with pytest.raises(DamagedData):
         lake.stat("lake", "main", "a")
 
 
-def test_a_path_that_is_not_text_breaks_the_client(lake: LakeFS) -> None:
-    """A path that can't be put into a request is an unanswered question, said in printable words."""
+def test_a_path_that_is_not_text_is_an_error_in_printable_text(lake: LakeFS) -> None:
+    """It can't be put into a request, so whether it is served remains unknown."""
     with pytest.raises(Unavailable) as raised:
         lake.stat("lake", "main", "a\udcff")
     str(raised.value).encode()
 
 
-def test_served_objects_are_lost_between_pages(script: Script, lake: LakeFS) -> None:
-    """A page tells where the next one begins, and the last one that it is the last."""
+def test_a_page_of_served_objects_says_where_the_next_one_begins(script: Script, lake: LakeFS) -> None:
+    """The last page says that it is the last."""
     script.on(LS, page([stats("a"), stats("b")], "b"), page([stats("c")]))
 
     first = lake.list_objects("lake", "main", amount=2, prefix="x")
@@ -603,16 +611,16 @@ def test_served_objects_are_lost_between_pages(script: Script, lake: LakeFS) -> 
 
 
 @pytest.mark.parametrize("paths", [["b", "a"], ["a", "a"], ["0"]])
-def test_a_listing_out_of_order_is_believed(script: Script, lake: LakeFS, paths: list[str]) -> None:
-    """A page that isn't in path order, or starts before where it was asked for, raises."""
+def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths: list[str]) -> None:
+    """So is one that starts before the requested path."""
     script.on(LS, page([stats(path) for path in paths]))
 
     with pytest.raises(DamagedData, match="out of order"):
         lake.list_objects("lake", "main", after="5" if paths == ["0"] else "")
 
 
-def test_uncommitted_changes_are_lost_between_pages(script: Script, lake: LakeFS) -> None:
-    """Every change of every page arrives with its kind; a kind that lakegc doesn't know raises."""
+def test_uncommitted_changes_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
+    """Each has its kind; a kind that lakegc doesn't know is an error."""
     diff = "GET lake/branches/main/diff"
     added, removed = (
         {"type": kind, "path": path, "path_type": "object"} for kind, path in (("added", "a"), ("removed", "b"))
@@ -631,7 +639,7 @@ def changes(*paths: str) -> Response:
 
 
 def test_a_diff_that_ends_early_is_read_to_its_real_end(script: Script, lake: LakeFS) -> None:
-    """The server swallows a failed read and ends its diff. Where the branch has more, the diff is asked once more."""
+    """The server hides a failed read and ends its diff early. If the branch has more objects, the rest is read."""
     script.on("GET lake/branches/main/diff", changes("a"), changes("b"), changes())
     script.on("GET lake/refs/main/objects/ls", page([stats(path="b")]), page([stats(path="committed")]))
 
@@ -639,8 +647,8 @@ def test_a_diff_that_ends_early_is_read_to_its_real_end(script: Script, lake: La
     assert [query["after"] for call, query, _ in script.asked if call.endswith("/diff")] == ["", "a", "b"]
 
 
-def test_the_end_of_a_diff_is_believed_where_the_branch_has_nothing_behind(script: Script, lake: LakeFS) -> None:
-    """One look behind the last change is enough."""
+def test_a_diff_is_complete_if_the_branch_has_no_object_behind_its_end(script: Script, lake: LakeFS) -> None:
+    """One listing behind the last change is enough."""
     script.on("GET lake/branches/main/diff", changes("a", "b"))
     script.on("GET lake/refs/main/objects/ls", page([]))
 
@@ -648,8 +656,8 @@ def test_the_end_of_a_diff_is_believed_where_the_branch_has_nothing_behind(scrip
     assert [query["after"] for _, query, _ in script.asked] == ["", "b"]
 
 
-def test_a_diff_is_refused_where_the_server_can_t_read_behind_its_end(script: Script, lake: LakeFS) -> None:
-    """A staging record that can't be read ends the diff without an error, and fails the listing of the branch."""
+def test_a_diff_is_refused_if_the_branch_cannot_be_listed_behind_its_end(script: Script, lake: LakeFS) -> None:
+    """A staging record that can't be read ends the diff without an error, but fails the listing of the branch."""
     script.on("GET lake/branches/main/diff", changes("a"))
     script.on("GET lake/refs/main/objects/ls", said(500, {"message": "staging"}))
 
@@ -657,11 +665,11 @@ def test_a_diff_is_refused_where_the_server_can_t_read_behind_its_end(script: Sc
         list(whole_diff(lake, "lake", "main"))
 
 
-# --- the clock ------------------------------------------------------------------------------------------------------
+# --- the clock --------------------------------------------------------------------------------------------------------
 
 
-def test_the_machine_s_clock_is_taken_for_the_server_s(script: Script, lake: LakeFS) -> None:
-    """The server's time is the `Date` of its answer, also beside answers to other questions."""
+def test_the_time_of_the_server_is_the_date_of_its_answers(script: Script, lake: LakeFS) -> None:
+    """It is read from the answer to any request, and never from the clock of this machine."""
     script.on("GET /config", said(200, {}))
 
     assert lake.server_time() == datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
@@ -673,8 +681,8 @@ def test_the_machine_s_clock_is_taken_for_the_server_s(script: Script, lake: Lak
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
-def test_an_unreadable_clock_is_guessed(script: Script, lake: LakeFS, date: str) -> None:
-    """An answer without a readable `Date` raises."""
+def test_an_answer_without_a_readable_date_is_an_error(script: Script, lake: LakeFS, date: str) -> None:
+    """The clock of this machine must not replace it."""
     script.on("GET /config", said(200, {}, {"Date": date}))
 
     with pytest.raises(Unavailable, match="Date"):

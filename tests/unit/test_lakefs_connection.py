@@ -1,4 +1,4 @@
-"""How the client bears faults, refusals and strangers, and that it never shows a secret."""
+"""How the client handles faults, refusals and untrusted servers, and that it never shows a secret."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lake(script: Script) -> Iterator[LakeFS]:
         yield LakeFS(settings(endpoint))
 
 
-# --- faults and refusals --------------------------------------------------------------------------------------------
+# --- faults and refusals ----------------------------------------------------------------------------------------------
 
 FINE = page([ref("main")])
 
@@ -75,7 +75,7 @@ FINE = page([ref("main")])
     ],
     ids=["429", "500", "502", "503", "504", "short answer", "no answer"],
 )
-def test_a_passing_fault_stops_a_mark(script: Script, lake: LakeFS, fault: Scripted) -> None:
+def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scripted) -> None:
     """What may pass by itself is tried again."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.3))
     script.on("GET lake/branches", fault, FINE)
@@ -84,8 +84,8 @@ def test_a_passing_fault_stops_a_mark(script: Script, lake: LakeFS, fault: Scrip
     assert script.calls() == ["GET lake/branches"] * 2
 
 
-def test_an_answer_nested_beyond_reading_is_no_answer(script: Script, lake: LakeFS) -> None:
-    """JSON that is nested too deep for Python's parser is as bad as none, and never a crash with a traceback."""
+def test_json_that_is_nested_too_deep_is_an_error(script: Script, lake: LakeFS) -> None:
+    """Python's parser fails on it; the error is one of lakegc, and never a crash with a traceback."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
     with pytest.raises(DamagedData, match="not whole JSON"):
@@ -104,16 +104,16 @@ WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
 
 
 @pytest.mark.parametrize("call", WRITING)
-def test_a_passing_fault_of_a_writing_call_stops_a_mark(script: Script, lake: LakeFS, call: str) -> None:
-    """The calls that have the server write lists are tried again too: each writes a run of its own."""
+def test_a_transient_fault_of_a_writing_call_is_retried(script: Script, lake: LakeFS, call: str) -> None:
+    """Calls that have the server write lists can be repeated: each writes a run of its own."""
     ask, good, expected = WRITING[call]
     script.on(call, said(503, {}), good)
 
     assert ask(lake) == expected
 
 
-def test_a_fault_is_tried_without_end(script: Script, lake: LakeFS) -> None:
-    """As many requests are sent as the policy allows, then the last answer's words are shown."""
+def test_a_lasting_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
+    """Then the message of the last answer is shown."""
     script.on("GET lake/branches", said(503, {"message": "kv is down"}))
 
     with pytest.raises(Unavailable, match=r"503: kv is down.*Tried 3 times"):
@@ -122,8 +122,8 @@ def test_a_fault_is_tried_without_end(script: Script, lake: LakeFS) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 420, 501])
-def test_a_refusal_is_asked_again(script: Script, lake: LakeFS, status: int) -> None:
-    """A refusal is final: the question isn't put again."""
+def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> None:
+    """It is final."""
     script.on("GET lake/branches", said(status, {"message": "no"}))
 
     with pytest.raises(Unavailable):
@@ -153,12 +153,12 @@ def test_a_refusal_is_asked_again(script: Script, lake: LakeFS, status: int) -> 
         (hang, Unavailable, ["timed out", "Tried 3 times"]),
         (short, Unavailable, ["Tried 3 times"]),
     ],
-    ids=["401", "401 of rights", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
+    ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
-def test_a_refusal_leaves_a_person_alone(
+def test_a_refusal_says_what_was_requested_and_what_to_check(
     script: Script, lake: LakeFS, answer: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
-    """Every refusal says where, what was asked and what to look at, and never a secret."""
+    """It names the server, and never shows a secret."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.1))
     script.on("GET lake/branches", answer)
 
@@ -168,11 +168,11 @@ def test_a_refusal_leaves_a_person_alone(
     message = str(raised.value)
     assert type(raised.value) is error
     assert all(word in message for word in [*words, lake.where])
-    assert not any(each in _everything(raised.value) for each in (SECRET, "t0p", "u:p"))
+    assert not any(each in _traceback_of(raised.value) for each in (SECRET, "t0p", "u:p"))
 
 
-def test_a_login_follows_a_redirect(script: Script, lake: LakeFS) -> None:
-    """A redirect isn't followed, so credentials go nowhere else."""
+def test_a_redirect_is_not_followed(script: Script, lake: LakeFS) -> None:
+    """Credentials are sent nowhere else."""
     script.on("GET lake/branches", Response(status_code=307, headers={"Location": "/api/v1/repositories/lake/tags"}))
     script.on("GET lake/tags", FINE)
 
@@ -181,8 +181,8 @@ def test_a_login_follows_a_redirect(script: Script, lake: LakeFS) -> None:
     assert script.calls() == ["GET lake/branches"]
 
 
-def test_a_server_that_is_down_is_not_named() -> None:
-    """A refused connection names the address and the setting."""
+def test_a_refused_connection_names_the_address_and_the_setting() -> None:
+    """The server may be down, or the port may be wrong."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
 
@@ -190,13 +190,13 @@ def test_a_server_that_is_down_is_not_named() -> None:
         LakeFS(settings(f"http://127.0.0.1:{port}")).config()
 
 
-def test_a_host_that_does_not_exist_is_not_named() -> None:
-    """A name that doesn't resolve names the address and the setting."""
+def test_a_host_that_does_not_resolve_is_named_with_the_setting() -> None:
+    """The name may be misspelled."""
     with pytest.raises(Unavailable, match=r"no-such-host\.invalid.*LAKEGC_ENDPOINT_URL"):
         LakeFS(replace(settings("http://no-such-host.invalid:8000"), retry=requests(1))).config()
 
 
-# --- TLS ------------------------------------------------------------------------------------------------------------
+# --- TLS --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -237,49 +237,49 @@ def _serving_tls(script: Script, certificate: Certificate) -> Iterator[str]:
         yield endpoint
 
 
-def test_a_stranger_s_certificate_is_trusted(script: Script, certificate: Certificate) -> None:
-    """A certificate of an unknown authority is refused, and the message names the setting that would help."""
+def test_a_certificate_of_an_unknown_authority_is_refused(script: Script, certificate: Certificate) -> None:
+    """The message names the setting that would help, and nothing was sent."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(settings(endpoint)).repository("lake")
     assert script.asked == []
 
 
-def test_one_s_own_authority_is_refused(script: Script, certificate: Certificate) -> None:
-    """With the authority's file the server is trusted."""
+def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, certificate: Certificate) -> None:
+    """Its file is given in the settings."""
     with _serving_tls(script, certificate) as endpoint:
         trusting = replace(settings(endpoint), ca_bundle=str(certificate.certificate))
         assert LakeFS(trusting).repository("lake").id == "lake"
 
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-def test_verification_can_not_be_switched_off(script: Script, certificate: Certificate) -> None:
-    """Where checking is switched off by name, any certificate will do."""
+def test_verification_of_certificates_can_be_switched_off(script: Script, certificate: Certificate) -> None:
+    """Then any certificate will do."""
     with _serving_tls(script, certificate) as endpoint:
         assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
 
 
-def test_a_ca_file_that_is_not_there_is_ignored(script: Script, certificate: Certificate, tmp_path: Path) -> None:
-    """A missing file of authorities is an error that names the setting."""
+def test_a_missing_file_of_authorities_is_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
+    """It names the setting."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")
 
 
-def test_plain_http_to_a_tls_port_is_a_riddle(script: Script, lake: LakeFS) -> None:
-    """https to a server that speaks plain HTTP says so."""
+def test_https_to_a_port_that_speaks_plain_http_is_explained(script: Script, lake: LakeFS) -> None:
+    """The message says that the endpoint should begin with http://."""
     endpoint = lake.where.replace("http://", "https://")
 
     with pytest.raises(Unavailable, match="http://"):
         LakeFS(settings(endpoint)).repository("lake")
 
 
-# --- settings and secrets -------------------------------------------------------------------------------------------
+# --- settings and secrets ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "endpoint", ["http://h:8000", "http://h:8000/", "http://h:8000/api/v1", "http://h:8000/api/v1/", " http://h:8000 "]
 )
-def test_an_endpoint_s_spelling_matters(endpoint: str) -> None:
-    """An endpoint is the same with and without the API's path and slashes."""
+def test_an_endpoint_may_have_the_path_of_the_api_and_slashes(endpoint: str) -> None:
+    """All spellings give the same address."""
     assert api_address(endpoint) == "http://h:8000/api/v1"
 
 
@@ -296,22 +296,22 @@ def test_an_endpoint_s_spelling_matters(endpoint: str) -> None:
         f"http://h?k={SECRET}",
     ],
 )
-def test_a_bad_endpoint_is_used_or_shown(endpoint: str) -> None:
-    """An endpoint of another form is refused at once, without showing what it may hold."""
+def test_a_bad_endpoint_is_refused_without_being_shown(endpoint: str) -> None:
+    """It may have a secret in it."""
     with pytest.raises(WrongUsage, match="endpoint") as raised:
         settings(endpoint)
     assert SECRET not in str(raised.value)
 
 
-def test_an_executor_can_not_build_a_client(script: Script, lake: LakeFS) -> None:
-    """A client pickles by its settings and works on the other side."""
+def test_a_client_can_be_pickled_for_executors(script: Script, lake: LakeFS) -> None:
+    """It is pickled as its settings."""
     lake.repository("lake")
 
     assert cloudpickle.loads(cloudpickle.dumps(lake)).repository("lake") == lake.repository("lake")
 
 
-def test_a_secret_shows(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither repr nor log shows the secret, in plain or as it goes over the wire."""
+def test_neither_repr_nor_log_shows_the_secret(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor do they show the form in which it is sent."""
     caplog.set_level("DEBUG")
     script.on("GET lake/branches", said(503, {}), FINE)
     lake.branches("lake")
@@ -322,10 +322,10 @@ def test_a_secret_shows(script: Script, lake: LakeFS, caplog: pytest.LogCaptureF
     assert "Basic " not in shown
 
 
-def test_a_resource_shows_or_loses_its_settings(
+def test_the_dagster_resource_uses_its_fields_and_then_the_environment(
     script: Script, lake: LakeFS, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The Dagster resource gives a client of its own fields, and of the environment for what they leave out."""
+    """Its repr doesn't show the secret."""
     from spark_resources.lakefs.resource import LakeFSResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -337,8 +337,8 @@ def test_a_resource_shows_or_loses_its_settings(
     assert SECRET not in repr(LakeFSResource(secret_access_key=SECRET))
 
 
-def test_an_executor_pays_for_what_it_does_not_use() -> None:
-    """Importing the client imports neither the SDK nor Dagster: both take a second or more."""
+def test_importing_the_client_imports_neither_the_sdk_nor_dagster() -> None:
+    """Both take a second or more, on every executor."""
     code = (
         "import sys, spark_resources.lakefs; sys.exit(any(each in sys.modules for each in ('lakefs_sdk', 'dagster')))"
     )
@@ -346,6 +346,6 @@ def test_an_executor_pays_for_what_it_does_not_use() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def _everything(error: BaseException) -> str:
+def _traceback_of(error: BaseException) -> str:
     """All that a traceback of the error would show."""
     return "".join(traceback.format_exception(error))

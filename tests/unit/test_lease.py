@@ -79,11 +79,11 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(tmp_path, stack)
 
 
-# --- taking ---------------------------------------------------------------------------------------------------------
+# --- taking -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_free_lease_is_not_got(lake: Lake) -> None:
-    """Who takes a free lease has it for ten minutes, and everybody can see who it is, for which mark, until when."""
+def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
+    """Everybody can see who has it, for which mark and until when."""
     assert current_holder(lake.store) is None
     before = lake.store.now()
 
@@ -97,8 +97,8 @@ def test_a_free_lease_is_not_got(lake: Lake) -> None:
     lease.check()
 
 
-def test_two_take_one_lease(lake: Lake) -> None:
-    """The second is refused, and told who holds it, for which mark and until when; the first keeps it."""
+def test_a_second_taker_is_refused_with_the_name_of_the_holder(lake: Lake) -> None:
+    """The message says for which mark and until when it is taken; the first one still has it."""
     first = lake.take("ann", mark_id="m7")
     held = lake.store.read(LEASE_KEY)
 
@@ -110,13 +110,13 @@ def test_two_take_one_lease(lake: Lake) -> None:
     first.renew()
 
 
-def test_many_take_a_free_lease_at_once(lake: Lake) -> None:
-    """Of many who try in one moment exactly one gets it."""
+def test_exactly_one_of_many_takes_a_free_lease(lake: Lake) -> None:
+    """All try in the same moment."""
     assert _winners(lake) == 1
 
 
-def test_many_take_an_expired_lease_at_once(lake: Lake) -> None:
-    """Of many who take over in one moment exactly one gets it."""
+def test_exactly_one_of_many_takes_over_an_expired_lease(lake: Lake) -> None:
+    """All try in the same moment."""
     lake.take("ann")
     lake.pass_time(LEASE_TIME)
 
@@ -138,16 +138,16 @@ def _winners(lake: Lake) -> int:
         return sum(pool.map(attempt, range(8)))
 
 
-def test_a_second_run_of_one_person_shares_the_lease(lake: Lake) -> None:
-    """Two runs of the same name for the same mark are two: the token tells them apart."""
+def test_a_second_run_of_the_same_person_and_mark_is_refused(lake: Lake) -> None:
+    """The token tells the two runs apart."""
     lake.take("ann", token="one")
 
     with pytest.raises(Refused, match="ann is working on"):
         lake.take("ann", token="two")
 
 
-def test_a_lost_answer_locks_its_own_run_out(lake: Lake) -> None:
-    """A write that arrived though its answer was lost, and was then repeated, is known by its token."""
+def test_a_run_recognises_its_own_lease_by_the_token(lake: Lake) -> None:
+    """The answer to its write was lost, so it was repeated and found the lease taken."""
     lake.write(Holder("ann", "m1", "mine", lake.store.now() + LEASE_TIME).to_json())
 
     lease = lake.take("ann", token="mine")
@@ -156,11 +156,11 @@ def test_a_lost_answer_locks_its_own_run_out(lake: Lake) -> None:
     assert lake.holder() == "ann"
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_run_holds_its_lease_for_ever(lake: Lake) -> None:
-    """A lease that nobody renewed is taken over once its time is up by the store's clock, and not a moment before."""
+def test_a_lease_that_was_not_renewed_is_taken_over_when_its_time_is_up(lake: Lake) -> None:
+    """The store's clock decides, and not a moment before."""
     until = lake.store.now() + timedelta(hours=1)
     lake.write(Holder("ann", "m1", "dead", until).to_json())
 
@@ -174,8 +174,8 @@ def test_a_dead_run_holds_its_lease_for_ever(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_lease_is_believed_longer_than_it_lasts(lake: Lake) -> None:
-    """No work begins with less of the lease left than a request may take."""
+def test_no_work_begins_with_too_little_of_the_lease_left(lake: Lake) -> None:
+    """What has to be left is the time that a request may take."""
     lease = lake.take("ann")
 
     lake.clock.seconds += LEASE_TIME.total_seconds() - 30
@@ -190,8 +190,8 @@ def test_a_lease_is_believed_longer_than_it_lasts(lake: Lake) -> None:
     assert lease.left() < timedelta(0)
 
 
-def test_a_renewed_lease_ends_at_its_first_time(lake: Lake) -> None:
-    """Renewing gives the whole time again, from before the request on, here and in the store."""
+def test_renewing_gives_the_whole_lease_time_again(lake: Lake) -> None:
+    """It counts from before the request, here and in the store."""
     lease = lake.take("ann")
     lake.pass_time(timedelta(minutes=9))
 
@@ -206,8 +206,8 @@ def test_a_renewed_lease_ends_at_its_first_time(lake: Lake) -> None:
         lake.take("ben")
 
 
-def test_the_time_that_a_slow_store_takes_is_counted_as_left(tmp_path: Path) -> None:
-    """What is left of a lease counts from before it was asked for, so it never ends later than in the store."""
+def test_the_lease_time_counts_from_before_the_request(tmp_path: Path) -> None:
+    """A slow store can't make a lease look as if it ended later than it does in the store."""
     with ExitStack() as stack:
         lake = Lake(tmp_path, stack)
         readings = iter([1000.0, *[1007.0] * 1000])
@@ -219,11 +219,11 @@ def test_the_time_that_a_slow_store_takes_is_counted_as_left(tmp_path: Path) -> 
         assert lease.left() == LEASE_TIME - timedelta(seconds=7)
 
 
-# --- losing it ------------------------------------------------------------------------------------------------------
+# --- losing it --------------------------------------------------------------------------------------------------------
 
 
-def test_work_goes_on_under_a_lease_that_another_took_over(lake: Lake) -> None:
-    """Who slept through its time and was succeeded can't renew, and from then on can't do anything."""
+def test_a_lease_that_another_run_took_over_cannot_be_renewed_or_used(lake: Lake) -> None:
+    """A run that was suspended for longer than its lease may believe that it still has it."""
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
     lake.take("ben")
@@ -239,8 +239,8 @@ def test_work_goes_on_under_a_lease_that_another_took_over(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_deleted_lease_is_renewed_into_being(lake: Lake) -> None:
-    """A lease that somebody deleted is lost: another may have taken and given back one meanwhile."""
+def test_a_deleted_lease_cannot_be_renewed(lake: Lake) -> None:
+    """Another run may have taken and released one meanwhile."""
     lease = lake.take("ann")
     lake.store.delete_many([LEASE_KEY])
 
@@ -250,8 +250,8 @@ def test_a_deleted_lease_is_renewed_into_being(lake: Lake) -> None:
     assert current_holder(lake.store) is None
 
 
-def test_a_stranger_gives_back_the_lease(lake: Lake) -> None:
-    """Who lost its lease can't give back the one of its successor."""
+def test_releasing_a_lost_lease_leaves_that_of_the_successor(lake: Lake) -> None:
+    """Its file now belongs to another run."""
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
     lake.take("ben")
@@ -261,8 +261,8 @@ def test_a_stranger_gives_back_the_lease(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_lease_that_was_given_back_is_waited_for(lake: Lake) -> None:
-    """A lease that was given back is free at once, also after it was renewed, and giving back twice harms nobody."""
+def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
+    """This holds after a renewal, too, and releasing twice is harmless."""
     lease = lake.take("ann")
     lease.renew()
     lease.release()
@@ -273,8 +273,8 @@ def test_a_lease_that_was_given_back_is_waited_for(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_lease_whose_renewal_was_not_heard_of_is_given_back_all_the_same(lake: Lake) -> None:
-    """A renewal that was done though its answer was lost leaves another tag: the lease doesn't stay for ten minutes."""
+def test_a_lease_is_released_although_the_answer_to_its_renewal_was_lost(lake: Lake) -> None:
+    """The renewal left another tag in the store; the lease would otherwise stay for ten minutes."""
     lease = lake.take("ann")
     held = Holder.from_json(lake.store.read(LEASE_KEY), "here")
     lake.write(replace(held, until=held.until + timedelta(seconds=1)).to_json())
@@ -284,8 +284,8 @@ def test_a_lease_whose_renewal_was_not_heard_of_is_given_back_all_the_same(lake:
     assert lake.holder() is None
 
 
-def test_giving_back_hides_the_error_of_the_work(lake: Lake, tmp_path: Path) -> None:
-    """Where the store is away, giving back is silent: the lease ends by itself."""
+def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: Path) -> None:
+    """An error would hide that of the work, and the lease ends by itself."""
     lease = lake.take("ann")
     (tmp_path / "lake").rename(tmp_path / "away")
 
@@ -294,7 +294,7 @@ def test_giving_back_hides_the_error_of_the_work(lake: Lake, tmp_path: Path) -> 
     assert not (tmp_path / "lake").exists()
 
 
-# --- what can't be judged -------------------------------------------------------------------------------------------
+# --- what can't be judged ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,8 +311,8 @@ def test_giving_back_hides_the_error_of_the_work(lake: Lake, tmp_path: Path) -> 
         b'{"who": "a", "mark_id": "m", "token": "t", "until": "0001-01-01T00:00:00+14:00"}',
     ],
 )
-def test_an_unreadable_lease_is_a_free_one(lake: Lake, data: bytes) -> None:
-    """A lease that can't be read is refused, with what to do, and is left as it is."""
+def test_an_unreadable_lease_is_refused_and_left_as_it_is(lake: Lake, data: bytes) -> None:
+    """The message says what to do."""
     lake.write(data)
 
     for use in (lambda: lake.take("ann"), lambda: current_holder(lake.store)):
@@ -322,22 +322,22 @@ def test_an_unreadable_lease_is_a_free_one(lake: Lake, data: bytes) -> None:
     assert lake.store.read(LEASE_KEY) == data
 
 
-def test_a_namespace_that_cannot_be_reached_has_no_holder(tmp_path: Path) -> None:
-    """That nobody can be seen to hold a lease isn't read as nobody holding it."""
+def test_an_unreachable_namespace_is_an_error_and_not_a_free_lease(tmp_path: Path) -> None:
+    """That no holder can be seen doesn't mean that there is none."""
     store = open_store(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "gone")))
 
     with pytest.raises(Unavailable):
         take_lease(store, who="ann", mark_id="m1", token="t", single_deployment=True)
 
 
-def test_a_holder_is_read_as_another() -> None:
-    """What is written into a lease is what is read out of it, to the microsecond."""
+def test_a_holder_is_read_back_as_written() -> None:
+    """Its time is exact to the microsecond."""
     holder = Holder('"ann"\n', "m1", "t", datetime(2026, 11, 21, 8, 50, 1, 5, tzinfo=UTC))
 
     assert Holder.from_json(holder.to_json(), "x") == holder
 
 
-# --- stores that can't keep two apart -------------------------------------------------------------------------------
+# --- stores that can't keep two apart ---------------------------------------------------------------------------------
 
 
 def s3(server: MotoServer, bucket: str, quirks: Quirks) -> Any:
@@ -349,8 +349,8 @@ def s3(server: MotoServer, bucket: str, quirks: Quirks) -> Any:
     return open_store(Namespace.parse(f"s3://{bucket}/lake"), settings, quirks=quirks)
 
 
-def test_a_store_without_conditional_writes_is_trusted(moto_server: MotoServer) -> None:
-    """Such a store is refused before anything is written; who says that there is one deployment gets the lease."""
+def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_server: MotoServer) -> None:
+    """It is refused before anything is written, unless somebody declares that there is one deployment only."""
     store = s3(moto_server, "unconditional", Quirks(conditional_writes=False))
 
     with pytest.raises(Refused, match="LAKEGC_SINGLE_DEPLOYMENT=true") as refused:

@@ -54,7 +54,7 @@ def step(minute: int, **changes: Any) -> StepRecord:
 
 
 def record(**changes: Any) -> MarkRecord:
-    """The record of a finished mark, unless told otherwise."""
+    """The record of a finished mark, with these changes."""
     whole = MarkRecord(
         mark_id="m1",
         state=MarkState.MARKED,
@@ -87,7 +87,7 @@ def begun(place: Place, **changes: Any) -> Mark:
     return Mark.begin(place, record(**{**UNFINISHED_RECORD, **changes}))
 
 
-# --- states ---------------------------------------------------------------------------------------------------------
+# --- states -----------------------------------------------------------------------------------------------------------
 
 S = MarkState
 ALLOWED = {
@@ -106,8 +106,8 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(MarkState, MarkState)), ids=lambda state: str(state.value))
-def test_a_mark_skips_a_state(place: Place, old: MarkState, new: MarkState) -> None:
-    """A mark goes from state to state as the table says; what isn't in it is refused, and nothing is written."""
+def test_a_mark_changes_its_state_only_as_the_table_allows(place: Place, old: MarkState, new: MarkState) -> None:
+    """Any other change is refused, and nothing is written."""
     mark = begun(place, state=old)
     before = place.store().read(KEY)
 
@@ -123,14 +123,14 @@ def test_a_mark_skips_a_state(place: Place, old: MarkState, new: MarkState) -> N
         assert place.store().read(KEY) == before
 
 
-def test_marking_is_called_finished() -> None:
+def test_only_a_running_and_a_failed_mark_are_unfinished() -> None:
     """Only a mark at work and one that stopped are unfinished."""
     assert {MarkState.MARKING, MarkState.FAILED} == UNFINISHED
 
 
 @pytest.mark.parametrize("state", sorted(set(MarkState) - UNFINISHED))
-def test_a_finished_mark_is_made_again(place: Place, state: MarkState) -> None:
-    """A finished mark is never begun, and no step is added to it (invariant 12)."""
+def test_a_finished_mark_is_never_begun_again(place: Place, state: MarkState) -> None:
+    """Nor is a step added to it (invariant 12)."""
     mark = begun(place, state=state)
     before = place.store().read(KEY)
 
@@ -143,8 +143,8 @@ def test_a_finished_mark_is_made_again(place: Place, state: MarkState) -> None:
     assert before == place.store().read(KEY)
 
 
-def test_going_on_with_a_mark_makes_more_objects_old_enough(place: Place) -> None:
-    """Who goes on with an unfinished mark keeps its first start, cutoff and steps."""
+def test_resuming_a_mark_keeps_its_start_cutoff_and_steps(place: Place) -> None:
+    """A later cutoff would make more objects old enough to expire."""
     begun(place).add_step(CHAIN[0], step(1))
     Mark.open(place, "m1").fail("the store was away")
     later = {"start": START + timedelta(days=3), "cutoff": START + timedelta(days=2), "server_now": START}
@@ -167,8 +167,8 @@ def test_going_on_with_a_mark_makes_more_objects_old_enough(place: Place) -> Non
         ("accepted_missing", ()),
     ],
 )
-def test_a_mark_goes_on_with_other_options(place: Place, name: str, value: Any) -> None:
-    """An unfinished mark is gone on with by the options that it was begun with, or not at all."""
+def test_a_mark_is_resumed_only_with_the_options_that_it_was_begun_with(place: Place, name: str, value: Any) -> None:
+    """Other options are wrong usage, and its record stays as it is."""
     begun(place)
     before = place.store().read(KEY)
 
@@ -180,8 +180,8 @@ def test_a_mark_goes_on_with_other_options(place: Place, name: str, value: Any) 
     assert place.store().read(KEY) == before
 
 
-def test_a_failure_is_forgotten(place: Place) -> None:
-    """Why a mark stopped is in its record, and the first reason stays."""
+def test_the_first_failure_of_a_mark_stays_in_its_record(place: Place) -> None:
+    """What follows from it doesn't replace the reason."""
     mark = begun(place)
 
     mark.fail("the range is damaged")
@@ -191,20 +191,20 @@ def test_a_failure_is_forgotten(place: Place) -> None:
     assert (found.state, found.failure) == (MarkState.FAILED, "the range is damaged")
 
 
-def test_somebody_elses_change_is_overwritten(place: Place) -> None:
-    """A record that another process changed meanwhile is left as it is, and the writer stops."""
-    mine, theirs = begun(place), Mark.open(place, "m1")
-    theirs.add_step(CHAIN[0], step(1))
+def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) -> None:
+    """The writer stops."""
+    mine, another = begun(place), Mark.open(place, "m1")
+    another.add_step(CHAIN[0], step(1))
 
     with pytest.raises(Refused, match="changed by somebody else") as refused:
         mine.add_step(CHAIN[0], step(2))
 
     assert refused.value.invariant == 12
-    assert Mark.open(place, "m1").record == theirs.record
+    assert Mark.open(place, "m1").record == another.record
 
 
-def test_a_lost_answer_stops_a_mark(place: Place) -> None:
-    """A write that arrived though its answer was lost, and was then repeated, is known to be this mark's own."""
+def test_a_repeated_write_whose_answer_was_lost_is_recognised(place: Place) -> None:
+    """The first write arrived, and the mark knows it to be its own."""
     first = begun(place)
     again = Mark.open(place, "m1")
     first.add_step(CHAIN[0], step(1))
@@ -215,8 +215,8 @@ def test_a_lost_answer_stops_a_mark(place: Place) -> None:
     assert Mark.open(place, "m1").record.failure == "and its tag is the present one"
 
 
-def test_steps_are_numbered_by_clocks(place: Place) -> None:
-    """Steps count up as they are recorded, a repeated one last, whatever their times say."""
+def test_steps_are_numbered_in_the_order_in_which_they_are_recorded(place: Place) -> None:
+    """A repeated one is the last, whatever their times say."""
     mark = begun(place)
     for name in (CHAIN[0], CHAIN[1], CHAIN[0]):
         mark.add_step(name, step(1, number=0))
@@ -227,11 +227,11 @@ def test_steps_are_numbered_by_clocks(place: Place) -> None:
     }
 
 
-# --- its folders ----------------------------------------------------------------------------------------------------
+# --- its folders ------------------------------------------------------------------------------------------------------
 
 
-def test_folders_of_two_marks_are_one() -> None:
-    """A mark's folders lie where design and formats say, and an id that is no path segment has none."""
+def test_the_folders_of_a_mark_follow_from_its_id() -> None:
+    """They are those of design and formats; an id that isn't a single path segment is refused."""
     assert mark_folder("m1") == "_lakefs/retention/gc/lakegc/m1/"
     assert asset_folder("m1", "a") == "_lakefs/retention/gc/lakegc/m1/a/"
     assert asset_folder("m1", "a", "b") == "_lakefs/retention/gc/lakegc/m1/a/b/"
@@ -242,8 +242,8 @@ def test_folders_of_two_marks_are_one() -> None:
                 folder(strange)
 
 
-def test_a_folder_without_a_record_is_a_mark(place: Place) -> None:
-    """Marks are what has a record, by id; the lease, the owner's mark and a folder of files alone are none."""
+def test_only_folders_with_a_record_are_marks(place: Place) -> None:
+    """The lease, the owner of the namespace and a folder with nothing but files are none."""
     for mark_id in ("m2", "m1", "m10"):
         begun(place, mark_id=mark_id)
     write_rows(place, asset_folder("m3", "expired_set"), [], ADDRESSES)
@@ -255,12 +255,12 @@ def test_a_folder_without_a_record_is_a_mark(place: Place) -> None:
         Mark.open(place, "m3")
 
 
-def test_a_namespace_without_marks_is_an_error(place: Place) -> None:
-    """Where nobody made a mark yet there are none."""
+def test_a_namespace_without_marks_has_none(place: Place) -> None:
+    """That nobody has made a mark yet is no error."""
     assert list(marks(place)) == []
 
 
-# --- its bytes ------------------------------------------------------------------------------------------------------
+# --- its bytes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_a_namespace_without_marks_is_an_error(place: Place) -> None:
     ],
     ids=str,
 )
-def test_a_record_is_read_as_another(changes: dict[str, Any]) -> None:
-    """A record is read back as it was written, and written the same again."""
+def test_a_record_is_read_back_as_written(changes: dict[str, Any]) -> None:
+    """Written again, it has the same bytes."""
     whole = record(**changes)
 
     found = MarkRecord.from_json(whole.to_json(), "x")
@@ -290,8 +290,8 @@ def test_a_record_is_read_as_another(changes: dict[str, Any]) -> None:
     assert found.to_json() == whole.to_json()
 
 
-def test_something_odd_is_written_into_a_record() -> None:
-    """What JSON can't hold is refused when it is written, not found when it is read."""
+def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
+    """Otherwise the record would be unreadable later."""
     with pytest.raises(TypeError, match="does not belong into a record"):
         record(counts={"expired": object()}).to_json()
 
@@ -342,8 +342,8 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_record_is_believed(place: Place, damage: Callable[[dict[str, Any]], Any]) -> None:
-    """A record with anything missing, added or of another form is damaged data, and the error names the file."""
+def test_a_damaged_record_is_an_error(place: Place, damage: Callable[[dict[str, Any]], Any]) -> None:
+    """Something is missing, added or of another form."""
     plain = damage(json.loads(record().to_json()))
     place.store().write(KEY, json.dumps(plain).encode())
 
@@ -354,8 +354,8 @@ def test_a_damaged_record_is_believed(place: Place, damage: Callable[[dict[str, 
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", record().to_json()[:-1], b"[" * 10])
-def test_a_truncated_record_is_believed(place: Place, data: bytes) -> None:
-    """Bytes that are no JSON are damaged data, not a mark that isn't there; they are never written over."""
+def test_a_truncated_record_is_an_error_and_is_not_overwritten(place: Place, data: bytes) -> None:
+    """It is not treated as a mark that doesn't exist."""
     place.store().write(KEY, data)
 
     for use in (lambda: Mark.open(place, "m1"), lambda: begun(place), lambda: list(marks(place))):
@@ -366,8 +366,8 @@ def test_a_truncated_record_is_believed(place: Place, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("other", [0, 2, "1", None])
-def test_a_record_of_a_later_lakegc_is_half_understood(place: Place, other: Any) -> None:
-    """A record of another format says so, and what to do."""
+def test_a_record_of_another_format_is_refused_with_what_to_do(place: Place, other: Any) -> None:
+    """A later lakegc may have written it; nothing else of it is read."""
     plain = {"format": other, "nothing else": "is known"}
     place.store().write(KEY, json.dumps(plain).encode())
 
@@ -375,8 +375,8 @@ def test_a_record_of_a_later_lakegc_is_half_understood(place: Place, other: Any)
         Mark.open(place, "m1")
 
 
-def test_a_copied_folder_is_taken_for_a_mark_of_its_own(place: Place) -> None:
-    """A record that lies in the folder of another mark is nobody's."""
+def test_a_record_in_the_folder_of_another_mark_is_an_error(place: Place) -> None:
+    """Somebody may have copied the folder."""
     place.store().write(mark_folder("m2") + "mark.json", record().to_json())
 
     for use in (lambda: Mark.open(place, "m2"), lambda: list(marks(place))):
@@ -384,11 +384,11 @@ def test_a_copied_folder_is_taken_for_a_mark_of_its_own(place: Place) -> None:
             use()
 
 
-# --- its datasets ---------------------------------------------------------------------------------------------------
+# --- its datasets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_dataset_is_another_than_was_recorded(place: Place) -> None:
-    """A step's dataset is the one that its record names, by the hash of its list of files."""
+def test_a_dataset_has_to_be_the_one_that_was_recorded(place: Place) -> None:
+    """The record names it by the hash of its list of files."""
     mark = begun(place)
     schema = pa.schema([("address", pa.string())])
     folder = asset_folder("m1", "a", "part")
@@ -404,12 +404,12 @@ def test_a_dataset_is_another_than_was_recorded(place: Place) -> None:
             mark.dataset(asset, part)
 
 
-# --- order ----------------------------------------------------------------------------------------------------------
+# --- order ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("before", CHAIN)
-def test_the_right_order_is_refused(before: str) -> None:
-    """Steps that were done one after the other are in order, whatever was done behind them before."""
+def test_steps_in_the_right_order_are_accepted(before: str) -> None:
+    """Later steps that were done before don't matter."""
     check_order(record(), before=before)
     check_order(
         record(steps={name: step(number) for number, name in enumerate(CHAIN[: CHAIN.index(before)], 1)}), before=before
@@ -417,8 +417,8 @@ def test_the_right_order_is_refused(before: str) -> None:
 
 
 @pytest.mark.parametrize("missing", CHAIN[:-1])
-def test_a_missing_step_is_an_empty_one(missing: str) -> None:
-    """A step that wasn't done stops those behind it, and is named (invariants 2 and 3)."""
+def test_a_missing_step_stops_the_later_ones(missing: str) -> None:
+    """It is named, and not treated as an empty one (invariants 2 and 3)."""
     steps = {name: found for name, found in record().steps.items() if name != missing}
 
     with pytest.raises(Refused, match=f"{missing} of mark m1 .lake. is not there yet") as refused:
@@ -429,8 +429,8 @@ def test_a_missing_step_is_an_empty_one(missing: str) -> None:
 
 @pytest.mark.parametrize("place_in_chain", range(3))
 @pytest.mark.parametrize("how", ["number", "time"])
-def test_a_step_was_repeated_after_the_next_one(place_in_chain: int, how: str) -> None:
-    """What is read first was read first, by the count of steps and by the store's clock: either alone refuses."""
+def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: int, how: str) -> None:
+    """The count of steps and the store's clock both have to be in the order of reading; either alone refuses."""
     earlier, later = CHAIN[place_in_chain], CHAIN[place_in_chain + 1]
     done = record().steps[earlier]
     moved = (
@@ -445,8 +445,8 @@ def test_a_step_was_repeated_after_the_next_one(place_in_chain: int, how: str) -
     assert refused.value.invariant == 2
 
 
-def test_steps_of_one_moment_are_out_of_order() -> None:
-    """A step that begins in the very moment that the one before it ended is in order: clocks may be coarse."""
+def test_steps_of_the_same_moment_are_in_order() -> None:
+    """Clocks may be coarse, so a step may begin in the moment in which the one before it ended."""
     steps = {
         name: replace(found, started=START, finished=START, number=number)
         for number, (name, found) in enumerate(record().steps.items(), 1)
@@ -455,7 +455,7 @@ def test_steps_of_one_moment_are_out_of_order() -> None:
     check_order(record(steps=steps), before="expired_set")
 
 
-# --- digest ---------------------------------------------------------------------------------------------------------
+# --- digest -----------------------------------------------------------------------------------------------------------
 
 
 def with_hash(asset: str, part: str, sha256: str) -> dict[str, StepRecord]:
@@ -485,14 +485,13 @@ OTHER_SETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", OTHER_SETS)
-def test_another_set_has_the_approved_digest(what: str) -> None:
-    """The digest changes with rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and
-    with the numbers that brakes compare.
-    """
+def test_another_set_has_another_digest(what: str) -> None:
+    """It depends on rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and on the numbers
+    that brakes compare."""
     assert digest_of(record()) != digest_of(record(**OTHER_SETS[what]))
 
 
-def test_sets_that_differ_share_a_digest() -> None:
+def test_no_two_different_sets_share_a_digest() -> None:
     """No two of them have the same digest either."""
     assert len({digest_of(record(**changes)) for changes in OTHER_SETS.values()}) == len(OTHER_SETS)
 
@@ -506,18 +505,18 @@ def test_sets_that_differ_share_a_digest() -> None:
         {"steps": dict(reversed(record().steps.items()))},
     ],
 )
-def test_the_approved_set_has_another_digest(changes: dict[str, Any]) -> None:
-    """The digest stays with the set, through its states, and through writing and reading."""
+def test_the_digest_of_a_set_does_not_change(changes: dict[str, Any]) -> None:
+    """Neither its states nor writing and reading it change the digest that was approved."""
     same = record(**changes)
 
     assert digest_of(record()) == digest_of(MarkRecord.from_json(same.to_json(), "x"))
 
 
-# --- whose namespace ------------------------------------------------------------------------------------------------
+# --- whose namespace --------------------------------------------------------------------------------------------------
 
 
-def test_a_namespace_is_claimed_twice(place: Place) -> None:
-    """Its repository claims a namespace as often as it likes; another of that name, or any other, doesn't get it."""
+def test_a_namespace_belongs_to_the_repository_that_claimed_it_first(place: Place) -> None:
+    """It may claim it again; a later repository of the same name, or any other, is refused."""
     claim_namespace(place, "lake", START)
     claim_namespace(place, "lake", START.astimezone(timezone(timedelta(hours=5))))
     owner = place.store().read(OWNER_KEY)
@@ -530,8 +529,8 @@ def test_a_namespace_is_claimed_twice(place: Place) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"repository": "lake"}'])
-def test_an_unreadable_owner_is_nobody(place: Place, data: bytes) -> None:
-    """An owner's mark that can't be read isn't taken for one's own, nor for none."""
+def test_an_unreadable_owner_refuses_every_claim(place: Place, data: bytes) -> None:
+    """It may be another repository, and is left as it is."""
     place.store().write(OWNER_KEY, data)
 
     with pytest.raises(Refused, match=r"another repository \(unreadable"):
@@ -540,8 +539,8 @@ def test_an_unreadable_owner_is_nobody(place: Place, data: bytes) -> None:
     assert place.store().read(OWNER_KEY) == data
 
 
-def test_a_mark_in_a_namespace_that_is_gone_looks_empty(tmp_path: Path) -> None:
-    """A namespace that isn't there is an error, not one without marks."""
+def test_a_namespace_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    """It is not treated as a namespace without marks."""
     nowhere = Place(Namespace.parse("local://gone"), StoreSettings(local_path=str(tmp_path)))
 
     for use in (lambda: list(marks(nowhere)), lambda: begun(nowhere), lambda: claim_namespace(nowhere, "a", START)):

@@ -1,4 +1,4 @@
-"""Which rows of a listing are candidates, told of whole columns."""
+"""Which rows of a listing are candidates, decided for whole columns."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _texts = st.text(st.sampled_from("da/t0-é\n"), max_size=6)
 @given(st.lists(_keys | _texts), st.booleans())
 @example([], True)
 @example(["data/x", "data/y"], True)
-def test_a_column_is_judged_otherwise_than_its_keys(keys: list[str], local_adapter: bool) -> None:
-    """A column of keys is told what each of its keys is told."""
+def test_a_column_of_keys_has_the_candidates_of_its_single_keys(keys: list[str], local_adapter: bool) -> None:
+    """The vectorised form agrees with the readable one."""
     judged = are_candidates(pa.array(keys, pa.string()), local_adapter=local_adapter)
 
     assert judged.to_pylist() == [is_candidate(key, local_adapter=local_adapter) for key in keys]

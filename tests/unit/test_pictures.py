@@ -1,4 +1,4 @@
-"""Pictures are drawn by a library that takes long to import: beside other work."""
+"""Pictures are drawn by a library that takes long to import, so it is imported beside other work."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from lakegc_assets import pictures
 
 
-def test_what_draws_is_imported_while_all_wait() -> None:
-    """Who says early that there will be a picture finds the library imported, and can draw."""
+def test_the_library_for_pictures_is_imported_in_the_background() -> None:
+    """Code that announces a picture early finds the library imported when it draws."""
     helper = pictures.get_ready()
     helper.join(60)
 

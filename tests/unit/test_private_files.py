@@ -1,4 +1,4 @@
-"""What lakegc leaves on a machine: nobody else may read it, and nothing is believed by its name alone."""
+"""What lakegc leaves on a machine: nobody else may read it, and nothing is trusted by its name alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def open_mask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_a_file_or_folder_is_for_this_user_alone(tmp_path: Path) -> None:
-    """One that was made by an earlier version, open to others, is closed."""
+def test_a_file_or_folder_is_accessible_to_this_user_only(tmp_path: Path) -> None:
+    """One of an earlier version that is open to others is closed."""
     (tmp_path / "there").mkdir(mode=0o777)
     (tmp_path / "file").write_text("from before, ")
     for folder in ("there", "new"):
@@ -45,7 +45,7 @@ def test_a_file_or_folder_is_for_this_user_alone(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """A link that somebody laid would have this user's rights used on any file or folder of the machine."""
+    """With a link, somebody else could have this user's rights used on any file or folder of the machine."""
     (tmp_path / "target").mkdir()
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "folder").symlink_to(tmp_path / "target")
@@ -59,8 +59,8 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
-    """Whoever made a folder first can change what is in it."""
+def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Whoever made it can change what is in it."""
     for path in (private_folder(tmp_path / "folder"), tmp_path / "file"):
         path.touch()
         os.chown(path, 12345, 12345)
@@ -71,7 +71,7 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: Path) -> None:
-    """The JVM runs what is in it. One that a JVM left under an open mask is closed before it gets its name."""
+    """The JVM runs what is in it. An archive that a JVM left open to others is closed before it gets its name."""
     java, spark, cache = tmp_path / "java", tmp_path / "spark", tmp_path / "cache" / "lakegc"
     java.write_bytes(b"java")
     spark.mkdir()
@@ -91,8 +91,8 @@ def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: P
     assert "SharedArchiveFile" not in archive_options(java, spark, folder=cache, now=NOW)
 
 
-def test_the_dagster_home_is_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs keep their settings and logs there; a folder that somebody named and made stays as it is."""
+def test_the_dagster_home_is_accessible_to_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the settings and logs of runs. A folder that somebody made and named keeps its mode."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("DAGSTER_HOME", "")
     home, named = dagster_home({}), dagster_home({"DAGSTER_HOME": str(tmp_path / "named")})
@@ -110,7 +110,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("given", SECRETS)
-def test_a_secret_is_not_taken_from_the_command_line(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Everybody on the machine can list processes, and shells keep what was typed."""
     name, _, value = given.partition("=")
     with environment({}):
@@ -120,8 +120,8 @@ def test_a_secret_is_not_taken_from_the_command_line(given: str, capsys: pytest.
     assert "LAKEGC_" in capsys.readouterr().err
 
 
-def test_every_setting_that_is_hidden_is_refused_on_the_command_line() -> None:
-    """A secret that is added later is known by its type."""
+def test_every_setting_with_a_secret_is_recognised_by_its_type() -> None:
+    """So a secret that is added later is refused on the command line, too."""
     assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
         given.partition("=")[0] for given in SECRETS[:-1]
     }

@@ -1,4 +1,4 @@
-"""Who is known to be dead: nobody by mistake, since what a dead process held is taken from it."""
+"""Which processes are known to be dead: a mistake would take from a living one what it holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mine() -> ProcessIdentity:
 
 
 def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:
-    """Also while it is a zombie, which nobody has waited for."""
+    """This holds while it is a zombie, too, for which nobody has waited."""
     with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -40,21 +40,23 @@ def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None
     assert known_dead(other)
 
 
-def test_a_process_id_that_is_used_again_is_another_process(mine: ProcessIdentity) -> None:
-    """The start time tells two processes of one id apart."""
+def test_a_process_id_that_is_reused_belongs_to_another_process(mine: ProcessIdentity) -> None:
+    """The start time distinguishes two processes with the same id."""
     assert not known_dead(mine)
     assert known_dead(replace(mine, started=mine.started - 1))
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"pid_namespace": "pid:[1]"}])
-def test_nothing_is_known_of_another_machine_or_container(mine: ProcessIdentity, change: dict[str, str]) -> None:
+def test_a_process_of_another_machine_or_container_is_not_known_to_be_dead(
+    mine: ProcessIdentity, change: dict[str, str]
+) -> None:
     """An id that isn't in use here may be a living process there."""
     assert not known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
     assert known_dead(replace(mine, pid=2**22 + 1))
 
 
-def test_a_process_that_is_hidden_from_this_user_is_not_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
-    """Where /proc doesn't show a process that is there, it lives as far as anybody knows."""
+def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
+    """/proc may not show a process that exists."""
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for name in ("sys/kernel/random/boot_id", f"{os.getpid()}/stat"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_dead(mine: ProcessIdenti
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
-    """A closed terminal and a service manager's stop run what Ctrl-C would run."""
+    """A closed terminal, or a service manager that stops it, has the same effect as Ctrl-C."""
     script = (
         "from spark_resources.processes import interrupt_when_told_to_end as it; it()\n"
         "try:\n print('ready', flush=True); input()\nfinally:\n print('gave back')"
@@ -80,8 +82,8 @@ def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals)
         assert process.stdout.read() == "gave back\n"
 
 
-def test_a_signal_that_somebody_ignores_stays_ignored() -> None:
-    """`nohup` keeps its meaning."""
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """Otherwise `nohup` would lose its meaning."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         interrupt_when_told_to_end()

@@ -1,4 +1,4 @@
-"""The reference collector's layouts: what a mark leaves for it, and what it left itself (formats §5)."""
+"""The reference collector's layouts: what a mark writes for it, and which marks of its own are found (formats §5)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def as_lines(addresses: Sequence[str]) -> tuple[bytes, int]:
     return reference_outputs("m1")[1].encode(rows(addresses))
 
 
-# --- what a mark leaves ---------------------------------------------------------------------------------------------
+# --- what a mark writes -----------------------------------------------------------------------------------------------
 
 
-def test_the_reference_finds_other_files(place: Place, tmp_path: Path) -> None:
-    """Parquet with the one text column `address` lies in deleted/, lines in deleted.text/, and no summary anywhere."""
+def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp_path: Path) -> None:
+    """Parquet with the one text column `address` lies in deleted/, lines in deleted.text/, and there is no summary."""
     addresses = ["data/s/a", "data/s/line\nbreak", "legacy", "data/s/é"]
     with environment({}):
         df = SharedSpark().spark_session.createDataFrame(
@@ -66,8 +66,8 @@ def test_the_reference_finds_other_files(place: Place, tmp_path: Path) -> None:
     assert (deleted.rows, text.rows) == (4, 3)
 
 
-def test_a_key_of_the_text_is_read_as_another() -> None:
-    """Each line is one key to the byte; lines end in a newline, the last one, too."""
+def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
+    """Every line ends in a newline, the last one, too."""
     kept = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
     assert as_lines(kept) == ("".join(f"{each}\n" for each in kept).encode(), len(kept))
@@ -98,13 +98,13 @@ def test_a_key_of_the_text_is_read_as_another() -> None:
         ";legacy",
     ],
 )
-def test_a_key_that_rclone_reads_as_another_is_a_line(address: str) -> None:
-    """A key with a line break, with a blank at an end (Unicode's, too), or that looks like a comment is no line."""
+def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -> None:
+    """It has a line break, a blank at an end (Unicode's, too), or looks like a comment."""
     assert as_lines([address]) == (b"", 0)
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 
 
-def test_a_key_is_lost_with_the_text() -> None:
+def test_a_key_that_no_line_can_hold_is_in_the_parquet() -> None:
     """What no line can hold is in the Parquet all the same."""
     data, held = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 
@@ -113,7 +113,7 @@ def test_a_key_is_lost_with_the_text() -> None:
     assert table.to_pydict() == {"address": ["data/a\nb", "data/c"]}
 
 
-# --- what the reference left ----------------------------------------------------------------------------------------
+# --- marks of the reference collector ---------------------------------------------------------------------------------
 
 SUMMARY = b'{"run_id":"x","success":true,"first_slice":"","num_deleted_objects":2}\n'
 
@@ -127,8 +127,8 @@ def found(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, Refe
     return {f"{mark.layout}: {mark.mark_id}": mark for mark in reference_marks(place, ours=ours)}
 
 
-def test_a_layout_of_the_reference_is_overlooked(place: Place) -> None:
-    """Marks in each layout that the reference ever had are found, with their files and their summary."""
+def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place) -> None:
+    """Their files and their summary are found, too."""
     leave(place, "unified/m1/deleted/part-1.snappy.parquet", "unified/m1/deleted/part-0.snappy.parquet")
     leave(place, "unified/m1/summary.json", "uncommitted/m2/summary.json", data=SUMMARY)
     leave(place, "uncommitted/m2/deleted/part-0.parquet")
@@ -154,8 +154,8 @@ def test_a_layout_of_the_reference_is_overlooked(place: Place) -> None:
     assert timedelta(0) <= place.store().now() - marks["unified: m1"].written < timedelta(minutes=5)
 
 
-def test_other_files_are_marks_of_the_reference(place: Place) -> None:
-    """Hidden files, other kinds of files, deeper ones, the server's lists and marks of our own are no marks of its."""
+def test_other_files_are_no_marks_of_the_reference_collector(place: Place) -> None:
+    """Hidden, deeper and other kinds of files, the server's lists and lakegc's own marks are ignored."""
     leave(
         place,
         "unified/a/deleted/_SUCCESS",
@@ -179,8 +179,8 @@ def test_other_files_are_marks_of_the_reference(place: Place) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[1]", b"{", b'"success"'])
-def test_an_unreadable_summary_is_a_success(place: Place, data: bytes) -> None:
-    """A summary that says nothing readable is there, and says nothing."""
+def test_an_unreadable_summary_is_an_empty_one(place: Place, data: bytes) -> None:
+    """It exists, but doesn't say that the collector succeeded."""
     leave(place, "unified/m1/deleted/part-0.parquet")
     place.store().write(f"{GC}unified/m1/summary.json", data)
 

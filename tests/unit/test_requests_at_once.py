@@ -1,4 +1,4 @@
-"""How many requests one task has in flight is what the settings say: pages, tables, questions."""
+"""How many requests one task has in flight is what the settings say: for pages, tables and path probes."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Crowd:
         return Place(Namespace.parse("s3://b/l"), self.settings(**more).store())
 
 
-def said(url: str) -> object:
-    """Nothing lies behind the changes; a longer page of a listing is empty and has a next one, so that paths are asked
-    for one by one."""
+def answer_of(url: str) -> object:
+    """Nothing lies behind the changes; a longer page of a listing is empty and has a next one, so that paths are
+    probed one by one."""
     query = parse_qs(urlsplit(url).query)
     if "/diff" in url:
         return DIFF
@@ -82,7 +82,7 @@ def crowd() -> Iterator[Crowd]:
                 found.come_and_go()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
-                body = json.dumps(said(self.path)).encode()
+                body = json.dumps(answer_of(self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json" if "/api/v1/" in self.path else "application/xml")
             self.send_header("ETag", '"tag"')
@@ -104,8 +104,8 @@ def crowd() -> Iterator[Crowd]:
             thread.join()
 
 
-def test_more_pages_are_asked_for_at_once_than_the_operator_allows() -> None:
-    """LAKEGC_LISTING_REQUESTS is how many pages one task asks a store for at once."""
+def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
+    """LAKEGC_LISTING_REQUESTS is how many pages one task requests from a store at once."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
         assert not list(candidates(place, [Part(f"data/{n}/") for n in range(ALL)], {}, local_adapter=False))
@@ -113,7 +113,7 @@ def test_more_pages_are_asked_for_at_once_than_the_operator_allows() -> None:
     assert server.most == AT_ONCE
 
 
-def test_more_tables_are_fetched_at_once_than_the_operator_allows() -> None:
+def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
     """LAKEGC_READING_REQUESTS is how many tables one task fetches ahead."""
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
@@ -125,8 +125,8 @@ def test_more_tables_are_fetched_at_once_than_the_operator_allows() -> None:
     assert server.most == AT_ONCE
 
 
-def test_more_is_asked_at_once_than_the_operator_allows() -> None:
-    """LAKEGC_ASKING_REQUESTS is how many questions one task asks the lakeFS server at once."""
+def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
+    """LAKEGC_ASKING_REQUESTS is how many path probes one task sends to the lakeFS server at once."""
     with crowd() as server:
         lakefs = LakeFS(LakeFSSettings.of(server.settings(ASKING_REQUESTS=str(AT_ONCE))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL

@@ -33,7 +33,7 @@ def retained(commits: list[Commit], heads: dict[str, str], rules: Rules | None, 
     return {name for name, verdict in verdicts(commits, heads, rules, now=now).items() if verdict.retained}
 
 
-# --- the documented example -----------------------------------------------------------------------------------------
+# --- the documented example -------------------------------------------------------------------------------------------
 
 EXAMPLE = [
     commit("m0301", created=march(1)),
@@ -50,8 +50,8 @@ EXAMPLE = [
 ]
 
 
-def test_the_documented_example_is_decided_otherwise() -> None:
-    """Main with 21 days and dev with 7 retain what lakeFS's documentation says, and nothing else."""
+def test_the_documented_example_retains_what_the_documentation_says() -> None:
+    """It has 21 days for main and 7 for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 
     kept = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)
@@ -59,53 +59,53 @@ def test_the_documented_example_is_decided_otherwise() -> None:
     assert kept == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
 
 
-def test_a_reason_does_not_tell_whose_rule_until_when() -> None:
+def test_every_verdict_names_branch_days_and_the_end_of_retention() -> None:
     """Every verdict names the branch, its days, and the moment at which that rule lets go."""
     told = verdicts(EXAMPLE, {"main": "m0326", "dev": "d0323"}, Rules(30, {"main": 21, "dev": 7}))
 
-    def said(name: str) -> tuple[Reason, str | None, int | None, datetime | None]:
+    def reason_of(name: str) -> tuple[Reason, str | None, int | None, datetime | None]:
         return told[name].why, told[name].branch, told[name].days, told[name].until
 
-    assert said("m0326") == (Reason.HEAD, "main", 21, None)
-    assert said("d0323") == (Reason.HEAD, "dev", 7, None)
-    assert said("m0309") == (Reason.CHILD_YOUNG, "main", 21, march(12) + 21 * DAY + SECOND)
-    assert said("m0305") == (Reason.EXPIRED_BEHIND_CHILD, "main", 21, march(9) + 21 * DAY + SECOND)
-    assert said("d0320") == (Reason.EXPIRED_BEHIND_CHILD, "dev", 7, march(23) + 7 * DAY + SECOND)
+    assert reason_of("m0326") == (Reason.HEAD, "main", 21, None)
+    assert reason_of("d0323") == (Reason.HEAD, "dev", 7, None)
+    assert reason_of("m0309") == (Reason.CHILD_YOUNG, "main", 21, march(12) + 21 * DAY + SECOND)
+    assert reason_of("m0305") == (Reason.EXPIRED_BEHIND_CHILD, "main", 21, march(9) + 21 * DAY + SECOND)
+    assert reason_of("d0320") == (Reason.EXPIRED_BEHIND_CHILD, "dev", 7, march(23) + 7 * DAY + SECOND)
 
 
-def test_a_verdict_loses_what_a_person_must_read() -> None:
-    """A verdict carries its commit's date, message and metarange."""
+def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
+    """A reviewer reads them."""
     (told,) = retained_commits([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
 
     assert (told.created, told.message, told.metarange_id) == (march(1), "message of a", "abc")
 
 
-# --- starting points ------------------------------------------------------------------------------------------------
+# --- starting points --------------------------------------------------------------------------------------------------
 
 
-def test_a_head_expires_with_age_or_zero_days() -> None:
-    """A head is retained however old it is, with 0 days too."""
+def test_branch_heads_are_retained_whatever_their_age() -> None:
+    """Zero days don't change that."""
     old = commit("a", created=NOW - 9999 * DAY)
 
     assert retained([old], {"main": "a"}, Rules(0)) == {"a"}
 
 
-def test_a_head_behind_an_old_child_expires() -> None:
-    """A commit that a branch points to is retained although its child on another line is old."""
+def test_a_branch_head_behind_an_old_child_is_retained() -> None:
+    """The child is on another branch."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=march(2))]
 
     assert retained(commits, {"main": "b", "still": "a"}, Rules(1)) == {"a", "b"}
 
 
-def test_a_branch_without_a_rule_gets_none() -> None:
+def test_a_branch_without_a_rule_has_the_default_days() -> None:
     """A branch that the rules don't name has the default days."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - 5 * DAY)]
 
     assert retained(commits, {"other": "b"}, Rules(10, {"main": 1})) == {"a", "b"}
 
 
-def test_a_young_dangling_commit_is_dropped() -> None:
-    """A commit without branch or child is retained, by its own date and the default days, and then expires."""
+def test_dangling_commits_younger_than_the_default_rule_are_retained() -> None:
+    """They have neither a branch nor a child; their own date decides."""
     young, old = commit("young", created=NOW - 3 * DAY), commit("old", created=NOW - 9 * DAY)
 
     told = verdicts([commit("a"), young, old], {"main": "a"}, Rules(5, {"main": 99}))
@@ -116,8 +116,8 @@ def test_a_young_dangling_commit_is_dropped() -> None:
     assert (told["old"].retained, told["old"].why) == (False, Reason.EXPIRED_DANGLING)
 
 
-def test_what_stands_behind_a_dangling_commit_is_dropped() -> None:
-    """The parents of a dangling commit are retained by the default days and their children's dates."""
+def test_ancestors_of_a_dangling_commit_are_retained_by_the_default_rule() -> None:
+    """The dates of their children decide."""
     line = [commit("a", created=march(1)), commit("b", "a", created=march(2)), commit("c", "b", created=NOW - DAY)]
 
     told = verdicts([commit("m"), *line], {"main": "m"}, Rules(5, {"main": 99}))
@@ -126,8 +126,8 @@ def test_what_stands_behind_a_dangling_commit_is_dropped() -> None:
     assert (told["b"].why, told["b"].branch, told["b"].days) == (Reason.CHILD_YOUNG, None, 5)
 
 
-def test_a_merge_source_without_a_branch_counts_as_a_parent() -> None:
-    """A commit that is only a merge parent is dangling: its own date decides, not that of the merge."""
+def test_a_commit_that_is_only_a_merge_parent_is_dangling() -> None:
+    """Its own date decides, not that of the merge."""
     commits = [
         commit("root", created=march(1)),
         commit("side", "root", created=march(2)),
@@ -140,8 +140,8 @@ def test_a_merge_source_without_a_branch_counts_as_a_parent() -> None:
     assert told["root"].retained
 
 
-def test_a_version_0_merge_is_walked_to_its_first_parent() -> None:
-    """In commits of version 0 the main parent is the last one; from version 1 on it is the first."""
+def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
+    """From version 1 on it is the first one."""
     old, new = commit("old", created=march(1)), commit("new", created=march(1))
 
     version_0 = commit("m", "new", "old", version=0, created=NOW - DAY)
@@ -151,11 +151,11 @@ def test_a_version_0_merge_is_walked_to_its_first_parent() -> None:
     assert retained([old, new, version_1], {"main": "m"}, Rules(5)) == {"m", "new"}
 
 
-# --- the walk -------------------------------------------------------------------------------------------------------
+# --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_walk_ends_at_the_first_expired_commit() -> None:
-    """Dates need not be in order: a parent whose child is young is retained behind an expired commit."""
+def test_a_walk_continues_behind_an_expired_commit() -> None:
+    """Dates need not be in order: a parent with a young child may lie behind an expired commit."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - DAY),
@@ -166,8 +166,8 @@ def test_a_walk_ends_at_the_first_expired_commit() -> None:
     assert retained(commits, {"main": "d"}, Rules(5)) == {"a", "d"}
 
 
-def test_a_shared_parent_is_decided_by_one_child_only() -> None:
-    """Of several lines through a commit each has its say, by its own child's date, and the longest retention wins."""
+def test_a_shared_parent_is_retained_by_any_of_its_children() -> None:
+    """Each child counts with its own date and the days of its branch, and the longest retention wins."""
     commits = [
         commit("root", created=march(1)),
         commit("parent", "root", created=march(2)),
@@ -185,8 +185,8 @@ def test_a_shared_parent_is_decided_by_one_child_only() -> None:
     assert not by_neither.retained
 
 
-def test_a_long_line_forgets_its_days_behind_a_shorter_head() -> None:
-    """Days of a longer branch hold on behind a commit that is itself the head of a shorter one."""
+def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shorter_one() -> None:
+    """The walk of the branch with more days doesn't end at that head."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - 10 * DAY),
@@ -199,8 +199,8 @@ def test_a_long_line_forgets_its_days_behind_a_shorter_head() -> None:
     assert (told["a"].retained, told["a"].branch) == (True, "long")
 
 
-def test_a_shorter_line_overrules_a_longer_head_on_it() -> None:
-    """What stands behind a head is retained by its days, though a shorter line comes through it."""
+def test_the_days_of_a_longer_rule_apply_behind_a_head_on_a_branch_with_a_shorter_one() -> None:
+    """The branch with fewer days is walked through that head, but doesn't shorten its retention."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - 10 * DAY),
@@ -212,8 +212,8 @@ def test_a_shorter_line_overrules_a_longer_head_on_it() -> None:
     assert (told.retained, told.branch, told.days) == (True, "long", 21)
 
 
-def test_a_merge_parent_is_retained_by_the_merge() -> None:
-    """A young merge does not retain what stands behind its second parent."""
+def test_a_merge_does_not_retain_its_second_parent() -> None:
+    """A young merge retains only its main parent."""
     commits = [
         commit("m1", created=march(1)),
         commit("d1", created=march(1)),
@@ -224,7 +224,7 @@ def test_a_merge_parent_is_retained_by_the_merge() -> None:
     assert retained(commits, {"main": "merge"}, Rules(5)) == {"m1", "merge"}
 
 
-# --- time -----------------------------------------------------------------------------------------------------------
+# --- time -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_a_merge_parent_is_retained_by_the_merge() -> None:
         pytest.param(5 * DAY + SECOND - TICK, False, id="almost a second older, and exactly known"),
     ],
 )
-def test_the_boundary_is_rounded_to_the_deleting_side(before_now: timedelta, kept: bool) -> None:
-    """A parent is retained while its child, a dangling commit while itself may be later than now − days.
+def test_the_boundary_is_rounded_towards_retention(before_now: timedelta, kept: bool) -> None:
+    """A parent is retained while its child, and a dangling commit while itself, may be later than now − days.
 
     A date of whole seconds may have lost its fraction.
     """
@@ -257,14 +257,14 @@ def test_the_boundary_is_rounded_to_the_deleting_side(before_now: timedelta, kep
 
 
 @pytest.mark.parametrize("fraction", [HALF, SECOND - TICK])
-def test_a_fraction_of_now_expires_a_commit(fraction: timedelta) -> None:
-    """A `now` with a fraction retains what the whole second before it retains."""
+def test_now_is_rounded_down_to_the_second(fraction: timedelta) -> None:
+    """A fraction of a second must not expire a commit."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - 5 * DAY + TICK)]
 
     assert retained(commits, {"main": "b"}, Rules(5), now=NOW + fraction) == {"a", "b"}
 
 
-def test_zero_days_expire_the_future() -> None:
+def test_zero_days_retain_the_parent_of_a_commit_in_the_future() -> None:
     """With 0 days a parent is retained while its child's date lies ahead of now."""
     commits = [
         commit("a", created=march(1)),
@@ -276,32 +276,32 @@ def test_zero_days_expire_the_future() -> None:
 
 
 @pytest.mark.parametrize("days", [36_500, 4_000_000, 10**12])
-def test_days_without_end_overflow(days: int) -> None:
-    """A rule that means "for ever" retains, beyond the last year that a date can hold too."""
+def test_very_many_days_retain_for_ever(days: int) -> None:
+    """The end may lie beyond the last year that a date can hold."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=march(2))]
 
     assert retained(commits, {"main": "b"}, Rules(days)) == {"a", "b"}
 
 
-# --- no rules -------------------------------------------------------------------------------------------------------
+# --- no rules ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_rules_something_expires() -> None:
-    """Without rules every commit of the graph is retained, a dangling one too, and no branch or date is named."""
+def test_without_rules_every_commit_is_retained() -> None:
+    """A dangling one is, too, and no verdict names a branch or a date."""
     told = verdicts([*EXAMPLE, commit("lost", created=march(1))], {"main": "m0326"}, None)
 
     assert {name for name, verdict in told.items() if verdict.retained} == {"lost", *(c.id for c in EXAMPLE)}
     assert {(v.why, v.branch, v.days, v.until) for v in told.values()} == {(Reason.NO_RULES, None, None, None)}
 
 
-# --- graphs that are not whole --------------------------------------------------------------------------------------
+# --- graphs that are not whole ----------------------------------------------------------------------------------------
 
 both_ways = pytest.mark.parametrize("rules", [Rules(7), None], ids=["rules", "no rules"])
 
 
 @both_ways
-def test_a_head_missing_from_the_graph_is_no_head(rules: Rules | None) -> None:
-    """A head that the graph doesn't know is an error that names branch and commit, never a shorter keep side."""
+def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
+    """It names branch and commit; without the error, the live set would be smaller."""
     with pytest.raises(DamagedData, match=r"(?s)'topic'.*c9") as raised:
         retained_commits([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
 
@@ -310,8 +310,8 @@ def test_a_head_missing_from_the_graph_is_no_head(rules: Rules | None) -> None:
 
 @both_ways
 @pytest.mark.parametrize("parents", [("gone",), ("gone", "a"), ("a", "gone")], ids=["only", "main", "merge"])
-def test_a_missing_parent_is_the_end_of_history(rules: Rules | None, parents: tuple[str, ...]) -> None:
-    """A parent that the graph doesn't know, main or merged, is an error that names child and parent."""
+def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, ...]) -> None:
+    """It names child and parent, whether the parent is the main one or a merged one."""
     with pytest.raises(DamagedData, match=r"(?s)gone.*b7") as raised:
         retained_commits([commit("a"), commit("b7", *parents)], {"main": "b7"}, rules, now=NOW)
 
@@ -320,16 +320,16 @@ def test_a_missing_parent_is_the_end_of_history(rules: Rules | None, parents: tu
 
 @both_ways
 @pytest.mark.parametrize("ring", [["a"], ["a", "b"], ["a", "b", "c"]], ids=len)
-def test_a_ring_of_parents_hangs_or_is_left_out(rules: Rules | None, ring: list[str]) -> None:
-    """A line of parents that comes back to itself is an error that names a commit on it, not one that leads to it."""
+def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) -> None:
+    """It names a commit on the cycle, not one that leads to it."""
     commits = [commit(name, parent) for name, parent in zip(ring, [*ring[1:], ring[0]], strict=True)]
 
     with pytest.raises(DamagedData, match=r"commit a is on a line"):
         retained_commits([*commits, commit("Leads-in", "a")], {"main": "Leads-in"}, rules, now=NOW)
 
 
-def test_one_id_stands_for_two_commits() -> None:
-    """Two different commits with one id are an error that names it; the same commit twice is one commit."""
+def test_two_commits_with_the_same_id_are_an_error() -> None:
+    """The same commit twice is one commit."""
     same, other = commit("a", created=march(1)), commit("a", created=march(2))
 
     assert retained([same, commit("a", created=march(1))], {"main": "a"}, Rules(1)) == {"a"}
@@ -337,15 +337,15 @@ def test_one_id_stands_for_two_commits() -> None:
         retained_commits([same, other], {"main": "a"}, Rules(1), now=NOW)
 
 
-def test_an_empty_graph_is_taken_for_a_repository() -> None:
-    """No commits at all give no verdicts when there are no heads either, and an error when there are."""
+def test_an_empty_graph_is_accepted_only_without_heads() -> None:
+    """With heads it is an error."""
     assert retained_commits([], {}, Rules(7), now=NOW) == []
     with pytest.raises(DamagedData, match="main"):
         retained_commits([], {"main": "a"}, Rules(7), now=NOW)
 
 
-def test_the_order_of_input_changes_verdicts_or_their_order() -> None:
-    """The verdicts and their order are those of the graph, whatever order commits and branches come in."""
+def test_verdicts_do_not_depend_on_the_order_of_the_input() -> None:
+    """Nor does the order of the verdicts."""
     heads = {"main": "m0326", "copy": "m0326", "dev": "d0323"}
     rules = Rules(21, {"dev": 7})
 
@@ -356,7 +356,7 @@ def test_the_order_of_input_changes_verdicts_or_their_order() -> None:
     assert [verdict.commit_id for verdict in forwards] == sorted(c.id for c in EXAMPLE)
 
 
-# --- the server's list ----------------------------------------------------------------------------------------------
+# --- the server's list ------------------------------------------------------------------------------------------------
 
 
 def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
@@ -369,7 +369,7 @@ def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
     return {verdict.commit_id: verdict for verdict in with_server_list(ours, listed)}
 
 
-def test_what_the_server_leaves_out_expires() -> None:
+def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> None:
     """A commit that the rule retains stays retained, by the rule, though the server's list lacks it."""
     told = server_and_rule(("c", "range-of-c"))
 
@@ -378,8 +378,8 @@ def test_what_the_server_leaves_out_expires() -> None:
     assert not told["a"].retained
 
 
-def test_what_only_the_server_retains_expires() -> None:
-    """A commit that the server lists is retained where the rule lets go, with no date at which that ends."""
+def test_a_commit_that_only_the_server_lists_is_retained() -> None:
+    """No date says when that ends."""
     told = server_and_rule(("a", "range-of-a"))["a"]
 
     assert (told.retained, told.why, told.server_listed) == (True, Reason.SERVER, True)
@@ -387,8 +387,8 @@ def test_what_only_the_server_retains_expires() -> None:
     assert (told.created, told.message) == (march(1), "message of a")
 
 
-def test_a_listed_commit_that_the_graph_lacks_is_lost() -> None:
-    """A commit that only the server's list knows is retained with the list's metarange, in the order of ids."""
+def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
+    """It has the metarange of the server's list, and its place in the order of ids."""
     told = server_and_rule(("bb", "elsewhere"), ("bb", "elsewhere"))
 
     assert list(told) == ["a", "b", "bb", "c"]
@@ -404,12 +404,12 @@ def test_a_listed_commit_that_the_graph_lacks_is_lost() -> None:
         pytest.param([("x", "one"), ("x", "two")], id="unknown"),
     ],
 )
-def test_two_metaranges_of_one_commit_are_believed(listed: list[tuple[str, str]]) -> None:
-    """A listed metarange that is not the commit's own is an error: one of the two would not be read."""
+def test_two_metaranges_of_one_commit_are_an_error(listed: list[tuple[str, str]]) -> None:
+    """One of the two would not be read."""
     with pytest.raises(DamagedData, match=r"commit [abx]"):
         server_and_rule(*listed)
 
 
-def test_an_empty_list_expires_what_the_rule_retains() -> None:
-    """An empty list adds nothing and takes nothing away."""
+def test_an_empty_list_changes_nothing() -> None:
+    """It adds nothing and removes nothing."""
     assert {name for name, verdict in server_and_rule().items() if verdict.retained} == {"b", "c"}

@@ -1,4 +1,4 @@
-"""The retry policy: how long it goes on, what it repeats, and conditional writes whose answer was lost."""
+"""The retry policy: for how long it retries, and what; and conditional writes whose answer was lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def away_until(clock: Clock, end: float) -> Callable[[], str]:
 
 @pytest.mark.parametrize("outage_s", [1, 10, 40, 59.9])
 def test_an_outage_shorter_than_the_policys_time_is_survived(outage_s: float) -> None:
-    """A store that is away for a second must not kill a mark."""
+    """A store that is unreachable for a second must not fail a mark."""
     clock = Clock()
     assert RetryPolicy().call(away_until(clock, outage_s), sleep=clock.sleep) == "done"
     assert clock.now <= 60.001
@@ -75,7 +75,7 @@ def test_waits_grow_are_jittered_and_stay_below_their_bound() -> None:
     assert max(max(each) for each in waits) > 4
 
 
-def test_a_time_that_the_other_side_names_is_waited_for() -> None:
+def test_a_wait_that_the_server_asks_for_is_respected() -> None:
     clock = Clock()
     assert RetryPolicy().call(failing(Transient("busy", after_s=20)), sleep=clock.sleep) == "done"
     assert clock.waits == [20]
@@ -84,7 +84,7 @@ def test_a_time_that_the_other_side_names_is_waited_for() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("no"), Forbidden("no"), NotThere("no"), LakegcError("no"), OSError("no")]
 )
-def test_what_does_not_pass_is_not_repeated(error: Exception) -> None:
+def test_an_error_that_is_not_transient_is_not_retried(error: Exception) -> None:
     with pytest.raises(type(error)):
         SOON.call(failing(error))
 
@@ -94,7 +94,7 @@ def test_no_retries_means_one_request() -> None:
         NO_RETRIES.call(failing(Transient("away")))
 
 
-def test_policies_inside_each_other_do_not_multiply_their_time() -> None:
+def test_nested_policies_do_not_multiply_their_attempts() -> None:
     asked = 0
 
     def act() -> str:
@@ -107,7 +107,7 @@ def test_policies_inside_each_other_do_not_multiply_their_time() -> None:
     assert asked == 3
 
 
-def test_a_retried_method_is_repeated_by_its_objects_policy() -> None:
+def test_a_retried_method_uses_the_policy_of_its_object() -> None:
     class Asker:
         retry = SOON
 
@@ -121,34 +121,34 @@ def test_a_retried_method_is_repeated_by_its_objects_policy() -> None:
     assert Asker().ask("it is ") == "it is done"
 
 
-def test_a_transient_error_comes_back_from_an_executor() -> None:
+def test_a_transient_error_can_be_pickled() -> None:
     assert str(cloudpickle.loads(cloudpickle.dumps(Transient("away")))) == "away"
 
 
-# --- conditional writes ---------------------------------------------------------------------------------------------
+# --- conditional writes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
-def test_a_conditional_write_whose_answer_was_lost_is_known_again_by_its_bytes(refused: Unavailable) -> None:
-    """Otherwise a run that holds the lease would refuse itself."""
+def test_a_conditional_write_whose_answer_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
+    """Otherwise a run that has the lease would refuse itself."""
     act = failing(Transient("the answer was lost"), refused)
     assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 
 
 @pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
-def test_another_ones_write_is_never_taken_for_ones_own(refused: Unavailable) -> None:
+def test_a_write_of_another_run_is_never_taken_for_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the answer was lost"), refused)
     with pytest.raises(type(refused)):
         write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")
 
 
-def test_equal_bytes_are_no_excuse_where_no_answer_was_lost() -> None:
-    """Two runs that write the same bytes: only one of them created the object."""
+def test_equal_bytes_are_a_conflict_if_no_answer_was_lost() -> None:
+    """Two runs wrote the same bytes, but only one of them created the object."""
     with pytest.raises(AlreadyThere):
         write_on_condition(SOON, failing(AlreadyThere("there")), lambda: (b"mine", "tag"), b"mine")
 
 
-def test_an_object_that_vanished_after_a_lost_answer_is_not_ones_own() -> None:
+def test_an_object_that_vanished_after_a_lost_answer_is_a_conflict() -> None:
     def gone() -> tuple[bytes, str]:
         raise NotThere("gone")
 

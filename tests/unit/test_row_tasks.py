@@ -1,4 +1,4 @@
-"""How rows come to tasks, and which of what they read goes on: none may be lost on the way."""
+"""How rows are distributed over tasks, and which of the rows that they read are passed on: none may be lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_resources.tasks import row_tasks
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
 
-def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None:
-    """Every row comes to exactly one task, rows with the same key to one or to neighbours, in order."""
+def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: SparkSession) -> None:
+    """Every row comes to exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
     tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=("key", "id"))
@@ -29,8 +29,8 @@ def test_rows_that_are_alike_are_lost_or_kept_apart(spark: SparkSession) -> None
 
 @pytest.mark.parametrize("near", [(), ("key", "id")])
 @pytest.mark.parametrize("count", [5, 17, 400])
-def test_a_task_has_more_to_do_than_others(spark: SparkSession, count: int, near: tuple[str, ...]) -> None:
-    """Rows are dealt out evenly, and in one stage: nothing is sent from task to task for it."""
+def test_rows_are_distributed_evenly_without_a_shuffle(spark: SparkSession, count: int, near: tuple[str, ...]) -> None:
+    """One stage is enough."""
     rows = [{"key": f"k{number}", "id": number} for number in range(count)]
 
     tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=near)
@@ -53,10 +53,10 @@ def test_a_task_has_more_to_do_than_others(spark: SparkSession, count: int, near
         (10_000, ENTRIES_A_TASK, 10_000),
     ],
 )
-def test_tiny_ranges_take_a_task_each_or_many_wait_for_one(
+def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
     spark: SparkSession, count: int, entries: int, tasks: int
 ) -> None:
-    """Ranges share a task until they have some entries, or are some in number; every range comes to one."""
+    """Every range comes to one task."""
     ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
 
     found = range_tasks(spark, ranges)
@@ -67,8 +67,8 @@ def test_tiny_ranges_take_a_task_each_or_many_wait_for_one(
 
 
 @pytest.mark.parametrize("near", [(), ("key", "id")])
-def test_a_task_gets_all_large_ranges(spark: SparkSession, near: tuple[str, ...]) -> None:
-    """Tasks get as many entries, as far as whole ranges allow it: large ones that lie together are spread over them."""
+def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, near: tuple[str, ...]) -> None:
+    """Tasks have about as many entries each, as far as whole ranges allow it, also where large ranges lie together."""
     entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
     rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
 
@@ -87,16 +87,16 @@ def test_a_task_gets_all_large_ranges(spark: SparkSession, near: tuple[str, ...]
         assert ids == sorted(ids)
 
 
-def test_ranges_nobody_knows_the_entries_of_are_lost(spark: SparkSession) -> None:
-    """Tables that nothing refers to are dealt out with the others, though nobody says how many entries they have."""
+def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: SparkSession) -> None:
+    """Nothing refers to such tables, so nothing says how many entries they have."""
     ranges = pa.table({"id": pa.array(range(60), pa.int64()), "entries": pa.array([None, 90_000, 5] * 20, pa.int64())})
 
     for some in (ranges, ranges.slice(0, 1)):
         assert sorted(row["id"] for row in range_tasks(spark, some).collect()) == some["id"].to_pylist()
 
 
-def test_settings_of_the_session_change(spark: SparkSession) -> None:
-    """How Spark holds other tables stays as it was."""
+def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> None:
+    """Otherwise Spark would represent other tables differently from then on."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
 
@@ -106,8 +106,8 @@ def test_settings_of_the_session_change(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
-def test_rows_behind_an_empty_piece_are_lost(spark: SparkSession, chunks: list[int]) -> None:
-    """Every row comes, whatever pieces a table is made of."""
+def test_rows_behind_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
+    """Every row is there, whatever chunks a table is made of."""
     ids = iter(range(sum(chunks)))
     pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
     keys = [pa.array(["k"] * size, pa.string()) for size in chunks]
@@ -119,8 +119,8 @@ def test_rows_behind_an_empty_piece_are_lost(spark: SparkSession, chunks: list[i
     assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
 
 
-def test_nothing_takes_a_task(spark: SparkSession) -> None:
-    """Without rows there is no task, for which Spark would start Python workers of another kind; and every column."""
+def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
+    """For one, Spark would start Python workers of another kind. Every column is there all the same."""
     found = no_rows(spark, SCHEMA)
 
     assert found.rdd.getNumPartitions() == 0
@@ -128,7 +128,7 @@ def test_nothing_takes_a_task(spark: SparkSession) -> None:
     assert row_tasks(spark, SCHEMA.empty_table(), batch=1).collect() == []
 
 
-def told(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
+def as_tuples(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
     return list(zip(*(batch.column(name).to_pylist() for name in ("address", "rank", "path")), strict=True))
 
 
@@ -142,8 +142,8 @@ def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_rows_that_come_first_in_any_batch_are_lost() -> None:
-    """Of all batches, exactly the rows with a wanted address are left, however few or many there are at a time."""
+def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
+    """This holds for all batches, however few or many rows there are at a time."""
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
@@ -153,9 +153,8 @@ def test_rows_that_come_first_in_any_batch_are_lost() -> None:
     assert list(best_told([], wanted)) == []
 
 
-def test_an_address_is_told_by_any_of_the_ranges_that_hold_it() -> None:
-    """Of an address that several ranges hold, the rows of the best one are left, all of them; of what comes much later,
-    too."""
+def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
+    """Those of other ranges that have the address are dropped; a row of the best one that comes much later is left."""
     batches = [
         rows(0, 10, 0, "newest"),
         rows(5, 15, 1, "older"),
@@ -166,8 +165,8 @@ def test_an_address_is_told_by_any_of_the_ranges_that_hold_it() -> None:
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    found = [one for batch in best_told(batches, wanted) for one in told(batch)]
-    anything = [one for batch in best_told(batches, None) for one in told(batch) if one[0] in wanted.to_pylist()]
+    found = [one for batch in best_told(batches, wanted) for one in as_tuples(batch)]
+    anything = [one for batch in best_told(batches, None) for one in as_tuples(batch) if one[0] in wanted.to_pylist()]
 
     assert sorted(one for one in found if one[2] != "oldest") == [
         ("data/0", 0, "newest"),

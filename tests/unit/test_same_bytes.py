@@ -1,4 +1,4 @@
-"""What branches serve at the paths in question: complete, exact, and unclear where it isn't sure (invariant 2)."""
+"""What branches serve at the probed paths: complete, exact, and unclear where it isn't certain (invariant 2)."""
 
 from __future__ import annotations
 
@@ -84,25 +84,25 @@ paths = st.text(letters, min_size=1, max_size=4)
     page=st.integers(1, 40),
     empty_pages=st.integers(0, 3),
 )
-def test_no_served_address_is_lost_between_pages_and_stats(
+def test_every_path_probe_is_answered_with_what_the_branch_serves(
     there: dict[str, str], asked: set[str], page: int, empty_pages: int
 ) -> None:
-    """Every asked path is answered, with exactly what the branch serves there, however the server cuts its pages."""
+    """It doesn't matter how the server divides its pages."""
     wanted = in_byte_order({*asked, *list(there)[:10]})
     server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
     assert serve(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
 
 
 @given(asked=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
-def test_paths_that_come_in_another_order_are_not_answered_by_the_wrong_page(asked: list[str], page: int) -> None:
-    """A page ends at one path; what sorts behind it is asked again, wherever it stood in the question."""
+def test_paths_in_any_order_are_answered_by_the_right_page(asked: list[str], page: int) -> None:
+    """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
     there = {path: address(number) for number, path in enumerate(asked)}
     server = Branches({"main": there}, largest_page=page)
     assert serve(server.as_lakefs(), "lake", "main", asked) == there
 
 
-def test_an_empty_page_that_announces_more_answers_nothing() -> None:
-    """A page without objects says of no path that nothing is served there, while there are more pages."""
+def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
+    """The paths may be on a later page."""
     there = {f"p{number}": address(number) for number in range(8)}
     server = Branches({"main": there}, empty_pages=1)
     assert serve(server.as_lakefs(), "lake", "main", sorted(there)) == there
@@ -113,8 +113,8 @@ def test_an_empty_page_that_announces_more_answers_nothing() -> None:
     [Unavailable("gone"), Forbidden("no")],
     ids=lambda e: type(e).__name__,
 )
-def test_what_the_server_does_not_say_clearly_is_unanswered(error: LakegcError) -> None:
-    """A question without an answer is marked so, also behind the first one that failed: its candidates stay."""
+def test_a_path_probe_without_a_clear_answer_is_unclear(error: LakegcError) -> None:
+    """So are those after the first one that failed. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
     found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
@@ -127,19 +127,19 @@ def test_what_the_server_does_not_say_clearly_is_unanswered(error: LakegcError) 
     assert server.asked == ["a", "b"]  # a server that is down is not asked a million times
 
 
-def found_by(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+def probe_results(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
     """Branch, address and whether the answer is clear, of each probe."""
     batches = answered(asked, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
 
-def test_a_branch_that_a_second_listing_lacks_serves_nothing() -> None:
-    """Branches come and go while a mark is made: only their own probes fall away, and all others are still asked."""
+def test_a_branch_that_is_deleted_meanwhile_serves_nothing() -> None:
+    """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
     asked = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
 
-    found = found_by(server, asked)
+    found = probe_results(server, asked)
 
     assert found[0] == ("a", "data/s/1", True)
     assert set(found[1:-1]) == {("gone", None, True)}
@@ -147,17 +147,17 @@ def test_a_branch_that_a_second_listing_lacks_serves_nothing() -> None:
     assert server.asked.count("gone") <= WINDOW  # and not again for what is left of it
 
 
-def test_a_branch_that_is_listed_and_answers_that_it_is_gone_is_unclear() -> None:
-    """Two answers that contradict each other are no clear answer, for this branch alone."""
+def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
+    """The two answers contradict each other; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
 
-    found = found_by(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
+    found = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
 
     assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
 
 
-def test_a_branch_that_is_made_anew_is_asked_again() -> None:
-    """A branch that was deleted and made again under its name between two requests serves what the new one does."""
+def test_a_branch_that_is_recreated_meanwhile_is_probed_again() -> None:
+    """It was deleted and created again under its name between two requests, and may serve something else."""
 
     class MadeAnew(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -166,31 +166,31 @@ def test_a_branch_that_is_made_anew_is_asked_again() -> None:
 
     server = MadeAnew({"a": {"p": address(1)}})
 
-    assert found_by(server, [*rows("a", ["p"]), *rows("b", ["p"])]) == [
+    assert probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"])]) == [
         ("a", "data/s/1", True),
         ("b", "data/s/2", True),
     ]
 
 
 def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
-    """Where nobody can tell whether a branch is gone, what it may serve is kept."""
+    """Whether the branch was deleted is unknown, so what it may serve is kept."""
 
     class Unlisted(Branches):
         def branches(self, repository: str) -> dict[str, str]:
             raise Unavailable("gone")
 
-    assert found_by(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
+    assert probe_results(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
 
 
-def test_an_answer_that_is_damaged_stops_the_mark() -> None:
-    """A server whose answers are not what they must be is not asked on: what else it says can't be trusted either."""
+def test_a_damaged_answer_stops_the_mark() -> None:
+    """Other answers of such a server can't be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
         list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
-def test_a_window_that_fails_half_way_is_unanswered_as_a_whole() -> None:
-    """What was found before the failure counts for nothing: part of an answer is none."""
+def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
+    """What was found before the failure doesn't count."""
 
     class FailingAtQ(Branches):
         def stat(self, repository: str, branch: str, path: str) -> Served | None:
@@ -203,23 +203,23 @@ def test_a_window_that_fails_half_way_is_unanswered_as_a_whole() -> None:
     assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
 
 
-def test_an_address_of_this_place_in_another_form_stops_the_mark() -> None:
-    """A served address that may be this namespace's is neither taken for outside nor left unanswered."""
+def test_an_address_of_this_namespace_in_another_form_stops_the_mark() -> None:
+    """It is neither placed outside nor left unclear."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
         list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 @pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
-def test_what_the_server_answers_is_the_key_byte_for_byte(key: str) -> None:
-    """A key with a % or a ? is served by a relative entry and shown behind the namespace: it is live, and no stop."""
+def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
+    """A key with % or ? comes from a relative entry and is shown behind the namespace: it is live, and no conflict."""
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
     (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
 
 
-def test_one_path_of_several_sizes_is_asked_once_and_answered_for_each() -> None:
-    """Two heads of one branch can have different sizes at a path; both questions get the one answer."""
+def test_a_path_with_several_sizes_is_probed_once_and_answered_for_each() -> None:
+    """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
     found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
@@ -227,8 +227,8 @@ def test_one_path_of_several_sizes_is_asked_once_and_answered_for_each() -> None
     assert server.asked == ["main"]
 
 
-def test_more_paths_than_a_window_are_all_answered() -> None:
-    """Nothing falls between two windows of one branch, nor between two branches."""
+def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
+    """Nothing is lost between two windows of a branch, nor between two branches."""
     there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
@@ -241,7 +241,7 @@ def test_more_paths_than_a_window_are_all_answered() -> None:
     assert {row["address"] for row in found if row["branch"] == "other"} == {None}
 
 
-# --- paths that are not UTF-8 ---------------------------------------------------------------------------------------
+# --- paths that are not UTF-8 -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -277,7 +277,7 @@ raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
 @example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, asked={"aé", "ab", "ac", "ad"}, page=1)
 @example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, asked={"a\ufffd", "a", "ab", "ac"}, page=6)
 def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], asked: set[str], page: int) -> None:
-    """A page ends at a path that it can't show, which seems to lie further behind: what is between is not absent."""
+    """The last path of a page may be shown so that it seems to sort further behind: paths in between are not absent."""
     server = Shown({}, largest_page=page, at=there)
 
     found = serve(server.as_lakefs(), "lake", "main", in_byte_order(asked))
@@ -286,10 +286,10 @@ def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], as
 
 
 @given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
-def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_reading_stops(
+def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     there: dict[bytes, str], page: int
 ) -> None:
-    """What is staged at such a path is live, though nobody can ask for the path."""
+    """What is staged at such a path is live, though the path can't be requested."""
     server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
     hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
     try:
@@ -301,8 +301,8 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_reading_stops(
     assert hidden <= found <= set(there.values())
 
 
-def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_asked_about() -> None:
-    """Nobody can be asked about it, so its candidates are kept; a mark with such a path can be made all the same."""
+def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
+    """The path can't be requested, so its candidates are kept; the mark can be made all the same."""
     server = Branches({"main": {"p": address(1)}})
     rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
     (batch,) = answered(rows_of_main, server.as_lakefs(), NAMESPACE)

@@ -1,4 +1,4 @@
-"""The sandbox's HTTP side, asked by the real `lakefs-sdk`: what each operation answers, well and badly."""
+"""The sandbox's HTTP API, called by the real `lakefs-sdk`: what each operation answers, and what it refuses."""
 
 from __future__ import annotations
 
@@ -77,18 +77,18 @@ def raw(
             return error.code, error.read(), dict(error.headers)
 
 
-# --- the server and its repositories --------------------------------------------------------------------------------
+# --- the server and its repositories ----------------------------------------------------------------------------------
 
 
-def test_server_says_what_it_is_without_a_block_store_that_nobody_has(api: Any) -> None:
-    """The configuration names the local block store; the health check answers nothing."""
+def test_the_configuration_names_the_local_block_store(api: Any) -> None:
+    """The health check answers with nothing."""
     assert api.config_api.get_config().storage_config.blockstore_type == "local"
     assert api.internal_api.get_lake_fs_version().version.startswith("sandbox-")
     assert api.health_check_api.health_check() is None
 
 
-def test_a_stranger_is_served(sandbox: Sandbox) -> None:
-    """A wrong secret, and none at all, are 401 with a message on every call but the health check."""
+def test_wrong_and_missing_credentials_are_refused(sandbox: Sandbox) -> None:
+    """Every call but the health check answers 401 with a message."""
     stranger = client(sandbox, secret="guessed")
     with refused(401, "error authenticating request"):
         stranger.repositories_api.get_repository(REPOSITORY)
@@ -98,8 +98,8 @@ def test_a_stranger_is_served(sandbox: Sandbox) -> None:
         assert response.status == 204
 
 
-def test_repository_is_not_what_was_created(sandbox: Sandbox, api: Any) -> None:
-    """A new repository is listed and found, holds the file that claims its namespace, and is gone when deleted."""
+def test_a_new_repository_is_listed_and_found_until_it_is_deleted(sandbox: Sandbox, api: Any) -> None:
+    """It has the file that claims its namespace."""
     made = api.repositories_api.create_repository(
         models.RepositoryCreation(name="other", storage_namespace="local://deep/other", default_branch="trunk")
     )
@@ -121,17 +121,17 @@ def test_repository_is_not_what_was_created(sandbox: Sandbox, api: Any) -> None:
         ("Second", "local://second", 400, "invalid value"),
     ],
 )
-def test_repository_is_created_where_it_must_not_be(
+def test_a_repository_with_a_bad_name_or_namespace_is_not_created(
     sandbox: Sandbox, name: str, namespace: str, status: int, message: str
 ) -> None:
-    """A name that exists is 409; a namespace in use or of another store, and a name that can't be, are 400."""
+    """A name in use is 409; a namespace in use or of another store, and an invalid name, are 400."""
     body = f'{{"name": "{name}", "storage_namespace": "{namespace}"}}'.encode()
     answered, said, _ = raw(sandbox, "POST", "/repositories", body)
     assert (answered, message in said.decode()) == (status, True), said
 
 
-def test_read_only_repository_is_written(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
-    """A read-only repository refuses uploads, commits, branches and both prepare calls with 403."""
+def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
+    """Uploads, commits, branches and all prepare calls are 403."""
     api.repositories_api.create_repository(
         models.RepositoryCreation(name=REPOSITORY + "-ro", storage_namespace="local://ro", read_only=True)
     )
@@ -155,15 +155,15 @@ def test_read_only_repository_is_written(sandbox: Sandbox, api: Any, tmp_path: P
         ("PATCH", "/repositories"),
     ],
 )
-def test_unknown_operation_looks_like_an_answer(sandbox: Sandbox, method: str, path: str) -> None:
-    """What the sandbox doesn't know is 404 with lakeFS's own words, not a page."""
+def test_an_unknown_operation_is_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
+    """It is not a web page."""
     status, said, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
     assert (status, said) == (404, b'{"message":"invalid API endpoint"}')
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"message": 1}', b"{}", b'{"message": "m", "date": -1}', b"\xff"])
-def test_bad_body_is_taken_for_a_good_one(sandbox: Sandbox, body: bytes) -> None:
-    """A body that isn't JSON, lacks a field or has one of another type is 400 with a message, and changes nothing."""
+def test_a_bad_body_is_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
+    """It isn't JSON, or a field is missing or of another type."""
     lake = sandbox.repository(REPOSITORY)
     lake.put("main", "a", b"1")
     head = lake.branch("main").commit_id
@@ -172,11 +172,11 @@ def test_bad_body_is_taken_for_a_good_one(sandbox: Sandbox, body: bytes) -> None
     assert lake.branch("main").commit_id == head
 
 
-# --- branches and tags ----------------------------------------------------------------------------------------------
+# --- branches and tags ------------------------------------------------------------------------------------------------
 
 
-def test_branch_pages_lose_or_repeat_a_branch(api: Any) -> None:
-    """Paging, prefix and hidden branches: each branch comes once, in order, hidden ones only when asked for."""
+def test_pages_have_every_branch_once_and_in_order(api: Any) -> None:
+    """A prefix selects branches; hidden ones are there only if they are requested."""
     for name, hidden in (("dev-1", False), ("dev-2", True), ("dev-3", False), ("stage", False)):
         api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name=name, source="main", hidden=hidden))
     seen, after = [], ""
@@ -191,8 +191,8 @@ def test_branch_pages_lose_or_repeat_a_branch(api: Any) -> None:
     assert [branch.id for branch in shown.results] == ["dev-1", "dev-3"]
 
 
-def test_branch_or_tag_is_somewhere_else_than_its_source(api: Any, tmp_path: Path) -> None:
-    """A branch and a tag stand at their source's commit and stay there; a deleted one is 404."""
+def test_a_branch_and_a_tag_begin_at_the_commit_of_their_source(api: Any, tmp_path: Path) -> None:
+    """They stay there; a deleted one is 404."""
     upload(api, tmp_path, "a", b"1")
     first = commit(api)
     assert api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name="dev", source="main")) == first.id
@@ -211,8 +211,8 @@ def test_branch_or_tag_is_somewhere_else_than_its_source(api: Any, tmp_path: Pat
         api.tags_api.get_tag(REPOSITORY, "v1")
 
 
-def test_reference_is_made_twice_or_from_nothing(api: Any) -> None:
-    """Names in use are 409, bad names 400, unknown sources 404, and the default branch stays (403)."""
+def test_a_bad_branch_or_tag_is_refused(api: Any) -> None:
+    """A name in use is 409, a bad name 400, an unknown source 404, and deleting the default branch 403."""
     branch, tag = models.BranchCreation, models.TagCreation
     api.tags_api.create_tag(REPOSITORY, tag(id="v1", ref="main"))
     with refused(409, "branch already exists"):
@@ -229,17 +229,17 @@ def test_reference_is_made_twice_or_from_nothing(api: Any) -> None:
         api.branches_api.delete_branch(REPOSITORY, "main")
 
 
-# --- objects --------------------------------------------------------------------------------------------------------
+# --- objects ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["a", "a b/c+d%2F.txt", "naïve/ключ", "//x/", "q?&=#.bin"])
 @pytest.mark.parametrize(
     "data", [b"", b"\r\n--x\r\n\r\n\x00\xff", bytes(range(256)) * 300], ids=["none", "odd", "large"]
 )
-def test_bytes_or_path_are_changed_on_the_way(
+def test_an_upload_is_served_byte_for_byte_under_its_path(
     sandbox: Sandbox, api: Any, tmp_path: Path, path: str, data: bytes
 ) -> None:
-    """An upload by form is served back byte for byte under its very path, and lies at the address that stat tells."""
+    """Its file lies at the address of its stat."""
     made = upload(api, tmp_path, path, data)
     assert bytes(api.objects_api.get_object(REPOSITORY, "main", path)) == data
     stat = api.objects_api.stat_object(REPOSITORY, "main", path)
@@ -249,8 +249,8 @@ def test_bytes_or_path_are_changed_on_the_way(
     assert Path(stat.physical_address.removeprefix("local://")).read_bytes() == data
 
 
-def test_raw_body_is_taken_for_a_form(sandbox: Sandbox, api: Any) -> None:
-    """A body that is no form is the object; its type and its metadata are kept."""
+def test_a_body_that_is_no_form_is_the_object(sandbox: Sandbox, api: Any) -> None:
+    """Its type and its metadata are stored."""
     status, _, _ = raw(
         sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/objects?path=a%2Fb", b"--raw\r\n",
         Content_Type="text/csv", X_Lakefs_Meta_Team="ml",
@@ -261,8 +261,8 @@ def test_raw_body_is_taken_for_a_form(sandbox: Sandbox, api: Any) -> None:
     assert bytes(api.objects_api.get_object(REPOSITORY, "main", "a/b")) == b"--raw\r\n"
 
 
-def test_part_of_an_object_is_another_part(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
-    """A range of bytes is 206 with its place; one that lies outside is 416."""
+def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
+    """It is 206 with its position; a range outside the object is 416."""
     upload(api, tmp_path, "a", b"0123456789")
     path = f"/repositories/{REPOSITORY}/refs/main/objects?path=a"
     for asked, expected in (("bytes=2-4", b"234"), ("bytes=7-", b"789"), ("bytes=-3", b"789"), ("bytes=8-99", b"89")):
@@ -272,8 +272,8 @@ def test_part_of_an_object_is_another_part(sandbox: Sandbox, api: Any, tmp_path:
     assert raw(sandbox, "GET", path, Range="bytes=10-12")[0] == 416
 
 
-def test_deleted_object_is_still_told_apart_from_a_missing_path(api: Any, tmp_path: Path) -> None:
-    """With its file gone an object is 410 to read and 200 to stat and head; a path that was never there is 404."""
+def test_an_object_whose_file_is_missing_differs_from_a_missing_path(api: Any, tmp_path: Path) -> None:
+    """It is 410 to read and 200 to stat and head; a path that never existed is 404."""
     made = upload(api, tmp_path, "a", b"1")
     Path(made.physical_address.removeprefix("local://")).unlink()
     with refused(410, "No data"):
@@ -285,8 +285,8 @@ def test_deleted_object_is_still_told_apart_from_a_missing_path(api: Any, tmp_pa
             ask(REPOSITORY, "main", "b")
 
 
-def test_upload_goes_to_a_branch_that_is_not_there(api: Any, tmp_path: Path) -> None:
-    """Unknown repository and branch are 404, and a branch's path that must be free and isn't is 412."""
+def test_an_upload_needs_an_existing_branch(api: Any, tmp_path: Path) -> None:
+    """A missing branch or repository is 404, and a path that must not exist yet and does is 412."""
     with refused(404, "branch not found"):
         upload(api, tmp_path, "a", b"1", branch="gone")
     upload(api, tmp_path, "a", b"1")
@@ -298,8 +298,8 @@ def test_upload_goes_to_a_branch_that_is_not_there(api: Any, tmp_path: Path) -> 
         api.objects_api.stat_object("gone", "main", "a")
 
 
-def test_deleted_path_is_served(api: Any, tmp_path: Path) -> None:
-    """Deleting hides committed and staged paths on that branch at once; deleting what isn't there is fine."""
+def test_a_deleted_path_is_not_served(api: Any, tmp_path: Path) -> None:
+    """Committed and staged paths are hidden on that branch at once; deleting a path that doesn't exist is no error."""
     for path in ("a", "b", "c", "d"):
         upload(api, tmp_path, path, path.encode())
     commit(api)
@@ -326,8 +326,8 @@ def listed(api: Any, ref: str = "main", **asked: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("amount", [1, 2, 3, 100])
-def test_listing_loses_or_repeats_a_path(api: Any, tmp_path: Path, amount: int) -> None:
-    """A listing is the staged view over the committed one in byte order, whole at every page size, folded or not."""
+def test_a_listing_has_every_path_once_at_every_page_size(api: Any, tmp_path: Path, amount: int) -> None:
+    """It is the staged view over the committed one in byte order, with and without a delimiter."""
     for path in ("a/1", "a/2", "a-b", "b", "c/d/e", "é"):
         upload(api, tmp_path, path, path.encode())
     commit(api)
@@ -341,8 +341,8 @@ def test_listing_loses_or_repeats_a_path(api: Any, tmp_path: Path, amount: int) 
     assert listed(api, "main@", amount=amount, prefix="a/") == ["a/1", "a/2"]
 
 
-def test_uploads_at_the_same_time_lose_one(api: Any, sandbox: Sandbox) -> None:
-    """Forty uploads from eight threads and commits between them: every path is served with its bytes in the end."""
+def test_concurrent_uploads_are_all_served(api: Any, sandbox: Sandbox) -> None:
+    """There are forty from eight threads, with commits between them."""
     failures: list[BaseException] = []
 
     def work(worker: int) -> None:

@@ -1,4 +1,4 @@
-"""The sandbox's commits and merges: what they hold, what they refuse, and the tables that they leave behind."""
+"""The sandbox's commits and merges: what they contain, what they refuse, and the tables that they write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARCH = datetime(2022, 3, 9, tzinfo=UTC)
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """Not started: what is asked here needs no HTTP. Ranges are short, so that there are several."""
+    """Not started: these tests need no HTTP. Ranges are short, so that there are several."""
     sandbox = Sandbox(tmp_path / "sandbox", range_entries=4)
     yield sandbox
     sandbox.stop()
@@ -47,7 +47,7 @@ def content(repository: SandboxRepository, ref: str) -> dict[str, bytes]:
 
 
 def table(repository: SandboxRepository, name: str) -> bytes:
-    """A table's bytes, once its id has been proved."""
+    """A table's bytes, once its id has been verified."""
     data = (repository.objects.file("_lakefs") / name).read_bytes()
     verify_table(data, name=name)
     return data
@@ -57,19 +57,19 @@ def range_ids(repository: SandboxRepository, commit: Commit) -> list[str]:
     return [ref.id for ref in read_ranges(table(repository, commit.metarange_id), name=commit.metarange_id)]
 
 
-# --- commits --------------------------------------------------------------------------------------------------------
+# --- commits ----------------------------------------------------------------------------------------------------------
 
 
-def test_first_commit_is_not_that_of_a_server(lake: SandboxRepository) -> None:
-    """A new repository has one commit of nothing by nobody, generation 1, without a metarange."""
+def test_the_first_commit_is_like_that_of_a_server(lake: SandboxRepository) -> None:
+    """It is empty, of nobody, of generation 1 and without a metarange."""
     [first] = list(lake.log("main"))
     assert (first.committer, first.message, first.metarange_id) == ("", "Repository created", "")
     assert (first.generation, first.version, first.parents, dict(first.metadata)) == (1, 1, (), {})
     assert first.id == commit_id(first)
 
 
-def test_commit_differs_from_what_was_staged(lake: SandboxRepository) -> None:
-    """A commit holds its parent's content with the staged changes, and its own message, date and id."""
+def test_a_commit_has_the_content_of_its_parent_with_the_staged_changes(lake: SandboxRepository) -> None:
+    """Its message, date and id are its own."""
     lake.put_many("main", [(f"k{number}", b"old") for number in range(20)])
     first = lake.commit("main", "first", date=MARCH)
     lake.put("main", "k3", b"new")
@@ -84,8 +84,8 @@ def test_commit_differs_from_what_was_staged(lake: SandboxRepository) -> None:
     assert second.id == commit_id(second)
 
 
-def test_empty_commit_is_made_unasked(lake: SandboxRepository) -> None:
-    """Nothing staged, a path that was never committed hidden, or the same bytes again: 400, unless it is allowed."""
+def test_an_empty_commit_is_refused_unless_it_is_allowed(lake: SandboxRepository) -> None:
+    """Nothing is staged, a path that was never committed is hidden, or identical content is re-staged."""
     with refused(400, "no changes"):
         lake.commit("main", "nothing")
     lake.put("main", "a", b"1")
@@ -101,8 +101,8 @@ def test_empty_commit_is_made_unasked(lake: SandboxRepository) -> None:
     )
 
 
-def test_same_bytes_move_the_committed_address(lake: SandboxRepository) -> None:
-    """A commit keeps the committed address of content that was staged again, and the staged one is served no longer."""
+def test_a_commit_keeps_the_address_of_identical_content_that_was_restaged(lake: SandboxRepository) -> None:
+    """The staged address is served no longer."""
     first = lake.put("main", "_SUCCESS", b"")
     lake.commit("main", "first")
     again = lake.put("main", "_SUCCESS", b"")
@@ -112,8 +112,8 @@ def test_same_bytes_move_the_committed_address(lake: SandboxRepository) -> None:
     assert lake.stat("main", "_SUCCESS").address == first.address
 
 
-def test_table_is_not_what_its_name_promises(lake: SandboxRepository) -> None:
-    """Every table of every commit has its content's id, true counts, and entries with relative addresses."""
+def test_every_table_of_a_commit_has_the_id_of_its_content(lake: SandboxRepository) -> None:
+    """Its counts are true, and its entries have relative addresses."""
     for day in range(5):
         lake.put_many("main", [(f"d{day}/k{number}", f"{day} {number}".encode()) for number in range(10)])
         lake.commit("main", f"day {day}")
@@ -132,7 +132,7 @@ def test_table_is_not_what_its_name_promises(lake: SandboxRepository) -> None:
         )
 
 
-def test_commit_rewrites_what_it_did_not_touch(lake: SandboxRepository) -> None:
+def test_a_commit_rewrites_only_the_ranges_that_changed(lake: SandboxRepository) -> None:
     """One changed path makes at most two new ranges of many; all others are the parent's, by id and by file."""
     lake.put_many("main", [(f"k{number:04d}", b"old") for number in range(400)])
     first = lake.commit("main", "first")
@@ -145,8 +145,8 @@ def test_commit_rewrites_what_it_did_not_touch(lake: SandboxRepository) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_same_operations_make_other_tables(sandbox: Sandbox, seed: int) -> None:
-    """Random changes are all in the commits, and the same changes in another repository give the same metaranges."""
+def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: int) -> None:
+    """The changes are random; the other repository has them, too."""
     draw = random.Random(seed)
     walked, again, expected = sandbox.create("walked"), sandbox.create("again"), dict[str, bytes]()
     paths = [f"{draw.randrange(3)}/{number:03d}" for number in range(80)]
@@ -164,8 +164,8 @@ def test_same_operations_make_other_tables(sandbox: Sandbox, seed: int) -> None:
         assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == made.metarange_id
 
 
-def test_whole_range_is_opened_to_add_behind_it(lake: SandboxRepository) -> None:
-    """As on the server, what comes behind the last range begins a new one, and the old one is taken over as it is."""
+def test_an_entry_behind_the_last_range_begins_a_new_range(lake: SandboxRepository) -> None:
+    """As on the server, the old range is reused as it is."""
     lake.put("main", "base", b"1")
     first = range_ids(lake, lake.commit("main", "first"))
     lake.put("main", "kept", b"2")
@@ -173,8 +173,8 @@ def test_whole_range_is_opened_to_add_behind_it(lake: SandboxRepository) -> None
     assert (len(second), second[:1]) == (2, first)
 
 
-def test_server_remembers_what_the_store_lost(lake: SandboxRepository) -> None:
-    """A server that reads a range for the first time fails on a missing one; it doesn't take it for an empty one."""
+def test_reading_a_missing_range_for_the_first_time_is_an_error(lake: SandboxRepository) -> None:
+    """It is not read as an empty one."""
     lake.put("main", "a", b"1")
     commit = lake.commit("main", "a")
     lake.objects.file(f"_lakefs/{range_ids(lake, commit)[0]}").unlink()
@@ -182,7 +182,7 @@ def test_server_remembers_what_the_store_lost(lake: SandboxRepository) -> None:
         Committed(lake.objects).value(commit.metarange_id, b"a")
 
 
-# --- merges ---------------------------------------------------------------------------------------------------------
+# --- merges -----------------------------------------------------------------------------------------------------------
 
 
 def branched(lake: SandboxRepository, base: dict[str, bytes]) -> None:
@@ -201,8 +201,8 @@ def changed(lake: SandboxRepository, branch: str, **values: bytes | None) -> Com
     return lake.commit(branch, f"changes of {branch}")
 
 
-def test_merge_loses_a_side(lake: SandboxRepository) -> None:
-    """What one side added, changed or deleted is in the merge; what both did alike is no conflict."""
+def test_a_merge_has_the_changes_of_both_branches(lake: SandboxRepository) -> None:
+    """A change that both made alike is no conflict."""
     branched(lake, dict.fromkeys("abcdefghijkl", b"base"))
     dest = changed(lake, "main", a=b"main", b=None, both=b"same", c=b"same", x=b"main")
     source = changed(lake, "dev", d=b"dev", e=None, both=b"same", c=b"same", y=b"dev")
@@ -227,10 +227,10 @@ CONFLICTS = [
 
 @pytest.mark.parametrize(("ours", "theirs"), CONFLICTS)
 @pytest.mark.parametrize("strategy", ["", "dest-wins", "source-wins"])
-def test_conflict_is_decided_by_chance(
+def test_a_conflict_is_refused_unless_a_strategy_names_the_winner(
     lake: SandboxRepository, ours: dict[str, bytes | None], theirs: dict[str, bytes | None], strategy: str
 ) -> None:
-    """Both sides changed a path: 409 and nothing happens, or the side wins that the strategy names."""
+    """Without a strategy it is 409, and nothing changes."""
     branched(lake, {"a": b"base", "b": b"base"})
     head = changed(lake, "main", **ours)
     changed(lake, "dev", **theirs)
@@ -246,8 +246,8 @@ def test_conflict_is_decided_by_chance(
     assert merged.metadata[".lakefs.merge.strategy"] == strategy
 
 
-def test_same_bytes_at_another_address_are_a_conflict(lake: SandboxRepository) -> None:
-    """A side that only moved a path's content to another address has not changed it: the other side's change stands."""
+def test_identical_content_at_another_address_is_no_conflict(lake: SandboxRepository) -> None:
+    """The branch that only moved it hasn't changed it, so the change of the other branch stands."""
     branched(lake, {"a": b"base", "b": b"base"})
     changed(lake, "dev", a=None)
     moved = changed(lake, "dev", a=b"base")
@@ -257,8 +257,8 @@ def test_same_bytes_at_another_address_are_a_conflict(lake: SandboxRepository) -
     assert content(lake, "main") == {"a": b"main", "b": b"base"}
 
 
-def test_merge_goes_ahead_where_it_must_not(lake: SandboxRepository) -> None:
-    """A dirty destination, a source without changes, an unknown source and a strategy that isn't one are refused."""
+def test_a_merge_that_must_not_happen_is_refused(lake: SandboxRepository) -> None:
+    """The destination is dirty, the source has no changes or is unknown, or there is no such strategy."""
     branched(lake, {"a": b"base"})
     with refused(400, "no changes"):
         lake.merge("dev", "main")
@@ -276,8 +276,8 @@ def test_merge_goes_ahead_where_it_must_not(lake: SandboxRepository) -> None:
     assert lake.merge("dev", "main").parents[1] == lake.branch("dev").commit_id
 
 
-def test_same_bytes_block_a_merge(lake: SandboxRepository) -> None:
-    """What is staged with the committed content is no change to the server: the merge goes on and forgets it."""
+def test_restaged_identical_content_does_not_block_a_merge(lake: SandboxRepository) -> None:
+    """It is no change to the server, which merges and forgets it."""
     branched(lake, {"a": b"base"})
     committed = lake.stat("main", "a")
     changed(lake, "dev", b=b"dev")
@@ -286,8 +286,8 @@ def test_same_bytes_block_a_merge(lake: SandboxRepository) -> None:
     assert lake.stat("main", "a").address == committed.address
 
 
-def test_log_goes_astray(lake: SandboxRepository) -> None:
-    """The log is newest first over all parents, or the main line; `~` and `^` step along it; prefixes name commits."""
+def test_the_log_is_newest_first_over_all_parents_or_along_the_main_line(lake: SandboxRepository) -> None:
+    """`~` and `^` step along it, and prefixes name commits."""
     branched(lake, {"a": b"base"})
     base, dev, main = lake.resolve("main").commit, changed(lake, "dev", b=b"1"), changed(lake, "main", c=b"1")
     merged = lake.merge("dev", "main")

@@ -1,4 +1,4 @@
-"""What the sandbox prepares for collectors, asked by the real `lakefs-sdk` (formats §2, §5, §6)."""
+"""What the sandbox prepares for collectors, requested by the real `lakefs-sdk` (formats §2, §5, §6)."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def announced(location: str) -> Path:
     return Path(location.removeprefix("local://"))
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
+# --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def test_rules_are_others_than_were_set(api: Any, lake: SandboxRepository) -> None:
-    """Rules come back as set, by the new call and the old one, and lie in the namespace as a server writes them."""
+def test_rules_are_returned_as_they_were_set(api: Any, lake: SandboxRepository) -> None:
+    """Both calls return them, and they lie in the namespace as a server writes them."""
     with refused(404, "not found"):
         api.repositories_api.get_gc_rules("lake")
     set_rules(api, 21, main=21, dev=7)
@@ -84,8 +84,8 @@ def test_rules_are_others_than_were_set(api: Any, lake: SandboxRepository) -> No
         api.internal_api.internal_get_garbage_collection_rules("lake")
 
 
-def test_missing_rules_look_like_a_list(api: Any) -> None:
-    """Without rules the list of commits is 404, and the background form says so in its status."""
+def test_without_rules_the_list_of_commits_is_404(api: Any) -> None:
+    """In the background, the status says so."""
     with refused(404, "get gc rules: not found"):
         api.internal_api.prepare_garbage_collection_commits("lake")
     task = api.internal_api.prepare_garbage_collection_commits_async("lake")
@@ -95,7 +95,7 @@ def test_missing_rules_look_like_a_list(api: Any) -> None:
         api.internal_api.prepare_garbage_collection_commits_status("lake", "GCPCnever")
 
 
-# --- commits --------------------------------------------------------------------------------------------------------
+# --- commits ----------------------------------------------------------------------------------------------------------
 
 
 def rows(location: str) -> list[dict[str, str]]:
@@ -123,8 +123,8 @@ def worked_example(sandbox: Sandbox) -> dict[str, Commit]:
     return made
 
 
-def test_list_of_commits_is_not_the_documented_one(sandbox: Sandbox, api: Any) -> None:
-    """The worked example retains what the documentation says, with metaranges, by either form of the call."""
+def test_the_list_of_commits_of_the_documented_example_is_the_documented_one(sandbox: Sandbox, api: Any) -> None:
+    """Both forms of the call give it, with metaranges."""
     made = worked_example(sandbox)
     set_rules(api, 21, main=21, dev=7)
     expected = {"main 03-09", "main 03-12", "main 03-18", "merge", "main 03-26", "dev 03-23"}
@@ -143,8 +143,8 @@ def test_list_of_commits_is_not_the_documented_one(sandbox: Sandbox, api: Any) -
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
-def test_walk_differs_from_a_real_servers(recording: Path) -> None:
-    """For every recorded history the sandbox lists exactly the commits that the server listed, its fault included."""
+def test_the_listed_commits_are_those_that_a_real_server_listed(recording: Path) -> None:
+    """This holds for every recorded history, with the fault of the server."""
     meta = json.loads((recording / "meta.json").read_text())
     folder = recording / "namespace/_lakefs"
     if meta["rules"] is None:
@@ -181,8 +181,8 @@ def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[Bran
     return commits, [BranchRecord("long", first), BranchRecord("short", second)], Rules(5, {"long": 21, "short": 7})
 
 
-def test_order_of_ids_is_overlooked_or_made_up() -> None:
-    """The parent is missing from the list only where the longer walk comes first, and only with the server's fault."""
+def test_the_order_of_ids_matters_only_with_the_fault_of_the_server() -> None:
+    """Then a parent is missing from the list if the longer walk comes first."""
     for first, second, kept in (("1", "2", False), ("2", "1", True)):
         commits, branches, rules = shared_parent(first, second)
         faulty = listed_commits(commits, branches, rules, now=NOW, oversights=ALL_OVERSIGHTS)
@@ -190,8 +190,8 @@ def test_order_of_ids_is_overlooked_or_made_up() -> None:
         assert listed_commits(commits, branches, rules, now=NOW, oversights=()) == {first, second, "parent"}
 
 
-def test_dangling_commit_is_retained_like_a_head() -> None:
-    """A commit that nothing leads to is listed while younger than the default days, and its parent by its date."""
+def test_dangling_commits_younger_than_the_default_rule_are_listed() -> None:
+    """Their parents are listed by their dates."""
     for age, kept in ((3, {"child", "parent", "head"}), (8, {"head"})):
         commits = {
             "parent": Commit("parent", (), NOW - timedelta(days=90), ""),
@@ -202,7 +202,7 @@ def test_dangling_commit_is_retained_like_a_head() -> None:
         assert found == kept
 
 
-# --- uncommitted ----------------------------------------------------------------------------------------------------
+# --- uncommitted ------------------------------------------------------------------------------------------------------
 
 
 def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -219,14 +219,14 @@ def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     return pages, [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_nothing_staged_announces_a_file(api: Any) -> None:
-    """A page with nothing to say has an empty location and no successor."""
+def test_without_staged_objects_the_location_is_empty(api: Any) -> None:
+    """The page has no successor."""
     [page], found = prepared(api)
     assert (page.gc_uncommitted_location, page.continuation_token, found) == ("", None, [])
 
 
-def test_staged_address_is_lost_between_pages(api: Any, lake: SandboxRepository) -> None:
-    """Pages of two hold every staged address of every branch once, hidden ones too, and share one run and folder."""
+def test_pages_have_every_staged_address_of_every_branch_once(api: Any, lake: SandboxRepository) -> None:
+    """Hidden branches are included; all pages share one run and one folder."""
     lake.put("main", "committed", b"1")
     lake.commit("main", "m")
     lake.create_branch("dev", "main")
@@ -244,8 +244,8 @@ def test_staged_address_is_lost_between_pages(api: Any, lake: SandboxRepository)
     assert all(now - 60 < row["creation_date"] <= now for row in found)
 
 
-def test_a_branch_that_is_gone_takes_the_page_of_the_others_with_it(sandbox: Sandbox, api: Any) -> None:
-    """As on the server: not where a later branch has changes; with 404 where the gone one is the last (formats §2)."""
+def test_a_branch_that_is_deleted_meanwhile_loses_the_page_of_other_branches(sandbox: Sandbox, api: Any) -> None:
+    """As on the server: not if a later branch has changes, and with 404 if the deleted one is the last (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
@@ -260,8 +260,8 @@ def test_a_branch_that_is_gone_takes_the_page_of_the_others_with_it(sandbox: San
         prepare("lake")
 
 
-def test_a_staging_record_that_can_t_be_read_ends_the_list_and_the_diff(sandbox: Sandbox, api: Any) -> None:
-    """As on the server neither says so; a listing and a look at the very path fail (formats §2)."""
+def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(sandbox: Sandbox, api: Any) -> None:
+    """As on the server. Listing the branch and reading that very path fail (formats §2)."""
     lake = sandbox.repository("lake")
     for path in "abc":
         lake.put("main", path, path.encode())
@@ -275,7 +275,7 @@ def test_a_staging_record_that_can_t_be_read_ends_the_list_and_the_diff(sandbox:
     assert api.objects_api.stat_object("lake", "main", "c").size_bytes == 1
 
 
-def test_page_begins_with_any_token(api: Any) -> None:
+def test_an_unknown_continuation_token_is_400(api: Any) -> None:
     """A continuation token that the server didn't give is 400."""
     request = models.PrepareGCUncommittedRequest(continuation_token="made-up")
     with refused(400, "invalid continuation token"):
@@ -283,8 +283,10 @@ def test_page_begins_with_any_token(api: Any) -> None:
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_same_bytes_are_overlooked_or_not_as_told(tmp_path: Path, oversights: frozenset[Oversight], seen: bool) -> None:
-    """The same bytes staged again are served from their new address, listed only without the server's fault."""
+def test_restaged_identical_content_is_listed_only_without_the_fault_of_the_server(
+    tmp_path: Path, oversights: frozenset[Oversight], seen: bool
+) -> None:
+    """It is served from its new address either way."""
     with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
         lake, api = sandbox.create("lake"), client(sandbox)
         old = lake.put("main", "_SUCCESS", b"")
@@ -299,8 +301,8 @@ def test_same_bytes_are_overlooked_or_not_as_told(tmp_path: Path, oversights: fr
         assert [each.path for each in api.branches_api.diff_branch("lake", "main").results] == ["other"]
 
 
-def test_other_type_of_the_same_bytes_is_overlooked(api: Any, lake: SandboxRepository) -> None:
-    """The same bytes with another content type or other metadata are a change, and listed."""
+def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lake: SandboxRepository) -> None:
+    """To the server it is a change."""
     for path in ("type", "metadata"):
         lake.put("main", path, b"1")
     lake.commit("main", "m")
@@ -313,10 +315,10 @@ def test_other_type_of_the_same_bytes_is_overlooked(api: Any, lake: SandboxRepos
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_full_addresses_are_overlooked_or_not_as_told(
+def test_full_addresses_are_listed_only_without_the_fault_of_the_server(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
-    """An address with the local adapter's three slashes is taken for an outside one, only with the server's fault."""
+    """The server takes an address with the local adapter's three slashes for one outside the namespace."""
     with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
         lake = sandbox.create("lake")
         lake.objects.write("data/linked", b"1")
@@ -330,8 +332,8 @@ def test_full_addresses_are_overlooked_or_not_as_told(
         assert [row["physical_address"] for row in found] == (["data/linked"] if seen else [])
 
 
-def test_diff_pages_lose_a_change(api: Any, lake: SandboxRepository) -> None:
-    """Uncommitted changes come once each with their kind, page by page; an unknown branch is 404."""
+def test_pages_of_a_diff_have_every_change_once(api: Any, lake: SandboxRepository) -> None:
+    """Each has its kind; an unknown branch is 404."""
     lake.put_many("main", [(path, b"old") for path in ("a", "b", "c")])
     lake.commit("main", "m")
     lake.put("main", "a", b"new")
@@ -350,11 +352,11 @@ def test_diff_pages_lose_a_change(api: Any, lake: SandboxRepository) -> None:
         api.branches_api.diff_branch("lake", "gone")
 
 
-# --- refs dump ------------------------------------------------------------------------------------------------------
+# --- refs dump --------------------------------------------------------------------------------------------------------
 
 
-def test_dump_misses_a_reference(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
-    """The dump's tables have their ids and hold every commit, branch and tag, dangling and hidden ones too."""
+def test_a_dump_has_every_commit_branch_and_tag(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
+    """Dangling and hidden ones are included, and the tables have the ids of their content."""
     lake.create_branch("dev", "main", hidden=True)
     lake.put("dev", "a", b"1")
     lake.commit("dev", "dangling")

@@ -1,4 +1,5 @@
-"""What the sandbox does with branches and commits, asked by the real `lakefs-sdk`: shapes, statuses, what is live."""
+"""What the sandbox does with branches and commits, requested by the real `lakefs-sdk`: answers, statuses, what is
+live."""
 
 from __future__ import annotations
 
@@ -58,11 +59,11 @@ def served(lake: SandboxRepository, ref: str) -> dict[str, bytes]:
     return {e.path.decode(): lake.read(ref, e.path.decode())[1] for e in page if not isinstance(e, str)}
 
 
-# --- reset ----------------------------------------------------------------------------------------------------------
+# --- reset ------------------------------------------------------------------------------------------------------------
 
 
-def test_reset_forgets_another_path(api: Any, lake: SandboxRepository) -> None:
-    """Resetting an object, a prefix or all brings back what is committed there, and leaves every other change."""
+def test_a_reset_restores_only_what_it_names(api: Any, lake: SandboxRepository) -> None:
+    """It names an object, a prefix or everything; other changes stay."""
     committed(lake, "main", **{"a": b"1", "a/b": b"1", "c": b"1"})
     for path in ("a", "a/b", "a/new", "b"):
         lake.put("main", path, b"2")
@@ -81,8 +82,8 @@ def test_reset_forgets_another_path(api: Any, lake: SandboxRepository) -> None:
         reset("lake", "gone", models.ResetCreation(type="reset"))
 
 
-def test_reset_takes_the_same_bytes_from_readers(api: Any, lake: SandboxRepository) -> None:
-    """As on the server, resetting the path of the same bytes at a new address is no change: it is still served."""
+def test_resetting_a_path_with_identical_content_leaves_its_new_address(api: Any, lake: SandboxRepository) -> None:
+    """To the server there is no change to reset, so the new address is still served."""
     committed(lake, "main", a=b"1")
     again = lake.put("main", "a", b"1")
     api.branches_api.reset_branch("lake", "main", models.ResetCreation(type="object", path="a"))
@@ -91,8 +92,8 @@ def test_reset_takes_the_same_bytes_from_readers(api: Any, lake: SandboxReposito
     assert lake.stat("main", "a").address != again.address
 
 
-def test_hard_reset_loses_a_commit(api: Any, lake: SandboxRepository) -> None:
-    """The branch is at the other commit, the one it left is dangling and still dumped; a dirty branch is 400."""
+def test_a_hard_reset_leaves_a_dangling_commit(api: Any, lake: SandboxRepository) -> None:
+    """The branch is at the other commit, and the one that it left is still dumped; a dirty branch is 400."""
     first = committed(lake, "main", a=b"1")
     second = committed(lake, "main", a=b"2")
     lake.put("main", "b", b"staged")
@@ -108,11 +109,11 @@ def test_hard_reset_loses_a_commit(api: Any, lake: SandboxRepository) -> None:
     assert served(lake, "main") == {"a": b"1"}
 
 
-# --- revert and cherry-pick -----------------------------------------------------------------------------------------
+# --- revert and cherry-pick -------------------------------------------------------------------------------------------
 
 
-def test_revert_undoes_too_much(api: Any, lake: SandboxRepository) -> None:
-    """A revert takes back one commit's changes and addresses, keeps later ones, and is refused where they conflict."""
+def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxRepository) -> None:
+    """It restores their addresses and keeps later changes; a conflict with those is refused."""
     committed(lake, "main", a=b"1", b=b"1")
     before = lake.stat("main", "a").address
     undone = committed(lake, "main", a=b"2", c=b"2")
@@ -131,8 +132,8 @@ def test_revert_undoes_too_much(api: Any, lake: SandboxRepository) -> None:
         api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref="gone", parent_number=0))
 
 
-def test_revert_of_a_merge_takes_either_side(api: Any, lake: SandboxRepository) -> None:
-    """A merge is reverted to the parent that is named, and without a name (409) or by a wrong one (400) not at all."""
+def test_a_merge_is_reverted_to_the_parent_that_is_named(api: Any, lake: SandboxRepository) -> None:
+    """Without a parent's number it is 409, and with a wrong one 400."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", d=b"dev")
@@ -149,8 +150,8 @@ def test_revert_of_a_merge_takes_either_side(api: Any, lake: SandboxRepository) 
     assert served(lake, "main") == {"a": b"1", "m": b"main"}
 
 
-def test_cherry_pick_brings_more_than_its_commit(api: Any, lake: SandboxRepository) -> None:
-    """One commit's changes come to another branch with its message and origin; a merge needs a parent's number."""
+def test_a_cherry_pick_applies_the_changes_of_one_commit(api: Any, lake: SandboxRepository) -> None:
+    """It has the message and the origin of the commit; for a merge, a parent's number is needed."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", other=b"dev")
@@ -172,11 +173,11 @@ def test_cherry_pick_brings_more_than_its_commit(api: Any, lake: SandboxReposito
         pick("lake", "late", models.CherryPickCreation(ref=picked.id))
 
 
-# --- objects that are there already ---------------------------------------------------------------------------------
+# --- objects that are there already -----------------------------------------------------------------------------------
 
 
-def test_copy_shares_or_doubles_its_object(api: Any, lake: SandboxRepository) -> None:
-    """A copy has an object of its own; a shallow one is the same object, from its own branch only (else 400)."""
+def test_a_copy_has_an_object_of_its_own_and_a_shallow_copy_does_not(api: Any, lake: SandboxRepository) -> None:
+    """A shallow copy of another branch's object is 400."""
     source = lake.put("main", "a", b"1", metadata={"team": "ml"})
     copy = api.objects_api.copy_object
     whole = copy("lake", "main", "b", models.ObjectCopyCreation(src_path="a"))
@@ -202,8 +203,10 @@ def linked(api: Any, path: str, location: str, **fields: Any) -> Any:
     return api.staging_api.link_physical_address("lake", "main", path, metadata)
 
 
-def test_link_takes_any_address(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
-    """What a client wrote where it was told to is served; the address of another path, or without token, is 400."""
+def test_only_the_address_that_was_given_for_a_path_can_be_linked_to_it(
+    sandbox: Sandbox, api: Any, lake: SandboxRepository
+) -> None:
+    """The address of another path, or one without its token, is 400."""
     location = api.staging_api.get_physical_address("lake", "main", "a b").physical_address
     assert re.fullmatch(
         rf"local://{re.escape(str(sandbox.local_path))}/lake/data/[0-9a-v]{{20}}/[0-9a-v]{{20}},[\w-]{{43}}", location
@@ -224,8 +227,8 @@ def test_link_takes_any_address(sandbox: Sandbox, api: Any, lake: SandboxReposit
     assert (lake.stat("main", "a b").address_type, lake.stat("main", "a b").address) == (AddressType.FULL, location)
 
 
-def test_link_token_is_good_for_ever_or_not_for_a_day(sandbox: Sandbox, api: Any) -> None:
-    """An address can be linked for 24 hours by the sandbox's clock, and not a minute longer."""
+def test_an_address_can_be_linked_for_24_hours(sandbox: Sandbox, api: Any) -> None:
+    """The sandbox's clock decides."""
     sandbox.set_clock(THEN)
     location = api.staging_api.get_physical_address("lake", "main", "a").physical_address
     sandbox.set_clock(THEN + timedelta(hours=23, minutes=59))
@@ -235,8 +238,10 @@ def test_link_token_is_good_for_ever_or_not_for_a_day(sandbox: Sandbox, api: Any
         linked(api, "a", location)
 
 
-def test_staged_address_is_another(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
-    """Staging keeps a full address outside as it is and one under the namespace's data as relative; others are 400."""
+def test_a_staged_address_is_relative_under_data_and_full_otherwise(
+    sandbox: Sandbox, api: Any, lake: SandboxRepository
+) -> None:
+    """An address of another store is 400."""
     outside = f"local://{sandbox.local_path}/elsewhere/x"
 
     def staged(path: str, address: str) -> Any:
@@ -265,8 +270,10 @@ def test_staged_address_is_another(sandbox: Sandbox, api: Any, lake: SandboxRepo
     assert (lake.stat("main", "a").metadata, lake.stat("main", "a").address) == ({"x": "y"}, outside)
 
 
-def test_import_loses_or_keeps_what_it_must_not(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
-    """An import commits full addresses outside in place of everything under its destination, and nothing else."""
+def test_an_import_replaces_everything_under_its_destination(
+    sandbox: Sandbox, api: Any, lake: SandboxRepository
+) -> None:
+    """It commits full addresses outside the namespace, and changes nothing else."""
     committed(lake, "main", **{"in/old": b"1", "other": b"1"})
     folder = sandbox.local_path / "outside/deep"
     folder.mkdir(parents=True)
@@ -298,7 +305,7 @@ def test_import_loses_or_keeps_what_it_must_not(sandbox: Sandbox, api: Any, lake
     assert run(type="common_prefix", path="local:///etc/", destination="in/").error is not None
 
 
-# --- differences ----------------------------------------------------------------------------------------------------
+# --- differences ------------------------------------------------------------------------------------------------------
 
 
 def diff(api: Any, left: str, right: str, **asked: Any) -> list[tuple[str, str]]:
@@ -313,8 +320,10 @@ def diff(api: Any, left: str, right: str, **asked: Any) -> list[tuple[str, str]]
         after = page.pagination.next_offset
 
 
-def test_difference_is_told_from_the_wrong_side(api: Any, lake: SandboxRepository) -> None:
-    """Three dots tell what the right side changed since both parted, and conflicts; two dots the plain difference."""
+def test_three_dots_show_the_changes_of_the_right_ref_and_two_dots_the_difference(
+    api: Any, lake: SandboxRepository
+) -> None:
+    """The changes are those since both refs parted, and conflicts are among them."""
     committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1", same=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "main", a=b"main", d=b"main", m=b"main")
@@ -338,8 +347,8 @@ def test_difference_is_told_from_the_wrong_side(api: Any, lake: SandboxRepositor
 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
-def test_folded_changes_of_a_branch_are_lost(api: Any, lake: SandboxRepository, amount: int) -> None:
-    """Uncommitted changes can be folded at a delimiter, each prefix told once at every page size."""
+def test_changes_folded_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
+    """This holds at every page size."""
     for path in ("a-b", "a/1", "a/2", "b", "c/d/e"):
         lake.put("main", path, b"1")
     found, after = [], ""
@@ -352,17 +361,17 @@ def test_folded_changes_of_a_branch_are_lost(api: Any, lake: SandboxRepository, 
     assert found == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
 
 
-def test_log_is_told_whole_where_a_part_was_asked_for(api: Any) -> None:
-    """A log by paths isn't served, and says so: the whole log would be taken for the answer."""
+def test_a_log_by_paths_is_refused(api: Any) -> None:
+    """The whole log would be taken for that of the paths."""
     with refused(501, "objects"):
         api.refs_api.log_commits("lake", "main", objects=["a"])
 
 
-# --- what the operator sees -----------------------------------------------------------------------------------------
+# --- what the operator sees -------------------------------------------------------------------------------------------
 
 
-def test_request_log_misses_a_request_or_breaks_a_line(tmp_path: Path) -> None:
-    """Each request is one line of time, method, path as sent, status and milliseconds; refused ones, too."""
+def test_the_request_log_has_one_line_for_each_request(tmp_path: Path) -> None:
+    """A line has time, method, path as sent, status and milliseconds; refused requests have one, too."""
     lines: list[str] = []
     with Sandbox(tmp_path / "sandbox", request_log=lines.append) as sandbox:
         sandbox.set_clock(THEN)
@@ -384,8 +393,8 @@ def test_request_log_misses_a_request_or_breaks_a_line(tmp_path: Path) -> None:
         assert re.fullmatch(rf"2022-03-31T12:00:\d\d\.\d{{6}}Z {re.escape(request)} {status} \d+\.\d", line), line
 
 
-def test_lakectl_is_told_another_server(sandbox: Sandbox) -> None:
-    """What lakectl's file is to hold leads to this sandbox with its keys."""
+def test_the_configuration_for_lakectl_leads_to_this_sandbox(sandbox: Sandbox) -> None:
+    """It has the sandbox's keys."""
     assert yaml.safe_load(sandbox.lakectl_configuration) == {
         "credentials": {"access_key_id": sandbox.access_key_id, "secret_access_key": sandbox.secret_access_key},
         "server": {"endpoint_url": f"{sandbox.endpoint_url}/api/v1"},

@@ -1,4 +1,4 @@
-"""Whatever a namespace, a key or an address holds, the sandbox opens no file outside its folder."""
+"""Whatever a namespace, a key or an address contains, the sandbox opens no file outside its folder."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ WAYS_OUT = [
 
 
 @pytest.mark.parametrize("key", WAYS_OUT, ids=range(len(WAYS_OUT)))
-def test_key_leads_out_of_the_folder(lake: SandboxRepository, sandbox: Sandbox, key: str) -> None:
-    """An address with such a key is refused or has no data, in every spelling, to read, to copy and to write."""
+def test_no_key_leads_out_of_the_folder(lake: SandboxRepository, sandbox: Sandbox, key: str) -> None:
+    """In every spelling, such an address is refused or has no data: to read, to copy and to write."""
     spellings = {
         "relative": (key, AddressType.RELATIVE),
         "full": (f"local://lake/{key}", AddressType.FULL),
@@ -74,8 +74,8 @@ NO_NAMESPACES = ["local://../x", "local://a/../../x", "local://a/./b", "local://
 
 
 @pytest.mark.parametrize("address", ELSEWHERE)
-def test_address_of_another_place_is_read(lake: SandboxRepository, address: str) -> None:
-    """A full address under no folder of the sandbox is refused, and nothing is imported from there."""
+def test_an_address_outside_the_folder_is_not_read(lake: SandboxRepository, address: str) -> None:
+    """Nor is anything imported from there."""
     lake.stage("main", [Entry(b"a", address, AddressType.FULL, size=1)])
     with refused(400, 410):
         lake.read("main", "a")
@@ -83,8 +83,8 @@ def test_address_of_another_place_is_read(lake: SandboxRepository, address: str)
         lake.import_objects("main", [ImportSource(address, "in/")])
 
 
-def test_link_is_followed(lake: SandboxRepository, sandbox: Sandbox, tmp_path: Path) -> None:
-    """A symbolic link to a file or a folder outside is neither read, nor written through, nor imported."""
+def test_symbolic_links_are_not_followed(lake: SandboxRepository, sandbox: Sandbox, tmp_path: Path) -> None:
+    """A link to a file or folder outside is neither read, nor written through, nor imported."""
     inside = sandbox.local_path / "lake"
     (inside / "data").mkdir()
     (inside / "data/file").symlink_to(tmp_path / "secret")
@@ -105,16 +105,16 @@ def test_link_is_followed(lake: SandboxRepository, sandbox: Sandbox, tmp_path: P
 
 
 @pytest.mark.parametrize("namespace", NO_NAMESPACES)
-def test_namespace_leads_out_of_the_folder(sandbox: Sandbox, namespace: str) -> None:
-    """A repository is made under the folder or not at all."""
+def test_no_namespace_leads_out_of_the_folder(sandbox: Sandbox, namespace: str) -> None:
+    """A repository is created under the folder or not at all."""
     before = sorted(sandbox.root.parent.iterdir())
     with refused(400):
         sandbox.create("other", storage_namespace=namespace)
     assert sorted(sandbox.root.parent.iterdir()) == before
 
 
-def test_file_and_folder_of_one_name_become_one(lake: SandboxRepository) -> None:
-    """A key behind an object's own, or at a folder, is refused with a sentence."""
+def test_a_key_below_an_object_or_at_a_folder_is_refused(lake: SandboxRepository) -> None:
+    """A file and a folder can't have the same name."""
     lake.objects.write("data/a", b"1")
     for key in ("data/a/b", "data"):
         with refused(400):
@@ -123,7 +123,7 @@ def test_file_and_folder_of_one_name_become_one(lake: SandboxRepository) -> None
     assert lake.objects.read("data/a") == b"1"
 
 
-def test_namespace_of_another_block_store_is_opened(sandbox: Sandbox) -> None:
+def test_a_namespace_of_another_block_store_is_refused(sandbox: Sandbox) -> None:
     """A sandbox over a folder has no repository in a bucket."""
     with refused(400):
         Catalog(sandbox.root).create("other", "s3://bucket/other")

@@ -40,11 +40,11 @@ def seconds_of(xid: str) -> int:
     return number >> (20 * 5 - 32)
 
 
-# --- clock ----------------------------------------------------------------------------------------------------------
+# --- clock ------------------------------------------------------------------------------------------------------------
 
 
-def test_clocks_of_server_store_and_files_disagree(sandbox: Sandbox) -> None:
-    """Once the clock is set, the Date header, the store, file times, entries, names and commits all follow it."""
+def test_server_store_and_files_follow_the_clock_that_was_set(sandbox: Sandbox) -> None:
+    """So do entries, names and commits."""
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
     settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)
@@ -70,8 +70,8 @@ def test_clocks_of_server_store_and_files_disagree(sandbox: Sandbox) -> None:
         assert abs(moment - THEN) < NEAR, moment
 
 
-def test_set_clock_stands_still_or_makes_old_files_young(sandbox: Sandbox) -> None:
-    """Time goes on from what was set; what was written before keeps its time; None gives the machine's time back."""
+def test_time_passes_from_what_was_set_and_leaves_earlier_files_alone(sandbox: Sandbox) -> None:
+    """None restores the machine's time."""
     lake = sandbox.repository("lake")
     sandbox.set_clock(THEN)
     file = lake.objects.file(lake.put("main", "a", b"1").address)
@@ -86,11 +86,11 @@ def test_set_clock_stands_still_or_makes_old_files_young(sandbox: Sandbox) -> No
         sandbox.set_clock(datetime(2022, 3, 31))
 
 
-# --- names ----------------------------------------------------------------------------------------------------------
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_names_sort_against_their_time() -> None:
-    """Objects' names sort oldest first, slices' and runs' newest first; a slice is open for an hour or 50,000 names."""
+def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -> None:
+    """A slice is open for an hour or 50,000 names."""
     now = [THEN]
     xids = Xids(7, lambda: now[0])
     addresses = AddressMaker(xids, lambda: now[0])
@@ -109,8 +109,8 @@ def test_names_sort_against_their_time() -> None:
     assert addresses.address().split("/")[1] not in slices
 
 
-def test_restart_gives_a_name_again(tmp_path: Path) -> None:
-    """Two sandboxes on one folder, one after the other within a second, never give out the same address."""
+def test_no_address_is_given_out_again_after_a_restart(tmp_path: Path) -> None:
+    """The sandboxes follow each other on one folder within a second."""
     given: list[str] = []
     for start in range(3):
         sandbox = Sandbox(tmp_path / "sandbox")
@@ -121,11 +121,11 @@ def test_restart_gives_a_name_again(tmp_path: Path) -> None:
     assert len(set(given)) == 15
 
 
-# --- restarts -------------------------------------------------------------------------------------------------------
+# --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-def test_restart_forgets_something(tmp_path: Path) -> None:
-    """A new sandbox on the folder serves the same commits, branches, tags, staged entries, rules, tasks and clock."""
+def test_a_restarted_sandbox_serves_what_it_served_before(tmp_path: Path) -> None:
+    """It has the same commits, branches, tags, staged entries, rules, tasks and clock."""
 
     def served(sandbox: Sandbox) -> list[Any]:
         api = client(sandbox)
@@ -161,8 +161,8 @@ def test_restart_forgets_something(tmp_path: Path) -> None:
         assert abs(again.now() - THEN) < NEAR
 
 
-def test_stopped_server_answers(sandbox: Sandbox) -> None:
-    """A stopped sandbox frees its port, says so when asked for its address, and can be started once more."""
+def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sandbox) -> None:
+    """Meanwhile, asking for its address is an error."""
     address = sandbox.endpoint_url
     port = int(address.rpartition(":")[2])
     with pytest.raises(Unavailable, match="can't listen"):
@@ -176,19 +176,19 @@ def test_stopped_server_answers(sandbox: Sandbox) -> None:
     assert client(sandbox).repositories_api.get_repository("lake").id == "lake"
 
 
-def test_settings_lead_elsewhere(sandbox: Sandbox) -> None:
-    """The sandbox's settings, given as options or as variables, are what lakegc's settings then hold."""
+def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
+    """They lead lakegc to the sandbox."""
     by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
     by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
     assert by_options.model_dump() == by_variables.model_dump()
     assert (by_options.endpoint_url, by_options.local_path) == (sandbox.endpoint_url, str(sandbox.local_path))
 
 
-# --- commits and merges over HTTP -----------------------------------------------------------------------------------
+# --- commits and merges over HTTP -------------------------------------------------------------------------------------
 
 
-def test_commit_route_drops_what_it_was_given(sandbox: Sandbox) -> None:
-    """Message, metadata and date arrive; the answer, `get commit` and the log agree; faults have their status."""
+def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sandbox) -> None:
+    """The answer, `get commit` and the log agree, and faults have their status."""
     api, lake = client(sandbox), sandbox.repository("lake")
     creation = models.CommitCreation(message="m", metadata={"team": "ml"}, date=1_700_000_000)
     with refused(400, "commit: no changes"):
@@ -206,8 +206,8 @@ def test_commit_route_drops_what_it_was_given(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
-def test_log_pages_lose_or_repeat_a_commit(sandbox: Sandbox, amount: int) -> None:
-    """The log comes page by page in its order, each commit once; of an unknown ref it is 404."""
+def test_pages_of_the_log_have_every_commit_once_and_in_order(sandbox: Sandbox, amount: int) -> None:
+    """An unknown ref is 404."""
     api, lake = client(sandbox), sandbox.repository("lake")
     for number in range(4):
         lake.put("main", "a", b"%d" % number)
@@ -224,8 +224,8 @@ def test_log_pages_lose_or_repeat_a_commit(sandbox: Sandbox, amount: int) -> Non
         api.refs_api.log_commits("lake", "gone")
 
 
-def test_merge_route_hides_a_conflict(sandbox: Sandbox) -> None:
-    """A merge answers its commit; a conflict is 409, and with a strategy it is decided."""
+def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sandbox) -> None:
+    """Without a conflict it answers with its commit."""
     api, lake = client(sandbox), sandbox.repository("lake")
     lake.create_branch("dev", "main")
     for branch in ("main", "dev"):
@@ -242,8 +242,8 @@ def test_merge_route_hides_a_conflict(sandbox: Sandbox) -> None:
         api.refs_api.merge_into_branch("lake", "dev", "main")
 
 
-def test_direct_calls_see_another_repository(sandbox: Sandbox) -> None:
-    """What Python and HTTP do is one repository: each sees the other's changes at once, and the same refusals."""
+def test_direct_calls_and_http_see_the_same_repository(sandbox: Sandbox) -> None:
+    """Each sees the other's changes at once, and has the same refusals."""
     api, lake = client(sandbox), sandbox.repository("lake")
     assert isinstance(lake, SandboxRepository)
     assert lake.put_many("main", ((f"k{number}", b"") for number in range(1500))) == 1500

@@ -1,4 +1,4 @@
-"""The sandbox over a store: the same repository, its objects in a bucket, and a mark of it."""
+"""The sandbox over a store: the same repository, with its objects in a bucket, and a mark of it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def stored(seaweedfs: SeaweedFS, bucket: str) -> set[str]:
     return {each["Key"] for each in seaweedfs.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
 
 
-def test_objects_stay_on_this_machine(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
-    """Objects, tables and prepared lists are in the bucket under the repository's name, and only the state is here."""
+def test_objects_tables_and_prepared_lists_are_in_the_bucket(
+    sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
+) -> None:
+    """They lie under the name of the repository; only the sandbox's state is on this machine."""
     api, lake = client(sandbox), sandbox.create("lake")
     assert api.config_api.get_config().storage_config.blockstore_type == "s3"
     assert api.repositories_api.get_repository("lake").storage_namespace == f"s3://{bucket}/under/lake"
@@ -60,8 +62,10 @@ def test_objects_stay_on_this_machine(sandbox: Sandbox, seaweedfs: SeaweedFS, bu
     assert api.objects_api.head_object_with_http_info("lake", "main", "a b").status_code == 200
 
 
-def test_linked_object_is_full_or_unlisted(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
-    """In S3 the announced address is the namespace's own: relative once linked, and in the list of staged addresses."""
+def test_a_linked_object_in_s3_has_a_relative_address_and_is_listed(
+    sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
+) -> None:
+    """The announced address is in the namespace there, unlike on the local adapter."""
     api, lake = client(sandbox), sandbox.create("lake")
     location = api.staging_api.get_physical_address("lake", "main", "a").physical_address
     key = location.removeprefix(f"s3://{bucket}/")
@@ -79,8 +83,8 @@ def test_linked_object_is_full_or_unlisted(sandbox: Sandbox, seaweedfs: SeaweedF
 
 
 @pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
-def test_what_is_imported_is_another_object(provider: Provider, tmp_path: Path) -> None:
-    """Objects beside the namespace are imported by their full addresses and read, in each store; others are refused."""
+def test_imported_objects_are_read_by_their_full_addresses(provider: Provider, tmp_path: Path) -> None:
+    """They lie beside the namespace, in each kind of store; those of another store are refused."""
     outside = provider.uri("outside")
     provider.open(outside).write("of a client/x", b"theirs")
     with Sandbox(tmp_path, place=StorePlace(provider.uri(), provider.settings)) as running:
@@ -93,16 +97,16 @@ def test_what_is_imported_is_another_object(provider: Provider, tmp_path: Path) 
             lake.import_objects("main", [ImportSource("local://elsewhere/", "in/")])
 
 
-def test_clock_is_set_over_s3(sandbox: Sandbox) -> None:
-    """The store dates objects by its own clock, so the sandbox's can't be set there; machine time is fine."""
+def test_the_clock_cannot_be_set_over_s3(sandbox: Sandbox) -> None:
+    """The store dates objects by its own clock. Restoring the machine's time is allowed."""
     with pytest.raises(WrongUsage, match="over a store"):
         sandbox.set_clock(datetime(2022, 3, 31, tzinfo=UTC))
     sandbox.set_clock(None)
     assert abs((sandbox.now() - datetime.now(UTC)).total_seconds()) < 60
 
 
-def test_repository_is_made_where_nothing_can_be_written(sandbox: Sandbox) -> None:
-    """A bucket that isn't there and a namespace of a folder are 400 with a reason; a place that is none is refused."""
+def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox) -> None:
+    """A missing bucket and a namespace in a folder are 400 with a reason; a place that is no URI is wrong usage."""
     api = client(sandbox)
     for namespace, reason in (("s3://no-such-bucket/x", "bucket"), ("local://lake", "must match")):
         with refused(400, reason):
@@ -113,15 +117,17 @@ def test_repository_is_made_where_nothing_can_be_written(sandbox: Sandbox) -> No
         StorePlace("bucket", Settings().store())
 
 
-def test_secrets_are_printed(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
-    """The settings open the store; what is printed for other terminals names it without its credentials."""
+def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
+    """The settings of the sandbox open the store; what is printed for other terminals only names it."""
     found = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
     assert (found.s3_endpoint_url, found.s3_access_key_id) == (seaweedfs.endpoint_url, seaweedfs.access_key)
     assert sandbox.environment["LAKEGC_S3_ENDPOINT_URL"] == seaweedfs.endpoint_url
     assert not any(seaweedfs.secret_key in value for value in sandbox.environment.values())
 
 
-def test_mark_of_a_sandbox_in_s3_is_wrong(sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str) -> None:
+def test_a_mark_of_a_sandbox_in_s3_has_exactly_the_unreferenced_objects(
+    sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
+) -> None:
     """What was overwritten long ago or reset expires; imports are outside, and a shallow copy keeps its object."""
     seaweedfs.client().put_object(Bucket=bucket, Key="outside/x", Body=b"x")
     lake = sandbox.create("lake")

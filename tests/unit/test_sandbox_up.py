@@ -1,4 +1,4 @@
-"""`lakegc sandbox up` as a terminal sees it."""
+"""`lakegc sandbox up` as seen in a terminal."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def said_until(output: IO[str], end: str) -> str:
+def output_until(output: IO[str], end: str) -> str:
     lines: list[str] = []
     for line in output:
         lines.append(line)
         if end in line:
             return "".join(lines)
-    raise AssertionError(f"it ended before it said {end!r}: {''.join(lines)}")
+    raise AssertionError(f"it ended before it printed {end!r}: {''.join(lines)}")
 
 
-def test_what_is_printed_leads_nowhere(running: subprocess.Popen[str], tmp_path: Path) -> None:
-    """Both what is to be exported and lakectl's file lead to the server; requests are logged; Ctrl-C ends it well."""
+def test_the_printed_variables_and_the_lakectl_file_lead_to_the_server(
+    running: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """Requests are logged, and Ctrl-C stops it properly."""
     assert running.stdout is not None
-    said = said_until(running.stdout, "Ctrl-C")
+    said = output_until(running.stdout, "Ctrl-C")
     exported = dict(line.removeprefix("  export ").split("=", 1) for line in said.splitlines() if "  export " in line)
     file = said[said.index("  credentials:") : said.index("Ctrl-C")]
     (tmp_path / ".lakectl.yaml").write_text(file)

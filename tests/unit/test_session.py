@@ -1,4 +1,4 @@
-"""The Spark session: settings take or are refused, one at a time, ended by teardown; workers fork from few threads."""
+"""The Spark session: its settings apply or are refused, one runs at a time, and workers fork from few threads."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="command lines of others are read from /proc")
 def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) -> None:
-    """Everybody on a machine can list its processes, and Spark's configuration may hold keys of stores."""
+    """Everybody on a machine can list its processes, and Spark's configuration may have keys of stores."""
     [command_line] = sessions["command lines"]
 
     assert "SparkSubmit" in command_line
@@ -136,26 +136,26 @@ def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) 
 
 
 def test_settings_arrive_in_the_jvm_as_they_were_given(sessions: dict[str, Any]) -> None:
-    """A character that a file of settings takes for its own would change a key, or begin another setting."""
+    """A character with a meaning in a file of settings would change a key, or begin another setting."""
     assert sessions["secret"] == sessions["secret in Java"] == SECRET
     assert sessions["left"] == []
 
 
-def test_sockets_of_workers_lie_where_nobody_else_may_enter(sessions: dict[str, Any]) -> None:
-    """Who can open one of them can have a worker run anything: they ask for no secret."""
+def test_sockets_of_workers_lie_in_a_folder_of_this_user_only(sessions: dict[str, Any]) -> None:
+    """They ask for no secret, so whoever can open one of them can have a worker run anything."""
     assert sessions["modes"] == {"folder": "0o700", "log": "0o600"}
     assert sessions["sockets"]["in it"] > 0
     assert sessions["sockets"]["beside it"] == 0
 
 
 def test_nothing_of_a_session_is_left_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
-    """Each run would leave a socket, a log or a file with keys of stores there."""
+    """Otherwise each run would leave a socket, a log or a file with keys of stores there."""
     cache = f"lakegc-{os.geteuid()}"  # stays, where the home can't be written to
     assert {name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))} <= {cache}
 
 
-def test_configured_settings_are_lost(sessions: dict[str, Any]) -> None:
-    """LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF take, over lakegc's defaults, and speculation is off."""
+def test_configured_settings_override_the_defaults(sessions: dict[str, Any]) -> None:
+    """They come from LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. Speculation is off."""
     assert sessions["taken"] == {
         "spark.master": "local[1]",
         "spark.sql.shuffle.partitions": "3",
@@ -164,13 +164,13 @@ def test_configured_settings_are_lost(sessions: dict[str, Any]) -> None:
     }
 
 
-def test_a_resource_starts_spark_before_it_is_asked(sessions: dict[str, Any]) -> None:
-    """A JVM is started by the first use of the session, not by making the resource."""
+def test_a_resource_starts_no_jvm_before_its_session_is_used(sessions: dict[str, Any]) -> None:
+    """Making the resource is cheap."""
     assert sessions["lazy"] is True
 
 
-def test_a_second_session_silently_gets_the_first_ones_settings(sessions: dict[str, Any]) -> None:
-    """Other settings while a session runs are an error that names them, and the running session keeps its own."""
+def test_other_settings_while_a_session_runs_are_an_error(sessions: dict[str, Any]) -> None:
+    """Spark would silently return the running session; the error names the settings, and the session keeps its own."""
     assert sessions["other"].startswith("LakegcError: a SparkSession with other settings is already running")
     assert "(spark.sql.shuffle.partitions differ)" in sessions["other"]
     assert sessions["untouched"] == "3"
@@ -178,51 +178,53 @@ def test_a_second_session_silently_gets_the_first_ones_settings(sessions: dict[s
     assert sessions["still runs"] is True
 
 
-def test_a_session_outlives_its_run(sessions: dict[str, Any]) -> None:
-    """Teardown stops the session and takes the JVM's log away; the next one gets settings of its own."""
+def test_teardown_stops_the_session_and_removes_the_log_of_the_jvm(sessions: dict[str, Any]) -> None:
+    """The next session has settings of its own."""
     assert (sessions["stopped"], sessions["second"]) == (True, "5")
     assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
 
 
-def test_an_expression_asks_the_jvm_where_it_was_written(sessions: dict[str, Any]) -> None:
-    """Expressions are built without telling the JVM the line of each: that takes more than building them."""
+def test_expressions_are_built_without_recording_their_lines(sessions: dict[str, Any]) -> None:
+    """Sending the line of each to the JVM would take longer than building it."""
     assert sessions["asks"] is False
 
 
-def test_the_counts_of_tasks_do_not_reach_spark(sessions: dict[str, Any]) -> None:
-    """LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS are what Spark reckons with."""
+def test_the_counts_of_tasks_are_settings_of_spark(sessions: dict[str, Any]) -> None:
+    """They come from LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS."""
     assert (sessions["parallelism"], sessions["second"]) == (3, "5")
 
 
-def test_spark_that_does_not_start_is_no_sentence(sessions: dict[str, Any]) -> None:
-    """A master that Spark can't use is told with its name and the settings to look at, and leaves nothing running."""
+def test_a_master_that_spark_cannot_use_is_an_error_with_its_name(sessions: dict[str, Any]) -> None:
+    """The error says which settings to check, and nothing is left running."""
     assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
     assert "LAKEGC_SPARK_MASTER" in sessions["nonsense"]
     assert sessions["nothing left"] is True
 
 
-def test_a_running_session_brings_speculation(sessions: dict[str, Any]) -> None:
-    """A session that somebody else started with speculation on is not worked with, whatever else agrees."""
+def test_a_running_session_with_speculation_is_refused(sessions: dict[str, Any]) -> None:
+    """Somebody else started it; that its other settings agree doesn't matter."""
     assert "(spark.speculation differ)" in sessions["speculative"]
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", " true ", "1"])
-def test_speculation_is_switched_on_by_configuration(value: str) -> None:
-    """Speculation in the Spark configuration is wrong usage: a copy of a task would race its twin."""
+def test_speculation_in_the_spark_configuration_is_wrong_usage(value: str) -> None:
+    """A speculative copy of a task would race the task itself."""
     with pytest.raises(WrongUsage, match=r"spark\.speculation has to stay false.*LAKEGC_SPARK_CONF"):
         check_overrides({"spark.master": "local[2]", "spark.speculation": value})
 
 
 @pytest.mark.parametrize("key", [key for key in RELIED_ON if key != "spark.speculation"])
-def test_what_correctness_hangs_on_is_configured_away(key: str) -> None:
-    """Time zone and ANSI mode can't be configured either; saying what holds anyway is allowed."""
+def test_settings_that_correctness_depends_on_cannot_be_changed(key: str) -> None:
+    """Setting them to the value that they have anyway is allowed."""
     with pytest.raises(WrongUsage, match="has to stay"):
         check_overrides({key: "Europe/Berlin"})
     check_overrides({key: RELIED_ON[key].upper()})
 
 
-def test_a_configured_speculation_reaches_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The resource refuses it before a JVM is started, from LAKEGC_SPARK_CONF and from its own configuration alike."""
+def test_configured_speculation_is_refused_before_a_jvm_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may come from LAKEGC_SPARK_CONF or from the configuration of the resource."""
     from spark_resources.session import SparkResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -235,9 +237,9 @@ def test_a_configured_speculation_reaches_spark(monkeypatch: pytest.MonkeyPatch,
         _ = SparkResource(spark_config={"spark.speculation": True}).spark_session
 
 
-def test_the_defaults_do_not_fit_the_machine() -> None:
-    """The heap stays between half a GiB and four and grows with the cores; shuffles have tasks for every core, and what
-    they hold grows by 2 MiB at a time."""
+def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
+    """The heap is between half a GiB and four and grows with the cores; shuffles have tasks for every core, and their
+    memory grows by 2 MiB at a time."""
     small, large = machine_settings("local[*]", 2, 1 << 30), machine_settings("local[*]", 64, 1 << 40)
     usual = machine_settings("local[*]", 4, 32 << 30)
 
@@ -249,8 +251,8 @@ def test_the_defaults_do_not_fit_the_machine() -> None:
     assert RELIED_ON.items() <= fixed_settings().items()
 
 
-def test_a_large_heap_or_one_of_the_users_gets_the_collector_of_small_ones() -> None:
-    """The collector for small heaps is taken where lakegc chose a small heap, and otherwise Java chooses."""
+def test_only_a_small_default_heap_gets_the_collector_of_small_heaps() -> None:
+    """For a large heap, or one that the user has set, Java chooses."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
     assert [collector(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
@@ -258,8 +260,8 @@ def test_a_large_heap_or_one_of_the_users_gets_the_collector_of_small_ones() -> 
 
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
-def test_two_collectors_keep_java_from_starting(option: str) -> None:
-    """Where a variable or a setting names a collector, lakegc names none."""
+def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
+    """Java doesn't start if two are named."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 
     assert collector(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
@@ -270,14 +272,14 @@ def test_two_collectors_keep_java_from_starting(option: str) -> None:
 @pytest.mark.parametrize(
     "master", ["yarn", "k8s://https://cluster:6443", "spark://cluster:7077", "local-cluster[2,1,512]"]
 )
-def test_executors_are_sent_to_their_own_loopback(master: str) -> None:
-    """On a cluster the driver is where its machine's name says, and the driver's cores say nothing about its tasks."""
+def test_a_cluster_has_no_loopback_address_of_the_driver(master: str) -> None:
+    """Executors would look for the driver on their own machine, and their number doesn't follow from its cores."""
     assert machine_settings(master, 2, 1 << 30) == {"spark.master": master, "spark.driver.memory": "512m"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")
-def test_a_thread_runs_when_workers_are_forked() -> None:
-    """What the worker daemon imports starts no thread, besides the one of pyarrow's allocator, which survives forks."""
+def test_the_worker_daemon_imports_nothing_that_starts_a_thread() -> None:
+    """A fork has only the thread that calls it. The one of pyarrow's allocator is an exception: it survives forks."""
     code = """
 import os, sys, spark_resources.daemon
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
@@ -296,8 +298,8 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
     assert not_imported == ""
 
 
-def test_workers_import_spark_from_its_zip_files(tmp_path: Path) -> None:
-    """The zip files of an installed Spark leave the path; those of another one, and all other entries, stay."""
+def test_zip_files_of_the_installed_spark_leave_the_path(tmp_path: Path) -> None:
+    """The installed package is imported instead. Zip files of another Spark, and all other entries, stay."""
     import pyspark
 
     from spark_resources.daemon import without_zips
@@ -310,8 +312,8 @@ def test_workers_import_spark_from_its_zip_files(tmp_path: Path) -> None:
     assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
 
 
-def test_what_tasks_import_is_not_gone_through_after_each_task(spark: SparkSession) -> None:
-    """Once a task has imported the compiled decoder, the collector of its worker leaves that alone."""
+def test_what_tasks_import_is_ignored_by_the_collector_of_workers(spark: SparkSession) -> None:
+    """A worker would otherwise go through the objects of the compiled decoder after each task."""
 
     def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc

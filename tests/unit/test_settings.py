@@ -31,8 +31,8 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_default_changed_unnoticed(home: Path) -> None:
-    """Without any source the documented defaults hold, on the careful side."""
+def test_the_documented_defaults_apply_without_any_source(home: Path) -> None:
+    """They are the careful ones."""
     settings = Settings.load({}, home)
 
     assert (settings.min_age, settings.max_clock_skew) == (timedelta(hours=24), timedelta(minutes=5))
@@ -41,8 +41,8 @@ def test_a_default_changed_unnoticed(home: Path) -> None:
     assert dict(settings.origins) == {}
 
 
-def test_the_environment_is_read_behind_one_s_back(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the mapping and the home that `load` is given are read."""
+def test_only_the_given_environment_and_home_are_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's own environment and home are not."""
     monkeypatch.setenv("LAKEGC_MIN_AGE", "1h")
     monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://elsewhere")
     monkeypatch.setenv("HOME", str(home))
@@ -54,8 +54,8 @@ def test_the_environment_is_read_behind_one_s_back(home: Path, monkeypatch: pyte
         assert (settings.min_age, settings.endpoint_url) == (timedelta(hours=24), None)
 
 
-def test_a_weaker_source_wins(home: Path) -> None:
-    """Options win over LAKEGC_ variables, those over lakectl's, those over its file; each tells its origin."""
+def test_options_override_variables_and_those_override_lakectl(home: Path) -> None:
+    """LAKEGC_ variables come before lakectl's, and those before its file; each setting has its origin."""
     (home / ".lakectl.yaml").write_text(LAKECTL_FILE)
     key = "secret_access_key"
     environ: dict[str, str] = {}
@@ -74,7 +74,7 @@ def test_a_weaker_source_wins(home: Path) -> None:
     assert all(each.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for each in found)
 
 
-def test_lakectl_s_credentials_are_not_found(home: Path) -> None:
+def test_lakectl_s_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
     """lakectl's variables and its file give endpoint, key and secret."""
     variables = {
         "LAKECTL_SERVER_ENDPOINT_URL": "http://h:1",
@@ -92,15 +92,15 @@ def test_lakectl_s_credentials_are_not_found(home: Path) -> None:
         assert (server.endpoint_url, server.access_key_id, server.secret_access_key) == expected
 
 
-def test_an_option_that_is_not_given_hides_a_variable(home: Path) -> None:
+def test_an_option_that_is_not_given_leaves_the_variable(home: Path) -> None:
     """None means not given, and an empty variable means not set."""
     settings = Settings.load({"LAKEGC_RETRY_TOTAL_S": "7", "LAKEGC_MIN_AGE": " "}, home, retry_total_s=None)
 
     assert (settings.retry_total_s, settings.min_age) == (7, timedelta(hours=24))
 
 
-def test_a_named_file_that_is_missing_is_ignored(home: Path) -> None:
-    """lakectl's file may be missing, but not where a variable names it."""
+def test_a_missing_lakectl_file_is_refused_if_a_variable_names_it(home: Path) -> None:
+    """Without the variable it may be missing."""
     with pytest.raises(WrongUsage, match="LAKECTL_CONFIG_FILE"):
         Settings.load({"LAKECTL_CONFIG_FILE": str(home / "none.yaml")}, home)
 
@@ -109,8 +109,8 @@ def test_a_named_file_that_is_missing_is_ignored(home: Path) -> None:
     "content",
     [f"credentials:\n  secret_access_key: '{SECRET}\n", f"\t{SECRET}: [", "\x00" + SECRET],
 )
-def test_a_broken_file_shows_its_secrets(home: Path, content: str) -> None:
-    """A file that isn't YAML is named, and nothing of it is shown."""
+def test_a_broken_file_is_refused_without_showing_its_content(home: Path, content: str) -> None:
+    """Only its name is shown."""
     (home / ".lakectl.yaml").write_text(content)
 
     with pytest.raises(WrongUsage, match=r"\.lakectl\.yaml") as raised:
@@ -129,8 +129,8 @@ def test_a_broken_file_shows_its_secrets(home: Path, content: str) -> None:
         "metastore: {}\n",
     ],
 )
-def test_a_file_without_a_server_breaks(home: Path, content: str) -> None:
-    """What lakectl's file doesn't say, or leaves empty, is not set."""
+def test_a_lakectl_file_without_a_server_sets_nothing(home: Path, content: str) -> None:
+    """What it leaves empty isn't set either."""
     (home / ".lakectl.yaml").write_text(content)
 
     settings = Settings.load({}, home)
@@ -151,7 +151,7 @@ def test_a_file_without_a_server_breaks(home: Path, content: str) -> None:
         ("0", timedelta(0)),
     ],
 )
-def test_a_duration_is_misread(text: str, expected: timedelta) -> None:
+def test_a_duration_is_a_number_with_a_unit_or_several(text: str, expected: timedelta) -> None:
     """A duration is a number with a unit, or several."""
     assert parse_duration(text) == expected
 
@@ -159,8 +159,8 @@ def test_a_duration_is_misread(text: str, expected: timedelta) -> None:
 @pytest.mark.parametrize(
     "text", ["", "24", "h", "-1h", "1h-5m", "1 day", "1y", "24:00:00", "P1D", "inf", "9" * 30 + "d", "1h x"]
 )
-def test_a_duration_is_guessed(text: str) -> None:
-    """Anything else is refused, above all a number without a unit."""
+def test_other_forms_of_a_duration_are_refused(text: str) -> None:
+    """This holds above all for a number without a unit."""
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -188,8 +188,10 @@ def test_a_duration_is_guessed(text: str) -> None:
         ("s3_path_style", "auto", "true or false"),
     ],
 )
-def test_a_bad_value_is_used(home: Path, name: str, value: str, expected: str) -> None:
-    """A bad value is refused with the variable's name, the value and the form that was expected."""
+def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
+    home: Path, name: str, value: str, expected: str
+) -> None:
+    """The value itself is shown, too."""
     variable = f"LAKEGC_{name.upper()}"
 
     with pytest.raises(WrongUsage) as raised:
@@ -210,15 +212,15 @@ def test_a_bad_value_is_used(home: Path, name: str, value: str, expected: str) -
         ("SPARK_CONF", f'{{"a": ["{SECRET}"]}}'),
     ],
 )
-def test_a_bad_value_shows_its_secret(home: Path, name: str, value: str) -> None:
-    """A value that may hold a secret is refused by its name and the form that was expected, alone."""
+def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
+    """Only its name and the expected form are."""
     with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is not usable: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
     assert SECRET not in str(raised.value)
     assert raised.value.__suppress_context__
 
 
-def test_a_bad_line_of_the_file_is_called_a_variable(home: Path) -> None:
+def test_a_bad_value_in_the_lakectl_file_is_named_by_its_place(home: Path) -> None:
     """A bad value of lakectl's file is named by its place in the file."""
     (home / ".lakectl.yaml").write_text("credentials:\n  access_key_id: [1]\n")
 
@@ -226,8 +228,8 @@ def test_a_bad_line_of_the_file_is_called_a_variable(home: Path) -> None:
         Settings.load({}, home)
 
 
-def test_an_unknown_option_is_ignored(home: Path) -> None:
-    """An option that is no setting is refused."""
+def test_an_unknown_option_is_refused(home: Path) -> None:
+    """A misspelt option would otherwise have no effect."""
     with pytest.raises(WrongUsage, match="min_aeg"):
         Settings.load({}, home, min_aeg="1h")
 
@@ -241,19 +243,19 @@ def test_an_unknown_option_is_ignored(home: Path) -> None:
     ],
 )
 def test_a_misspelt_variable_is_refused_with_the_name_that_is_meant(home: Path, name: str, meant: str) -> None:
-    """Taken for nothing, it would leave out the backup or the age that somebody relies on."""
+    """If it were ignored, the backup or the age that somebody relies on would be missing."""
     with pytest.raises(WrongUsage, match=f"variable {name} names no setting of lakegc. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
 
-def test_a_variable_that_is_like_no_setting_is_refused(home: Path) -> None:
-    """Of several, each is named."""
+def test_an_unknown_variable_is_refused(home: Path) -> None:
+    """If there are several, each is named."""
     with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY names no .* LAKEGC_ZYX names no setting of lakegc\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 
-def test_variables_that_are_empty_or_no_settings_are_not_refused(home: Path) -> None:
-    """An empty variable counts as not given, and lakegc's own tests read more than settings."""
+def test_empty_variables_and_those_of_the_tests_are_not_refused(home: Path) -> None:
+    """An empty variable counts as not given, and lakegc's own tests read variables that are no settings."""
     read = set()
     for file in Path(__file__).parents[1].rglob("*.py"):
         read |= set(re.findall(r"""environ(?:\.get\(|\[)"(LAKEGC_\w+)\"""", file.read_text(encoding="utf-8")))
@@ -273,8 +275,8 @@ SECRETS: dict[str, Any] = {
 }
 
 
-def test_a_secret_shows(home: Path) -> None:
-    """No repr or text of the settings shows a secret, nor do the parts made of them."""
+def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
+    """Nor do the parts made of them."""
     settings = Settings.load({}, home, endpoint_url="http://h", access_key_id="AKIA", **SECRETS)
 
     shown = [
@@ -288,15 +290,15 @@ def test_a_secret_shows(home: Path) -> None:
     assert not any(SECRET in each for each in shown)
 
 
-def test_a_secret_of_another_type_shows() -> None:
-    """Even an error of the constructor itself doesn't show what it was given."""
+def test_an_error_of_the_constructor_does_not_show_the_secret() -> None:
+    """The secret has the wrong type there."""
     with pytest.raises(ValidationError) as raised:
         Settings(secret_access_key=[SECRET], spark_conf={"a": [SECRET]})  # type: ignore[arg-type, dict-item]
     assert SECRET not in str(raised.value)
 
 
-def test_settings_change_under_way(home: Path) -> None:
-    """Settings are frozen, and arrive whole on another machine."""
+def test_settings_are_frozen_and_can_be_pickled(home: Path) -> None:
+    """They arrive on another machine as they were."""
     settings = Settings.load({"LAKEGC_MIN_AGE": "48h"}, home, **SECRETS)
 
     with pytest.raises(ValidationError):
@@ -306,8 +308,8 @@ def test_settings_change_under_way(home: Path) -> None:
     assert arrived.origins == settings.origins
 
 
-def test_a_store_is_opened_with_the_server_s_settings(home: Path) -> None:
-    """The store's part holds what was given for the store, and the store's own defaults otherwise."""
+def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> None:
+    """Settings of the server don't apply to it, and where nothing is given it has its own defaults."""
     environ = {
         "LAKEGC_S3_ENDPOINT_URL": "http://store:9000",
         "LAKEGC_S3_SECRET_ACCESS_KEY": "s",
@@ -325,8 +327,8 @@ def test_a_store_is_opened_with_the_server_s_settings(home: Path) -> None:
     assert Settings.load({}, home).store() == type(store)()
 
 
-def test_the_server_is_asked_with_the_store_s_settings(home: Path) -> None:
-    """The server's part holds what was given for the server."""
+def test_the_settings_of_the_server_are_those_given_for_the_server(home: Path) -> None:
+    """Settings of the store don't apply to it."""
     given: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
     server = LakeFSSettings.of(
@@ -339,8 +341,9 @@ def test_the_server_is_asked_with_the_store_s_settings(home: Path) -> None:
     assert server.retry.total_s == 9
 
 
-def test_a_slow_answer_is_waited_for_less_than_any_other(home: Path) -> None:
-    """A call that walks a whole repository has 15 minutes, or longer where any call has, unless its own time is set."""
+def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
+    """They walk a whole repository: they have 15 minutes, or longer where every call has, unless their own time is
+    set."""
     login: dict[str, Any] = {"endpoint_url": "http://h", "access_key_id": "a", "secret_access_key": "s"}
     times = [
         LakeFSSettings.of(Settings.load({}, home, **login, **given)).slow_read_timeout_s
@@ -360,10 +363,10 @@ def test_a_slow_answer_is_waited_for_less_than_any_other(home: Path) -> None:
         ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SPARK_CONF": '{"spark.sql.shuffle.partitions": "7"}'}, "64", "7"),
     ],
 )
-def test_counts_of_tasks_are_lost(
+def test_counts_of_tasks_are_settings_of_spark_unless_its_configuration_has_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
-    """What is chosen becomes Spark's own setting, and what Spark's configuration says of the same counts more."""
+    """Spark's own configuration takes precedence."""
     spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark()
 
     assert (spark.get("spark.default.parallelism"), spark.get("spark.sql.shuffle.partitions")) == (tasks, partitions)
@@ -378,7 +381,9 @@ def test_counts_of_tasks_are_lost(
         ({"endpoint_url": "http://h", "access_key_id": "a"}, "LAKEGC_SECRET_ACCESS_KEY"),
     ],
 )
-def test_a_missing_server_is_a_riddle(home: Path, given: dict[str, str], missing: str) -> None:
-    """What is missing to reach the server is named, with the variable that gives it."""
+def test_missing_settings_of_the_server_are_named_with_their_variables(
+    home: Path, given: dict[str, str], missing: str
+) -> None:
+    """Endpoint and credentials are needed to reach it."""
     with pytest.raises(WrongUsage, match=missing):
         LakeFSSettings.of(Settings.load({}, home, **given))

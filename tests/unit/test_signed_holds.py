@@ -1,4 +1,4 @@
-"""Signed holds: a file that was removed, replaced by an older one, or written by nobody known is noticed."""
+"""Signed holds: a file that was removed, replaced by an older one or written without the key is noticed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add(place: Place, *ids: str) -> bytes:
 
 
 def marked(place: Place, mark_id: str = "m1") -> Mark:
-    """A mark that goes by the holds as they are now."""
+    """A mark that uses the holds as they are now."""
     return Mark.begin(place, finished_record(mark_id, holds=read_holds(place).recorded()))
 
 
@@ -57,7 +57,7 @@ def refused(place: Place, *words: str) -> None:
 
 
 def test_holds_are_signed_and_numbered(place: Place) -> None:
-    """The signature is a comment; its absence changes nothing of what the file says or of its hash."""
+    """The signature is a comment: without it, the file has the same content and hash."""
     add(place, "h1", "h2")
     signed, unsigned = read_holds(place), read_holds(replace(place, seal=None))
 
@@ -69,9 +69,9 @@ def test_holds_are_signed_and_numbered(place: Place) -> None:
     assert (read_holds(place).ids, read_holds(place).number) == ((), 4)
 
 
-@pytest.mark.parametrize("below", ["", "theirs/"], ids=["a mark", "a sweep of the reference's mark"])
+@pytest.mark.parametrize("below", ["", "theirs/"], ids=["a mark", "a sweep of a foreign mark"])
 def test_removed_holds_are_noticed(place: Place, below: str) -> None:
-    """Without the file nothing seems to be on hold; but a signed record says that something was."""
+    """Without the file nothing seems to be on hold, but a signed record says that something was."""
     add(place, "h1")
     record = finished_record(holds=read_holds(place).recorded())
     Mark.begin(place, record, root=mark_folder("m1") + below)
@@ -82,8 +82,8 @@ def test_removed_holds_are_noticed(place: Place, below: str) -> None:
         add(place, "h2")
 
 
-def test_older_holds_that_were_put_back_are_noticed(place: Place) -> None:
-    """They are signed rightly, but a mark went by a newer version."""
+def test_older_holds_that_were_restored_are_noticed(place: Place) -> None:
+    """Their signature is valid, but a mark has used a newer version."""
     older = add(place, "h1")
     add(place, "h2")
     marked(place)
@@ -92,8 +92,8 @@ def test_older_holds_that_were_put_back_are_noticed(place: Place) -> None:
     refused(place, "is version 1", "mark m1", "version 2", "h1, h2")
 
 
-def test_holds_that_a_sweep_saw_are_noticed_when_they_are_gone(place: Place) -> None:
-    """What was held after the mark is as well known, once a sweep of it went by it."""
+def test_holds_that_a_sweep_has_used_are_noticed_when_they_are_gone(place: Place) -> None:
+    """A hold that was added after the mark is known from the sweep."""
     older = add(place, "h1")
     mark = marked(place)
     add(place, "h2")
@@ -106,7 +106,7 @@ def test_holds_that_a_sweep_saw_are_noticed_when_they_are_gone(place: Place) -> 
     assert Mark.open(place, "m1").record.digest == digest
 
 
-def test_holds_dropped_by_lakegc_are_gone_for_good(place: Place) -> None:
+def test_holds_dropped_by_lakegc_are_not_missed(place: Place) -> None:
     """A signed drop is a newer version with fewer holds."""
     add(place, "h1", "h2")
     marked(place)
@@ -117,7 +117,7 @@ def test_holds_dropped_by_lakegc_are_gone_for_good(place: Place) -> None:
 
 @pytest.mark.parametrize("change", [b"# a word more\n", b"  - {id: h9, owner: eve, reason: x, prefix: data/}\n"])
 def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
-    """Whether before the signature or behind it."""
+    """The alteration may lie before the signature or behind it."""
     data = add(place, "h1")
     content, line = data.splitlines(keepends=True)[:-1], data.splitlines(keepends=True)[-1]
     for altered in (b"".join(content) + change + line, data + change):
@@ -125,8 +125,9 @@ def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
         refused(place)
 
 
-def test_a_file_written_by_hand_is_signed_by_a_person(place: Place) -> None:
-    """They see what is in it and what a newer signed one had, and then it is the newest."""
+def test_a_file_written_by_hand_is_accepted_once_somebody_signs_it(place: Place) -> None:
+    """They see what it has and what a newer signed file had; then it is the newest. A file that changed meanwhile isn't
+    signed."""
     older = add(place, "h1")
     add(place, "h2")
     marked(place)
@@ -161,8 +162,8 @@ def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:
     assert place.store().read(HOLDS_KEY) == before
 
 
-def test_an_unsigned_record_says_nothing_of_holds(place: Place) -> None:
-    """Somebody without the key can't make everybody wait for holds that there never were."""
+def test_an_unsigned_record_is_ignored_when_holds_are_verified(place: Place) -> None:
+    """Without the key, nobody can make lakegc look for holds that never existed."""
     add(place, "h1")
     Mark.begin(replace(place, seal=None), finished_record(holds={"sha256": "f", "ids": ["x"], "number": 9}))
 

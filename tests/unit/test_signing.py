@@ -1,4 +1,4 @@
-"""Signatures of records: what they cover, which keys verify them, and that a key goes nowhere."""
+"""Signatures of records: what they cover, which keys verify them, and that keys are never shown or sent."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def refused(place: Place, *words: str, key: str = KEY) -> None:
         assert secret not in str(caught.value)
 
 
-# --- records --------------------------------------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_signed_record_reads_as_it_was_written(place: Place) -> None:
-    """The envelope says by which format, key and when; everybody can read the record in it, with or without a key."""
+def test_a_signed_record_is_read_back_as_written(place: Place) -> None:
+    """The envelope has format, key and time. Anybody can read the record in it, with or without a key."""
     version = place.records().create(KEY, CONTENT)
     envelope = json.loads(place.store().read(KEY))
 
@@ -78,7 +78,7 @@ def test_a_signed_record_reads_as_it_was_written(place: Place) -> None:
 
 
 def test_a_record_without_a_signature_is_refused(place: Place) -> None:
-    """Whether it was never signed, or somebody took the envelope away."""
+    """It may never have been signed, or somebody may have removed the envelope."""
     unsigned(place).records().create(KEY, CONTENT)
     refused(place, "isn't signed", "LAKEGC_SIGNING_KEY")
 
@@ -94,7 +94,7 @@ def test_a_record_without_a_signature_is_refused(place: Place) -> None:
     ids=["content", "signature", "number", "time"],
 )
 def test_an_altered_record_is_refused(place: Place, change: Any) -> None:
-    """The signature covers the content, and what the envelope says of it."""
+    """The signature covers the content and all fields of the envelope."""
     place.records().create(KEY, CONTENT)
     plain = json.loads(place.store().read(KEY))
     change(plain)
@@ -104,13 +104,13 @@ def test_an_altered_record_is_refused(place: Place, change: Any) -> None:
 
 @pytest.mark.parametrize("signed", [{"format": 2}, {"format": 1}, "text", None])
 def test_a_signature_of_another_form_is_refused(place: Place, signed: Any) -> None:
-    """A later format, or what is none, is never taken for a signature."""
+    """A later format, or something malformed, is never accepted as a signature."""
     place.store().write(KEY, record_bytes({"record": {}, "signed": signed}))
     refused(place, "signature")
 
 
 def test_a_record_that_was_moved_to_another_mark_is_refused(place: Place) -> None:
-    """An approval, say, is for the mark that it lies in."""
+    """An approval, for example, is valid only for its own mark."""
     place.records().create(KEY, CONTENT)
     place.store().write(OTHER_MARK, place.store().read(KEY))
     refused(place, "another place", key=OTHER_MARK)
@@ -122,13 +122,13 @@ def test_a_record_that_was_moved_to_another_mark_is_refused(place: Place) -> Non
     ids=["another repository", "deleted and created again", "another namespace"],
 )
 def test_a_record_of_another_repository_is_refused(place: Place, context: Mapping[str, Any]) -> None:
-    """Also of one of the same name that was deleted since."""
+    """The other repository may have had the same name and have been deleted since."""
     place.records().create(KEY, CONTENT)
     refused(replace(place, seal=seal(**context)), "repository")
 
 
-def test_an_older_record_that_was_put_back_is_refused(place: Place, tmp_path: Path) -> None:
-    """A revoked approval is signed rightly, but the store has it from a later time than the one that was signed."""
+def test_an_older_record_that_was_restored_is_refused(place: Place, tmp_path: Path) -> None:
+    """The signature of a revoked approval is valid, but the store dates it later than the time that was signed."""
     place.records().create(KEY, CONTENT)
     file = tmp_path / "lake" / KEY
     for late, back in ((MOST_LATE - timedelta(minutes=1), False), (MOST_LATE + timedelta(minutes=1), True)):
@@ -141,7 +141,7 @@ def test_an_older_record_that_was_put_back_is_refused(place: Place, tmp_path: Pa
 
 
 def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
-    """Keys are changed without signing everything anew; the id in the envelope finds the right one."""
+    """Keys can be changed without signing everything again; the id in the envelope selects the right one."""
     version = place.records().create(KEY, CONTENT)
     rotated = replace(place, seal=seal(keys(NEW, OLD)))
 
@@ -152,7 +152,7 @@ def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
 
 
 def test_a_signed_record_keeps_its_signature_where_no_key_is_set(place: Place) -> None:
-    """A process that lost its key says so, rather than write what the others refuse."""
+    """A process without the key stops instead of writing a record that the others would refuse."""
     place.records().create(KEY, CONTENT)
     before = place.store().read(KEY)
     records = unsigned(place).records()
@@ -164,11 +164,11 @@ def test_a_signed_record_keeps_its_signature_where_no_key_is_set(place: Place) -
     assert version == Version(version.tag, signed=True)
 
 
-# --- keys -----------------------------------------------------------------------------------------------------------
+# --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_never_shown_nor_pickled(place: Place) -> None:
-    """A task gets the place without its keys, and can't take what is signed there for unsigned, nor sign anything."""
+def test_a_key_is_neither_shown_nor_pickled(place: Place) -> None:
+    """A task gets the place without its keys: it can neither sign nor take a signed record for an unsigned one."""
     known = keys(NEW, OLD)
     sent = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
 
@@ -185,8 +185,8 @@ def test_a_key_is_never_shown_nor_pickled(place: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["secret", OLD[:-2], OLD + "0", OLD[:-2] + "zz", "0" * 64, f"{OLD},{NEW}"])
-def test_a_malformed_key_is_a_clear_error(text: str) -> None:
-    """The variable is named, and the form, and never the text."""
+def test_a_malformed_key_is_an_error_that_does_not_show_it(text: str) -> None:
+    """The variable and the expected form are named."""
     for variable in ("LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"):
         if variable.endswith("KEYS") and "," in text:
             continue
@@ -195,7 +195,7 @@ def test_a_malformed_key_is_a_clear_error(text: str) -> None:
         assert text not in str(caught.value)
 
 
-def test_a_key_that_is_set_to_nothing_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
     """Otherwise a secret that failed to arrive would switch signing off."""
     with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
@@ -204,8 +204,8 @@ def test_a_key_that_is_set_to_nothing_is_an_error(tmp_path: Path) -> None:
     assert Settings.load({}, tmp_path).signing() is None
 
 
-def test_settings_give_the_keys_and_show_none(tmp_path: Path) -> None:
-    """Upper case, blanks around a key and several retired ones are fine."""
+def test_settings_have_the_keys_and_do_not_show_them(tmp_path: Path) -> None:
+    """Upper case, blanks around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
     found = settings.signing()

@@ -1,4 +1,4 @@
-"""Reading tables: every decoder over one list of whole and of broken ones."""
+"""Reading tables: every decoder over one list of intact and of broken ones."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def _id_or_error(data: bytes, decoder: Decoder) -> str:
         return str(error)
 
 
-def test_both_decoders_are_tried() -> None:
-    """The list below is run by the readable decoder and by the vectorised one."""
+def test_both_decoders_are_tested() -> None:
+    """The tests below run with the readable decoder and with the vectorised one."""
     assert [decoder.name for decoder in DECODERS] == ["readable", "vectorised"]
 
 
 @every_decoder
 @whole
-def test_a_whole_table_gives_its_rows(case: Whole, decoder: Decoder) -> None:
-    """Every row of a whole table comes out, in order, with the types of the schema."""
+def test_every_row_of_an_intact_table_is_read(case: Whole, decoder: Decoder) -> None:
+    """They come in order, with the types of the schema."""
     batch = read_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
     batch.validate(full=True)
 
@@ -97,8 +97,8 @@ def test_a_whole_table_gives_its_rows(case: Whole, decoder: Decoder) -> None:
 @every_decoder
 @whole
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_column_alone_is_the_same_column(case: Whole, decoder: Decoder, column: str) -> None:
-    """A column doesn't depend on which others are asked for, or in which order."""
+def test_a_column_is_the_same_with_and_without_others(case: Whole, decoder: Decoder, column: str) -> None:
+    """Neither the other columns nor their order matter."""
     everything = read_entries(case.data, name=NAME, columns=COLUMNS[::-1], decoder=decoder)
     alone = read_entries(case.data, name=NAME, columns=[column], decoder=decoder)
 
@@ -108,9 +108,9 @@ def test_a_column_alone_is_the_same_column(case: Whole, decoder: Decoder, column
 
 @every_decoder
 @pytest.mark.parametrize("case", REARRANGED, ids=lambda case: case.what)
-def test_a_table_in_another_order_is_read_if_its_content_is_that_of_its_name(case: Whole, decoder: Decoder) -> None:
-    """Where the content's hash proves it, the order of blocks is no reason to stop a repository; otherwise it is, for a
-    block may have been left out."""
+def test_a_table_in_another_order_is_read_if_the_hash_of_its_content_is_its_name(case: Whole, decoder: Decoder) -> None:
+    """The order of blocks alone is no reason to stop. Without that hash it is one, for a block may have been left
+    out."""
     name = table_id(case.data, name=NAME, decoder=decoder)
     verify_table(case.data, name=name, decoder=decoder)
 
@@ -130,8 +130,8 @@ def test_a_table_in_another_order_is_read_if_its_content_is_that_of_its_name(cas
 
 
 @every_decoder
-def test_another_order_excuses_nothing_else(decoder: Decoder) -> None:
-    """In another order, too, a version or a field that lakegc doesn't know stops."""
+def test_a_table_in_another_order_with_an_unknown_field_or_version_is_refused(decoder: Decoder) -> None:
+    """Only the order of blocks is tolerated."""
     index_last = [0, 2, 3, 1]
     unknown = rearranged([data_block((b"a", put_value(b"", message(b"x", put_varint_field(8, 1)))))], index_last)
     newer = bytearray(rearranged([data_block(*NUMBERED)], index_last))
@@ -146,8 +146,9 @@ def test_another_order_excuses_nothing_else(decoder: Decoder) -> None:
 
 @every_decoder
 @pytest.mark.parametrize("what", ["an index with one block twice", "a part of the index twice"])
-def test_no_block_is_read_twice_for_its_contents_hash(what: str, decoder: Decoder) -> None:
-    """A small file whose index names a block again and again would be read for ever before its hash is known."""
+def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
+    """A small file that names a block again and again would be read for ever before the hash of its content is
+    known."""
     (data,) = (case.data for case in DAMAGED if case.what == what)
     with pytest.raises(DamagedData, match="two of its blocks share bytes"):
         table_id(data, name=NAME, decoder=decoder)
@@ -155,8 +156,8 @@ def test_no_block_is_read_twice_for_its_contents_hash(what: str, decoder: Decode
 
 @every_decoder
 @damaged
-def test_a_broken_table_is_never_read(case: Damaged, decoder: Decoder) -> None:
-    """A broken table raises `DamagedData` that names it and says what to do; no row of it comes out."""
+def test_a_broken_table_is_an_error_and_gives_no_row(case: Damaged, decoder: Decoder) -> None:
+    """The error names the table and says what to do."""
     columns = (case.only_with,) if case.only_with else COLUMNS
     with pytest.raises(DamagedData) as caught:
         read_entries(case.data, name=NAME, columns=columns, decoder=decoder)
@@ -173,7 +174,7 @@ UNKNOWN = ("an unknown field", "an unknown text field", "an unknown address type
 @every_decoder
 @pytest.mark.parametrize("case", [case for case in DAMAGED if case.what in UNKNOWN], ids=lambda case: case.what)
 def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder: Decoder) -> None:
-    """A field, kind or version that lakegc doesn't know may keep something alive: nothing is read around it.
+    """A field, kind or version that lakegc doesn't know may keep something alive, so it is never skipped.
 
     lance-format/lance#8956
     """
@@ -184,8 +185,8 @@ def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder
 
 @every_decoder
 @pytest.mark.parametrize("case", [case for case in DAMAGED if case.only_with], ids=lambda case: case.what)
-def test_what_nobody_asked_for_is_not_decoded(case: Damaged, decoder: Decoder) -> None:
-    """A column's content is looked at only when the column is asked for, by every decoder alike."""
+def test_columns_that_were_not_requested_are_not_decoded(case: Damaged, decoder: Decoder) -> None:
+    """This holds for every decoder, so a broken column doesn't matter to the others."""
     others = [column for column in COLUMNS if column != case.only_with]
 
     assert read_entries(case.data, name=NAME, columns=others, decoder=decoder).num_rows > 0
@@ -193,8 +194,8 @@ def test_what_nobody_asked_for_is_not_decoded(case: Damaged, decoder: Decoder) -
 
 @every_decoder
 @damaged
-def test_a_broken_table_has_no_id_but_where_only_an_entry_is_broken(case: Damaged, decoder: Decoder) -> None:
-    """The id of a table is found or refused alike by every decoder, and never the name of another table."""
+def test_every_decoder_finds_the_same_id_of_a_broken_table_or_the_same_error(case: Damaged, decoder: Decoder) -> None:
+    """The id is never the name of another table."""
 
     assert _id_or_error(case.data, DECODERS[0]) == _id_or_error(case.data, decoder)
     with pytest.raises(DamagedData):
@@ -203,15 +204,15 @@ def test_a_broken_table_has_no_id_but_where_only_an_entry_is_broken(case: Damage
 
 @every_decoder
 @damaged
-def test_a_broken_range_is_proven(case: Damaged, decoder: Decoder) -> None:
-    """What is broken is refused by a reading with proof, too, whatever columns are asked for."""
+def test_reading_a_broken_range_with_verification_is_an_error(case: Damaged, decoder: Decoder) -> None:
+    """It is one whatever columns are requested."""
     with pytest.raises(DamagedData):
         read_proven_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
-def test_a_range_under_another_id_has_entries(decoder: Decoder) -> None:
-    """A reading with proof gives what one without gives, and only under the id that the content has."""
+def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decoder) -> None:
+    """Under that id it gives the same entries as reading without verification."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
 
@@ -224,9 +225,9 @@ def test_a_range_under_another_id_has_entries(decoder: Decoder) -> None:
 
 
 @every_decoder
-def test_ranges_one_after_the_other_are_taken_for_each_other(decoder: Decoder) -> None:
-    """A decoder reads large and small ranges in any order, from several threads at once: each is proven by its own
-    content, and what one had to say stays when the next is read."""
+def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> None:
+    """A decoder reads large and small ranges in any order, and the entries of one stay as they are when the next is
+    read."""
     counts = (400, 3, 900, 1, 40)
     ranges = [
         write_range([Entry(b"p/%06d" % n, f"data/{count}/{n}", checksum=f"{n:08}") for n in range(count)])
@@ -247,8 +248,8 @@ def test_ranges_one_after_the_other_are_taken_for_each_other(decoder: Decoder) -
 
 
 @every_decoder
-def test_a_table_cut_short_anywhere_is_never_a_shorter_table(decoder: Decoder) -> None:
-    """Every beginning of a table, and every end, is refused, even where its content's hash is known."""
+def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
+    """It is never read as a shorter one, from neither end, even if the hash of its content is known."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
     for length in range(len(data)):
@@ -258,8 +259,8 @@ def test_a_table_cut_short_anywhere_is_never_a_shorter_table(decoder: Decoder) -
 
 
 @every_decoder
-def test_no_flipped_bit_goes_unseen(decoder: Decoder) -> None:
-    """Each single bit of a table is under a checksum or a check of its own, even where its content's hash is known."""
+def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
+    """Each bit is covered by a checksum or a check of its own, even if the hash of the content is known."""
     data = bytearray(_small())
     name = table_id(_small(), name=NAME, decoder=decoder)
     for place in range(len(data)):
@@ -272,13 +273,13 @@ def test_no_flipped_bit_goes_unseen(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("columns", [(), ("adress",), ("address", "metadata")])
 def test_a_column_that_does_not_exist_is_wrong_usage(columns: tuple[str, ...]) -> None:
-    """Asking for a column that ranges don't have is a mistake of the caller, not damage."""
+    """Requesting a column that ranges don't have is a mistake of the caller, not damage."""
     with pytest.raises(WrongUsage, match="columns"):
         read_entries(_small(), name=NAME, columns=columns)
 
 
 def test_a_table_of_one_kind_is_not_read_as_another() -> None:
-    """Ranges, metaranges and the dumps of each entity are never taken for one another."""
+    """Ranges, metaranges and the dumps of each entity are distinguished."""
     dump = write_branches([])
     top = dump.tables[dump.id]
 
@@ -361,8 +362,8 @@ BROKEN_METADATA = {
 
 
 @pytest.mark.parametrize(("read", "data"), BROKEN_METADATA.values(), ids=BROKEN_METADATA.keys())
-def test_broken_metadata_is_never_read(read: Callable[..., Any], data: bytes) -> None:
-    """A metarange or dump with one record that isn't as it must be is refused as a whole."""
+def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> None:
+    """One bad record in a metarange or dump is enough to refuse all of it."""
     with pytest.raises(DamagedData, match=NAME):
         read(data, name=NAME)
     if read is read_ranges:
@@ -371,8 +372,8 @@ def test_broken_metadata_is_never_read(read: Callable[..., Any], data: bytes) ->
             read_proven_ranges(data, name=name)
 
 
-def test_the_records_that_were_broken_above_are_whole_without_that() -> None:
-    """What the test above breaks can be read as long as it isn't broken."""
+def test_the_metadata_that_is_broken_above_is_read_when_it_is_intact() -> None:
+    """Otherwise the test above might pass for another reason."""
     assert read_ranges(_metarange(), name=NAME) == [RANGE]
     assert [branch.id for branch in read_branches(_dump(BRANCH, "branch"), name=NAME)] == ["main"]
     assert [commit.id for commit in read_commits(_dump(_extended(COMMIT, _pair(b"k", b"1")), "commit"), name=NAME)] == [
@@ -381,8 +382,8 @@ def test_the_records_that_were_broken_above_are_whole_without_that() -> None:
 
 
 @pytest.mark.parametrize(("largest", "words"), [(5000, "holds more than"), (30, "keys of one block")])
-def test_a_table_can_not_fill_the_memory(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a table holds is bounded, blocks and keys, before it is held."""
+def test_the_memory_that_a_table_takes_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of its blocks and keys is checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
     monkeypatch.setattr("spark_resources.sstable.blocks.LARGEST", largest)
     with pytest.raises(DamagedData, match=words):
@@ -390,13 +391,13 @@ def test_a_table_can_not_fill_the_memory(largest: int, words: str, monkeypatch: 
 
 
 def test_an_empty_file_is_called_empty() -> None:
-    """The commonest damage of all has words of its own."""
+    """The most common damage has a message of its own."""
     with pytest.raises(DamagedData, match="it is empty"):
         read_entries(b"", name=NAME)
 
 
 def test_properties_are_read_without_the_records() -> None:
-    """Properties are read from the end of a table alone; a broken record doesn't matter to them."""
+    """They lie at the end of a table, so a broken record doesn't matter to them."""
     data = bytearray(_small())
     data[0] ^= 1
 
@@ -409,8 +410,8 @@ def test_properties_are_read_without_the_records() -> None:
         read_records(bytes(data), name=NAME)
 
 
-def test_small_jobs_never_pay_for_compiling() -> None:
-    """Plain Python for little, compiled loops for much, and for little too once they are there."""
+def test_small_jobs_are_read_without_compiling() -> None:
+    """Much data is read with compiled loops, and once they exist little data is, too."""
     code = """
 from spark_resources.sstable.decoders import VECTORISED_FROM, default_decoder
 print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORISED_FROM, 0)))
@@ -420,7 +421,7 @@ print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORIS
 
 
 def test_constants_of_the_compiled_loops_are_those_of_the_format() -> None:
-    """The compiled loops repeat a few constants; they are the same."""
+    """The compiled loops repeat a few of them."""
     from spark_resources.sstable import blocks, kernels, values
 
     for module, names in {
@@ -475,8 +476,8 @@ print(names, [str(each.message) for each in caught])
     ],
     ids=["no numba", "no place for its cache"],
 )
-def test_without_numba_the_readable_decoder_steps_in_and_says_so(prelude: str, environment: dict[str, str]) -> None:
-    """Where compiled loops can't be had, the readable decoder is taken, with one warning that says what to do."""
+def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str, environment: dict[str, str]) -> None:
+    """There is one warning, which says what to do."""
     said = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
 
     assert said.startswith("['readable', 'readable'] ['tables are decoded in plain Python")
@@ -484,8 +485,8 @@ def test_without_numba_the_readable_decoder_steps_in_and_says_so(prelude: str, e
     assert "NUMBA_CACHE_DIR" in said
 
 
-def test_compiled_loops_never_leave_their_arrays() -> None:
-    """Run as plain Python, where each index is checked, no table makes a compiled loop read or write outside."""
+def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
+    """They are run as plain Python, where each index is checked, over every table."""
     code = """
 from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
@@ -512,8 +513,8 @@ print(refused > 100)
 
 
 @damaged
-def test_the_vectorised_decoder_sees_by_itself_what_is_broken(case: Damaged) -> None:
-    """The vectorised decoder refuses a broken table itself, and asks the readable one only for the words."""
+def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
+    """The readable one is needed only for the message."""
     from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
     from spark_resources.sstable.wire import Broken
 

@@ -1,4 +1,4 @@
-"""Writing tables: what is written can be read, has the id that the server would give, and lies as pebble lays it."""
+"""Writing tables: what is written can be read, has the id that the server would give, and has pebble's layout."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ COMMIT = Commit(
 )
 
 
-def test_no_field_of_an_entry_is_lost() -> None:
-    """What is written of an entry is read again, whole."""
+def test_every_field_of_an_entry_is_read_back() -> None:
+    """Negative sizes and keys that begin with NUL are among them."""
     entries = [Entry(b"\x00", "x"), Entry(b"a", "data/a", AddressType.BY_PREFIX, size=-1), ENTRY]
     table = write_range(entries)
     verify_table(table.data, name=table.id)
@@ -69,8 +69,8 @@ def test_no_field_of_an_entry_is_lost() -> None:
     assert read_properties(table.data, name=table.id).user == {"type": "ranges"}
 
 
-def test_no_entry_of_a_large_range_is_lost() -> None:
-    """A range of many blocks and two levels of index is read again, by every decoder."""
+def test_every_entry_of_a_large_range_is_read_back() -> None:
+    """It has many blocks and two levels of index; every decoder reads it."""
     entries = [Entry(b"table/%06d" % n, f"data/slice/{n * 7919 % 20011:06d}", size=n) for n in range(20_000)]
     table = write_range(entries)
     opened = open_table(table.data)
@@ -85,16 +85,16 @@ def test_no_entry_of_a_large_range_is_lost() -> None:
         verify_table(table.data, name=table.id, decoder=decoder)
 
 
-def test_one_entry_larger_than_a_block_is_not_lost() -> None:
-    """A record beyond the size of a block gets one of its own."""
+def test_an_entry_that_is_larger_than_a_block_is_read_back() -> None:
+    """It has a block of its own."""
     entries = [Entry(b"a", "x"), Entry(b"b", "y" * 50_000, metadata={"k": "v" * 100_000}), Entry(b"c", "z")]
     table = write_range(entries)
 
     assert read_whole_entries(table.data, name=table.id) == entries
 
 
-def test_a_metarange_names_its_ranges() -> None:
-    """Ranges are named with their ends, counts and sizes, as they state them themselves."""
+def test_a_metarange_names_its_ranges_with_ends_counts_and_sizes() -> None:
+    """They are those that the ranges themselves state."""
     tables = [write_range([Entry(b"%d" % n, "x"), Entry(b"%d~" % n, "y")]) for n in range(3)]
     refs = [range_ref(table.data, name=table.id) for table in tables]
     metarange = write_metarange(refs)
@@ -107,8 +107,8 @@ def test_a_metarange_names_its_ranges() -> None:
     assert refs[0] == RangeRef(tables[0].id, b"0", b"0~", refs[0].estimated_size, 2)
 
 
-def test_a_metarange_of_nothing_is_empty() -> None:
-    """An empty metarange can be written and says that it is empty."""
+def test_a_metarange_without_ranges_is_read_as_empty() -> None:
+    """It can be written, and has the id of its content."""
     table = write_metarange([])
     verify_table(table.data, name=table.id)
 
@@ -117,13 +117,13 @@ def test_a_metarange_of_nothing_is_empty() -> None:
 
 @pytest.mark.parametrize("paths", [[b"b", b"a"], [b"a", b"a"], [b"ab", b"a"], [b"\xff", b"\x7f"]])
 def test_entries_out_of_order_are_not_written(paths: list[bytes]) -> None:
-    """A table that no reader would accept isn't written."""
+    """No reader would accept the table."""
     with pytest.raises(WrongUsage, match="order"):
         write_range([Entry(path, "x") for path in paths])
 
 
-def test_no_commit_branch_or_tag_of_a_dump_is_lost() -> None:
-    """Dumps give back what they were written from, in the order of ids."""
+def test_every_commit_branch_and_tag_of_a_dump_is_read_back() -> None:
+    """They come in the order of ids."""
     root = replace(COMMIT, id="c0", parents=(), metarange_id="", version=0, metadata={}, created=NOW - timedelta(1))
     branches = [Branch("main", "c1", "token", ("sealed", "tokens"), hidden=True), Branch("dev", "c0")]
     tags = [Tag("v2", "c1"), Tag("v1", "c0")]
@@ -140,8 +140,8 @@ def test_no_commit_branch_or_tag_of_a_dump_is_lost() -> None:
         assert read(data, name=ref.id) == expected
 
 
-def test_a_dump_of_nothing_has_the_id_of_the_server() -> None:
-    """Every server announces the same id for no tags; it is ours, too."""
+def test_an_empty_dump_has_the_id_that_the_server_gives_it() -> None:
+    """Every server announces the same id if there are no tags."""
     expected = "7cc6abb06deea81825ee467df1b3a92a8109c5bf14d1044d217ed0595fe00c8a"
 
     assert write_tags([]).id == expected
@@ -158,12 +158,12 @@ def test_a_dump_of_nothing_has_the_id_of_the_server() -> None:
         replace(ENTRY, content_type="text/html"),
     ],
 )
-def test_entries_of_other_content_are_not_identical(other: Entry) -> None:
-    """Size, checksum, metadata and content type make an entry another."""
+def test_entries_with_other_content_are_not_identical(other: Entry) -> None:
+    """Size, checksum, metadata and content type count."""
     assert entry_identity(other) != entry_identity(ENTRY)
 
 
-def test_the_same_bytes_elsewhere_are_identical() -> None:
+def test_entries_with_identical_content_elsewhere_are_identical() -> None:
     """Address, path and time don't count: this is why a list of differences can hide an address (formats §2)."""
     moved = replace(ENTRY, path=b"p", address="data/new", address_type=AddressType.RELATIVE, last_modified=None)
 
@@ -182,8 +182,8 @@ def test_the_same_bytes_elsewhere_are_identical() -> None:
         replace(COMMIT, metadata={}),
     ],
 )
-def test_another_commit_has_another_id(other: Commit) -> None:
-    """Every part of a commit's content counts for its id; its generation, version and fractions of a second don't."""
+def test_the_id_of_a_commit_depends_on_its_content(other: Commit) -> None:
+    """Its generation, its version and fractions of a second don't count."""
     same = replace(COMMIT, id="x", generation=9, version=0, created=NOW.replace(microsecond=0))
 
     assert commit_id(same) == commit_id(COMMIT)

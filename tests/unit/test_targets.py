@@ -26,8 +26,8 @@ def at(namespace: str, storage_id: str = "") -> Repository:
         ("mem", "mem://lake"),
     ],
 )
-def test_a_store_of_its_own_kind_is_refused(blockstore: str, namespace: str) -> None:
-    """A namespace with the scheme of its block store is where lakeFS looks, too."""
+def test_a_namespace_with_the_scheme_of_its_block_store_is_accepted(blockstore: str, namespace: str) -> None:
+    """It is where lakeFS looks, too."""
     check_scheme(at(namespace), blockstore)
 
 
@@ -35,7 +35,7 @@ def test_a_store_of_its_own_kind_is_refused(blockstore: str, namespace: str) -> 
     ("blockstore", "namespace"),
     [("gs", "s3://bucket/lake"), ("s3", "gs://bucket/lake"), ("azure", "gs://bucket/lake"), ("local", "s3://lake")],
 )
-def test_a_namespace_in_another_kind_of_store_is_opened(blockstore: str, namespace: str) -> None:
-    """Where server and namespace disagree on the kind of store nothing is looked at, and both are named."""
+def test_a_namespace_in_another_kind_of_store_is_refused(blockstore: str, namespace: str) -> None:
+    """Server and namespace disagree on the kind of store; both are named, and nothing is read."""
     with pytest.raises(WrongUsage, match=f"second is of type {blockstore}"):
         check_scheme(at(namespace, "second"), blockstore)

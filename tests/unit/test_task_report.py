@@ -5,10 +5,9 @@ from __future__ import annotations
 from spark_resources.task_report import SAMPLES_KEPT, TaskReport
 
 
-def test_reports_of_tasks_add_up() -> None:
-    """Counters are summed, and an error is never taken for a counter, whatever its text: a repository that could not be
-    read and isn't named would look as if it referred to nothing.
-    """
+def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
+    """If an error were taken for a counter because of its text, a repository that could not be read wouldn't be named,
+    and would look as if it referred to nothing."""
     first, second = TaskReport(), TaskReport({"tables": 3})
     first.count("tables", 2)
     first.count("unread\tlake\twhy")

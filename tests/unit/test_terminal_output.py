@@ -1,4 +1,4 @@
-"""What reaches a terminal: nothing that a key, a file of holds or a server says moves its cursor or colours it."""
+"""What is printed to a terminal: no text of a key, a file of holds or a server moves its cursor or colours it."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_nothing_that_is_printed_changes_a_terminal(monkeypatch: pytest.MonkeyPa
         assert strange not in found
 
 
-def test_a_file_gets_csv_with_every_key_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that reads the list must find the very keys that the store has."""
+def test_csv_in_a_file_has_every_key_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that reads the list must find the very keys of the store."""
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     csv_of_a_key()
 
@@ -104,10 +104,10 @@ def test_a_file_gets_csv_with_every_key_as_it_is(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("arguments", [["status", "lake"], ["status", "lake", "--no-\x1b[2Joption"]])
 @pytest.mark.parametrize("debug", [False, True])
-def test_a_servers_words_in_a_message_are_escaped(
+def test_the_text_of_a_server_in_a_message_is_escaped(
     capsys: pytest.CaptureFixture[str], arguments: list[str], debug: bool
 ) -> None:
-    """A proxy or a server writes what it likes into an error; messages and tracebacks show it harmlessly."""
+    """A proxy or a server can write anything into an error; messages and tracebacks show it harmlessly."""
     body = json.dumps({"message": f"forbidden {EVIL}"}, ensure_ascii=False).encode()
     script = Script().on("GET /config", said(200, {}))
     script.on("GET lake", Response(body, 403, media_type="application/json"))

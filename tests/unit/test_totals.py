@@ -1,4 +1,4 @@
-"""What executors count of an expired set while they write it, and what is drawn of it."""
+"""What executors count of an expired set while they write it, and how it is plotted."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
         (-DAY, "under a day"),
     ],
 )
-def test_an_age_is_a_matter_of_calendar_days(old: timedelta, label: str) -> None:
-    """Ages are spans of time up to the start of the mark, to the microsecond, whatever day they began on."""
+def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: str) -> None:
+    """It is exact to the microsecond, and calendar days don't matter."""
     found = totals_of(expired("data/s/a", modified=START - old))
 
     assert found.by["age"] == {Label(label): Sum(1, 1)}
@@ -64,15 +64,15 @@ def test_an_age_is_a_matter_of_calendar_days(old: timedelta, label: str) -> None
         (None, 1, None),
     ],
 )
-def test_a_path_is_under_another_prefix(path: str | None, depth: int, prefix: str | None) -> None:
-    """A prefix is so many folders of the path, with their slashes, byte for byte; without a path it is unknown."""
+def test_a_prefix_is_so_many_folders_of_the_path(path: str | None, depth: int, prefix: str | None) -> None:
+    """It includes their slashes, byte for byte; without a path it is unknown."""
     found = totals_of(expired("data/s/a", path=path), depth=depth)
 
     assert found.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
-def test_totals_outgrow_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a bound, new labels are counted as one: no label is counted short, and the whole is whole."""
+def test_new_labels_beyond_a_bound_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded; no label is counted short, and the total is complete."""
     monkeypatch.setattr(counting, "LABELS_HELD", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
@@ -85,8 +85,8 @@ def test_totals_outgrow_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_an_empty_file_is_written() -> None:
-    """Beside each file of a set lie the totals and highlights of its rows, with exactly their columns."""
+def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
+    """They lie beside each file of a set."""
     (table,) = tables([expired(f"data/s/{n:03}", n) for n in range(60)])
     shuffled = table.select(list(reversed(table.schema.names)))
 
@@ -99,8 +99,8 @@ def test_an_empty_file_is_written() -> None:
         assert (found.schema.names, len(found), count) == (schema.names, rows, rows)
 
 
-def test_few_objects_have_no_highlights() -> None:
-    """Of fewer objects than are looked at, all are."""
+def test_every_object_of_a_small_set_is_a_sample_object() -> None:
+    """There are fewer than are shown."""
     found = chosen(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
 
     assert [(row["kind"], row["address"]) for row in found][:4] == [
@@ -109,7 +109,7 @@ def test_few_objects_have_no_highlights() -> None:
     assert len(found) == 6
 
 
-# --- plots ----------------------------------------------------------------------------------------------------------
+# --- plots ------------------------------------------------------------------------------------------------------------
 
 
 def picture(markdown: str) -> Any:
@@ -121,8 +121,8 @@ def picture(markdown: str) -> Any:
     return imread(io.BytesIO(base64.b64decode(after[:-1])))
 
 
-def test_a_key_breaks_a_plot() -> None:
-    """Plots of bytes by age, path and reason are pictures, whatever characters paths have."""
+def test_paths_with_any_characters_can_be_plotted() -> None:
+    """The plots are bytes by age, path and reason."""
     names = [
         "$x_$/",
         "\\frac{/",
@@ -144,8 +144,8 @@ def test_a_key_breaks_a_plot() -> None:
         assert 80 <= height <= 900
 
 
-def test_a_plot_leaves_bytes_out() -> None:
-    """A plot has a bar for each of the largest sums and one for all others: together they are the whole."""
+def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
+    """There is one for each of the largest sums and one for all others."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(BARS + 5)]
 
     shown = bars(totals_of(*rows), "prefix")
@@ -156,11 +156,11 @@ def test_a_plot_leaves_bytes_out() -> None:
     assert sum(one.bytes for _, one in shown) == sum(row["size"] for row in rows)
 
 
-def test_nothing_is_drawn_as_something() -> None:
+def test_an_empty_set_has_no_plots() -> None:
     """Of an empty set there are no plots."""
     assert plots(Totals()) == {}
 
 
-def test_columns_of_totals_are_not_all_there() -> None:
-    """Totals of no rows are no rows, with all columns."""
+def test_totals_of_no_rows_are_no_rows() -> None:
+    """They have all columns."""
     assert counted(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []

@@ -1,4 +1,4 @@
-"""A home that can't be written to, or isn't there: lakegc works all the same, and shares its caches with nobody."""
+"""A home that can't be written to, or doesn't exist: lakegc works all the same, and shares its caches with nobody."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None:
-    """Several processes share it, and nobody else may enter: the JVM and numba run what lies there."""
+    """Several processes of one user share it. Nobody else may enter: the JVM and numba run what lies there."""
     folder = cache_folder()
 
     assert folder == cache_folder() == temporary / MINE / "cache"
@@ -54,8 +54,8 @@ def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None
     assert f"={folder}/spark-" in class_archive()
 
 
-def test_a_fallback_is_no_link_that_somebody_laid(temporary: Path, tmp_path: Path) -> None:
-    """Everybody can make names among temporary files: one that leads elsewhere isn't followed, and stops nothing."""
+def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_path: Path) -> None:
+    """Anybody can create names among temporary files: another folder is used, and nothing stops."""
     (tmp_path / "target").mkdir()
     (temporary / MINE).symlink_to(tmp_path / "target")
 
@@ -66,7 +66,7 @@ def test_a_fallback_is_no_link_that_somebody_laid(temporary: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_fallback_is_no_folder_of_somebody_else(temporary: Path) -> None:
+def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -> None:
     """Whoever made it could change what is in it."""
     (temporary / MINE).mkdir()
     os.chown(temporary / MINE, 12345, 12345)
@@ -76,7 +76,7 @@ def test_a_fallback_is_no_folder_of_somebody_else(temporary: Path) -> None:
 
 
 def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
-    """Where neither the home nor the installation can be written to, both keep their files in the fallback, quietly."""
+    """If neither the home nor the installation can be written to, their files go to the fallback, without a warning."""
     environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
     ended = subprocess.run(
         [sys.executable, "-c", CACHES], env=environ, cwd=temporary, capture_output=True, text=True, timeout=120,
@@ -92,7 +92,7 @@ def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
 
 
 def test_history_falls_back_with_a_warning(temporary: Path) -> None:
-    """Temporary files go at the next start of the machine, so whoever wants the history is told what to set."""
+    """Temporary files are lost when the machine restarts, so the warning says what to set."""
     with pytest.warns(LakegcWarning, match=r"can't be written to: set DAGSTER_HOME"):
         home = dagster_home({})
 
@@ -101,7 +101,7 @@ def test_history_falls_back_with_a_warning(temporary: Path) -> None:
 
 
 def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fallback is for those alone who have no other place; a link there is refused, as it may be an attack."""
+    """The fallback is only for users without another place; a link there is refused, as it may be an attack."""
     home = temporary / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -126,7 +126,7 @@ def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Pa
 
 
 def test_settings_need_no_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home there is no file of lakectl's, and variables count alone; nothing is made in a folder named ~."""
+    """Without a home there is no file of lakectl's, variables alone count, and nothing is made in a folder named ~."""
 
     def nobody(_: int) -> None:
         raise KeyError

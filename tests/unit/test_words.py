@@ -1,4 +1,4 @@
-"""Counts and spans as people read them."""
+"""Counts and durations as people read them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_resources.wording import full_stop, with_article
 from tests.finished import finished_record
 
 
-def test_zero_one_and_many_things_are_counted_as_people_say_it() -> None:
-    """`1 requests` and `0 object` are what programs say."""
+def test_counts_have_the_right_singular_or_plural() -> None:
+    """`1 requests` and `0 object` are what programs print."""
     assert [plural(count, "object") for count in (0, 1, 1_000)] == ["0 objects", "1 object", "1,000 objects"]
     assert [plural(1, thing) for thing in ("address", "branch", "entry")] == ["1 address", "1 branch", "1 entry"]
     assert [plural(2, thing) for thing in ("address", "branch", "entry", "day")] == [
@@ -36,8 +36,8 @@ def test_zero_one_and_many_things_are_counted_as_people_say_it() -> None:
         (timedelta(days=2, hours=3, minutes=59), "2 days 3 hours"),
     ],
 )
-def test_a_span_is_told_by_its_two_largest_units(span: timedelta, words: str) -> None:
-    """`1 day, 0:00:00` is Python's."""
+def test_a_duration_is_formatted_with_its_two_largest_units(span: timedelta, words: str) -> None:
+    """Python prints `1 day, 0:00:00`."""
     assert duration(span) == words
 
 
@@ -51,14 +51,14 @@ def test_messages_and_comparisons_tell_durations_in_words() -> None:
 
 
 def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> None:
-    """`a empty segment`, and two full stops where a message was put into another."""
+    """It prevents `a empty segment`, and two full stops where a message is part of another."""
     assert [full_stop(text) for text in ("gone", "gone.", ValueError("gone.. "))] == ["gone."] * 3
     assert [with_article(thing) for thing in ("empty segment", "long key", "NUL")] == [
         "an empty segment", "a long key", "a NUL"
     ]  # fmt: skip
 
 
-def test_no_holds_are_none_without_a_checksum() -> None:
-    """The file of holds is still there after the last one was dropped, and its checksum tells nobody anything."""
+def test_without_holds_none_is_shown_and_no_checksum() -> None:
+    """The file of holds remains after the last one was dropped, but its checksum would be of no use."""
     assert holds_in_words(finished_record(holds={"ids": [], "sha256": "b3103bb84b9d" * 5})) == "none"
     assert holds_in_words(finished_record(holds={"ids": ["legal"], "sha256": "ab" * 32})) == "legal (abababababab)"
