@@ -1,7 +1,7 @@
 """Azure's blob storage as a store. Names go out and come back byte for byte, or not at all.
 
 Directories of hierarchical accounts, which answer as empty blobs, are no objects here: they are neither listed nor
-looked at. Whatever a real account does otherwise than the emulator was not seen by the tests; see the README.
+looked at. Whatever a real account does otherwise than the emulator was not seen by the tests; see docs/stores.md.
 """
 
 from __future__ import annotations

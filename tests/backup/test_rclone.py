@@ -1,4 +1,4 @@
-"""The rclone commands of the README on a mark's text list, as they are: what they copy, and what only lakegc does."""
+"""The documented rclone commands on a mark's text list, as they are: what they copy, and what only lakegc does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_resources.stores.base import Quirks
 from tests.backup.tasks import Task, all_of, outcomes
 from tests.servers import SeaweedFS
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "backup.md"
 BY_RCLONE = [
     "data/s/plain", "data/s/two words", "data/s/ lead", "data/s/#hash", "data/s/;semi", "data/s/a+b%2Fc",
     "data/s/ünï/код", "data/s/star*[x]{y}?", "data/s/quote\"'`$", "data/s/tab\there", "data/s/dot./end.",
@@ -30,8 +30,8 @@ BY_LAKEGC_ONLY = ["data/s/trail ", " lead", "#root", ";root", "data/s/new\nline"
 
 
 def commands() -> list[str]:
-    """The commands as the README has them: the list, there, and back."""
-    found = re.findall(r"^    (rclone .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    """The commands as the page on backups has them: the list, there, and back."""
+    found = re.findall(r"^(rclone .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == 3
     return [each.replace("MARK", "m1") for each in found]
 

@@ -1,4 +1,4 @@
-"""What the README has to be pasted, pasted."""
+"""What the README and the pages of `docs/` have to be pasted, pasted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -24,14 +23,14 @@ from tests.marking import target_of
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readmes_first_repository_can_be_pasted_and_its_mark_approved(
+def test_the_first_repository_of_getting_started_can_be_pasted_and_its_mark_approved(
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
     commands after it then end well, and what stops the approval otherwise is said by the mark itself."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    begin = readme.index("    import os, lakefs_sdk as sdk")
-    lines = textwrap.dedent(readme[begin : readme.index("\nAll of it is new", begin)])
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    begin = page.index("import os, lakefs_sdk as sdk")
+    lines = page[begin : page.index("```", begin)]
     with Sandbox(tmp_path / "sandbox") as sandbox:
         ended = subprocess.run(
             [sys.executable, "-i", "-q"], input=lines, env={**os.environ, **sandbox.environment}, cwd=ROOT,
@@ -42,8 +41,8 @@ def test_the_readmes_first_repository_can_be_pasted_and_its_mark_approved(
 
         assert "Error" not in ended.stderr, ended.stderr
         assert len(stored) == 3
-        block = readme[readme.index("    .uv/bin/uv run lakegc mark mine") :].partition("\n\n")[0]
-        commands = [shlex.split(line)[3:] for line in block.splitlines()]
+        block = page[page.index("lakegc mark mine") :].partition("```")[0]
+        commands = [shlex.split(line)[1:] for line in block.splitlines()]
         assert [command[0] for command in commands] == ["mark", "review", "approve"]
         ended_commands = [typed_in(lakegc, sandbox, monkeypatch, command) for command in commands]
 

@@ -1,4 +1,4 @@
-"""Dagster's own commands on a mark, as the README shows them."""
+"""Dagster's own commands on a mark, as the page on operations shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegc_assets.assets import PARTITIONS
 from spark_resources.sandbox import Sandbox
 from tests.marking import quick_environment
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 MATERIALIZE = "dagster asset materialize -m lakegc_assets.definitions --select '*expired_set' --partition '{}'"
 EXECUTE = 'dagster job execute -m lakegc_assets.definitions -j mark --tags \'{{"dagster/partition": "{}"}}\''
 
@@ -29,12 +29,12 @@ def ended(command: str, home: Path, sandbox: Sandbox) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("command", [MATERIALIZE, EXECUTE], ids=["materialize", "execute"])
-def test_a_new_mark_needs_its_partition_first_and_the_readme_shows_how_to_add_it(tmp_path: Path, command: str) -> None:
+def test_a_new_mark_needs_its_partition_first_and_operations_shows_how_to_add_it(tmp_path: Path, command: str) -> None:
     """Dagster's commands can't add a partition. With it they make a mark; here one of a repository that isn't there."""
     shown = 'import dagster as dg; dg.DagsterInstance.get().add_dynamic_partitions("repository_and_mark", ["{}"])'
     add = f"python -c '{shown}'"
     for one in (add, command):
-        assert one.format("my-repository|m1") in README
+        assert one.format("lake|m1") in PAGE
     home = tmp_path / "dagster"
     home.mkdir()
     with Sandbox(tmp_path / "sandbox") as sandbox:
