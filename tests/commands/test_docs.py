@@ -1,0 +1,164 @@
+"""The README and the pages of `docs/`: links lead somewhere, lines are short, and names are those of the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from lakegc_assets import cli
+from spark_resources.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+OF_MODULES = {"architecture.md", "contributing.md"}
+NAMES = [page.name for page in PAGES]
+LONGEST_LINE, LONGEST_README, LONGEST_PARAGRAPH = 120, 250, 6
+NOT_OURS = {
+    "--py-files", "--include", "--files-from-raw", "--no-traverse", "--ignore-existing",  # Spark's, rclone's
+    "--select", "--partition", "--tags",  # Dagster's
+    "--check", "--no-dev",  # ruff's, uv's
+    "--objects", "--commits", "--runs", "--size", "--factor", "--pairs", "--wait", "--files",  # of benchmarks
+}  # fmt: skip
+
+a_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+
+
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced code."""
+    return re.sub(r"^```.*?^```$", "", text(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> Iterator[str]:
+    """The relative targets of links and pictures, those of references too."""
+    inline = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for target in [*inline, *re.findall(r"^\[[^\]]+\]: (\S+)$", prose(page), re.MULTILINE)]:
+        if "://" not in target:
+            yield target
+
+
+def paragraphs(page: Path) -> Iterator[list[str]]:
+    """The lines of each paragraph and each item of a list, without code, tables and headings."""
+    lines: list[str] = []
+    for line in [*prose(page).splitlines(), ""]:
+        apart = not line.strip() or line.startswith(("|", "#", "    ")) or re.match(r"- |\d+\. ", line)
+        if apart and lines:
+            yield lines
+            lines = []
+        if line.strip() and not line.startswith(("|", "#", "    ")):
+            lines.append(line)
+
+
+def code(page: Path) -> Iterator[str]:
+    """Each line of code blocks, and each code span."""
+    for block in re.findall(r"^```\w*\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL):
+        yield from block.splitlines()
+    yield from re.findall(r"^    (.+)$", prose(page), re.MULTILINE)
+    yield from re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def commands_named(page: Path) -> set[str]:
+    """The commands of lakegc that a page's code names."""
+    found = (re.match(r"(?:\S+/)?lakegc (?:--set \S+ )?([a-z]\S*)", each.strip()) for each in code(page))
+    return {match.group(1) for match in found if match is not None}
+
+
+def commands() -> dict[str, typer.main.click.Command]:
+    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+
+
+def options() -> set[str]:
+    """Every option of every command."""
+    every = [typer.main.get_command(cli.app), *commands().values()]
+    every += [inner for one in commands().values() for inner in getattr(one, "commands", {}).values()]
+    return {name for one in every for parameter in one.params for name in parameter.opts}
+
+
+@a_page
+def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
+    lost = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+
+    assert lost == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = {link.partition("#")[0] for link in links(README)}
+
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= linked
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    lines = text(README).splitlines()
+
+    assert len(lines) <= LONGEST_README
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+
+
+@a_page
+def test_lines_and_paragraphs_are_short(page: Path) -> None:
+    """Rows of tables may be longer: Markdown can't break them."""
+    lines = [line for line in text(page).splitlines() if not line.startswith("|")]
+
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+    assert [each for each in paragraphs(page) if len(each) > LONGEST_PARAGRAPH] == []
+
+
+def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
+    rows = re.findall(r"^\| (`[^|]*)\|", text(ROOT / "docs" / "settings.md"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert named == set(Settings.model_fields)
+
+
+@a_page
+def test_variables_of_settings_are_spelled_as_the_code_has_them(page: Path) -> None:
+    variables = set(re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text(page)))
+    of_tests = ("TEST_", "MODEL_", "ALL_", "LONG_", "RECORDINGS", "OPTIMIZED_MARKS", "S3")
+    strange = {name for name in variables if name.lower() not in Settings.model_fields}
+
+    assert [name for name in sorted(strange) if not name.startswith(of_tests)] == []
+
+
+@a_page
+def test_commands_that_a_page_names_are_commands(page: Path) -> None:
+    assert commands_named(page) <= commands().keys()
+
+
+def test_every_command_is_named() -> None:
+    assert set.union(*map(commands_named, PAGES)) == commands().keys()
+
+
+@a_page
+def test_options_that_a_page_names_are_options(page: Path) -> None:
+    named = {option for each in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", each)}
+
+    assert named - options() - NOT_OURS == set()
+
+
+@a_page
+def test_modules_are_named_where_they_are_and_on_two_pages_only(page: Path) -> None:
+    """Who moves a module finds here what to change."""
+    paths = re.findall(r"(?<![\w/.])(?:lakegc_assets|spark_resources|tests)/[\w/.-]*\w/?", text(page))
+    modules = [name.replace(".", "/") + ".py" for name in re.findall(r"\btests\.\w+\.\w+", text(page))]
+
+    assert [path for path in [*paths, *modules] if not (ROOT / path).exists()] == []
+    assert page.name in OF_MODULES or [*paths, *modules] == []
