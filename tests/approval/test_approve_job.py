@@ -60,7 +60,8 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """The approval lies in the namespace, and its event shows digest, counts, bytes, releases and its end."""
+    """The approval is written to the namespace. Its event shows the digest, counts, bytes, released brakes and when it
+    ends."""
     digest = lake.marked().record.digest
     assert digest is not None
 
@@ -99,7 +100,7 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
 def test_the_job_refuses_at_once_and_writes_nothing(
     lake: Lake, instance: dg.DagsterInstance, config: dict[str, Any], why: str
 ) -> None:
-    """What speaks against an approval is said by the run itself; nothing is approved, and no event says otherwise."""
+    """The run itself fails with the reason: nothing is approved, and no event claims that something was."""
     digest = lake.marked().record.digest
     given = {**config, "digest": config["digest"].replace("{digest}", str(digest))}
 
@@ -112,15 +113,15 @@ def test_the_job_refuses_at_once_and_writes_nothing(
     assert events(instance, lake) == []
 
 
-def test_the_launchpad_of_the_job_is_filled_with_what_is_asked_for() -> None:
+def test_the_launchpad_shows_the_fields_of_an_approval_empty() -> None:
     """Name and digest have to be typed: the template of a partition leaves them empty."""
     config = defs.resolve_job_def(approve_job.name).partitioned_config
     assert config is not None
     assert config.get_run_config_for_partition_key("lake|m1") == APPROVE_TEMPLATE
 
 
-def test_an_event_that_was_reported_by_hand_approves_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Anyone who reaches the UI can report one, with any text: no sweep is requested, and none would begin."""
+def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Anyone who reaches the UI can report an event with any text: no sweep is requested, and none would begin."""
     key = f"{lake.name}|m1"
     lake.marked()
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
@@ -143,8 +144,8 @@ def test_an_event_that_was_reported_by_hand_approves_nothing(lake: Lake, instanc
     assert lake.approval() is None
 
 
-def test_the_sensor_requests_the_sweep_of_an_approval_that_was_given(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """One run for the approval's partition, tagged with its repository."""
+def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """One run for the approval's partition is requested."""
     digest = lake.marked().record.digest
     seen = instance.fetch_materializations(APPROVAL, limit=1).records
     assert approve(instance, lake, by="Ada", digest=str(digest)).success

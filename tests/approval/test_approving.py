@@ -43,8 +43,8 @@ def refuses(lake: Lake, kind: type[LakegcError], *words: str, **said: Any) -> No
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_says_too_little(lake: Lake) -> None:
-    """The approval names digest, who, how, when and until when; the record names the approval; a sweep may begin."""
+def test_an_approval_records_its_digest_approver_entrance_time_and_end(lake: Lake) -> None:
+    """The mark's record names the approval, and a sweep may begin."""
     digest = lake.marked().record.digest
     given = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
     stored = json.loads(lake.place.store().read(approval_key("m1")))
@@ -59,16 +59,16 @@ def test_an_approval_says_too_little(lake: Lake) -> None:
     lake.verify()
 
 
-def test_an_approval_hands_a_mark_over_unasked(lake: Lake) -> None:
-    """No summary is written without being asked for, so the reference collector refuses to sweep the mark."""
+def test_an_approval_alone_writes_no_summary_for_the_reference_collector(lake: Lake) -> None:
+    """Without a summary the reference collector refuses to sweep the mark."""
     lake.marked()
     lake.approve()
 
     assert not lake.summary.exists()
 
 
-def test_an_approval_lasts_forever(lake: Lake) -> None:
-    """From its end on an approval is none: it is shown as expired, no sweep begins, and it can be given anew."""
+def test_an_approval_expires_and_can_be_given_again(lake: Lake) -> None:
+    """From its end on it is shown as expired and no sweep begins."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(hours=1))
     late = given.until
@@ -110,8 +110,8 @@ def releasing(brake: str) -> str:
 
 
 @pytest.mark.parametrize("brake", BRAKES)
-def test_a_brake_holds_nothing(lake: Lake, brake: str) -> None:
-    """A brake that has tripped refuses, and says which and why; another one's release doesn't help."""
+def test_a_tripped_brake_refuses_the_approval(lake: Lake, brake: str) -> None:
+    """The refusal says which brake and why; releasing another one doesn't help."""
     stopped_by(lake, brake)
 
     refuses(lake, StoppedByBrakes, brake, "--release")
@@ -120,8 +120,8 @@ def test_a_brake_holds_nothing(lake: Lake, brake: str) -> None:
 
 
 @pytest.mark.parametrize("brake", BRAKES)
-def test_a_brake_can_not_be_released(lake: Lake, brake: str) -> None:
-    """A brake that is released by its name, with a reason, stops nothing, and the approval says so."""
+def test_a_brake_released_with_a_reason_allows_the_approval(lake: Lake, brake: str) -> None:
+    """The approval records the release and its reason."""
     stopped_by(lake, brake)
 
     given = lake.approve(released={releasing(brake): "it was  meant"})
@@ -131,7 +131,7 @@ def test_a_brake_can_not_be_released(lake: Lake, brake: str) -> None:
     lake.verify()
 
 
-def test_a_release_without_the_repositorys_name_is_refused(lake: Lake) -> None:
+def test_a_brake_per_repository_is_released_only_with_the_repositorys_name(lake: Lake) -> None:
     """One release never covers all repositories that could not be read, nor another one than it names."""
     stopped_by(lake, "others")
 
@@ -141,7 +141,8 @@ def test_a_release_without_the_repositorys_name_is_refused(lake: Lake) -> None:
 
 
 def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
-    """Where ten thousand objects would go and a thousand were expected, no approval is given that doesn't say so.
+    """Where ten thousand objects would be deleted and a thousand were expected, both brakes have to be released by
+    name.
 
     apache/iceberg#14319
     """
@@ -154,16 +155,16 @@ def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
     lake.approve(released={"share": "half of it was to go", "jump": "and only now"})
 
 
-def test_one_release_is_enough_for_two(lake: Lake) -> None:
-    """Of two brakes each has to be named."""
+def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
+    """Releasing one of two tripped brakes isn't enough."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
 
     refuses(lake, StoppedByBrakes, "live", released={"share": "so"})
     assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
 
 
-def test_a_late_end_gets_past_the_age(lake: Lake) -> None:
-    """The age that counts is the one at the approval's end: a mark can't be approved for longer than it is fresh."""
+def test_the_age_brake_counts_the_age_at_the_approvals_end(lake: Lake) -> None:
+    """Otherwise a mark could be approved for longer than it is fresh."""
     lake.marked()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
 
@@ -181,8 +182,10 @@ def test_a_late_end_gets_past_the_age(lake: Lake) -> None:
         ({"share": "\x1b[31m so"}, "can't be shown"),
     ],
 )
-def test_a_release_says_nothing(lake: Lake, released: dict[str, str], word: str) -> None:
-    """A release without a reason, or of no brake, is refused, also where the brake has tripped."""
+def test_a_release_without_a_brake_or_readable_reason_is_refused(
+    lake: Lake, released: dict[str, str], word: str
+) -> None:
+    """It is refused although the brake has tripped."""
     stopped_by(lake, "share")
 
     refuses(lake, WrongUsage, word, released=released)
@@ -191,16 +194,16 @@ def test_a_release_says_nothing(lake: Lake, released: dict[str, str], word: str)
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_mark_is_approved(lake: Lake) -> None:
-    """There is no word for a mark that isn't there, or can't be."""
+def test_an_unknown_mark_is_refused(lake: Lake) -> None:
+    """So is an id that can't be the id of a mark."""
     refuses(lake, WrongUsage, "there is no mark m1")
     refuses(lake, WrongUsage, "there is no mark ../m1", name="../m1")
     refuses(lake, WrongUsage, "can't be a mark id", name="m 1")
 
 
 @pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
-def test_an_unfinished_mark_is_approved(lake: Lake, state: MarkState) -> None:
-    """A mark that isn't finished is refused, with what stopped it."""
+def test_an_unfinished_mark_is_refused_with_its_failure(lake: Lake, state: MarkState) -> None:
+    """The message contains why the mark stopped."""
     record = lake.marked().record
     unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
     lake.place.store().write(mark_folder("m1") + "mark.json", unfinished.to_json())
@@ -209,8 +212,8 @@ def test_an_unfinished_mark_is_approved(lake: Lake, state: MarkState) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"repository": "pond"}, {"created": -DAY}, {"namespace": "local://pond"}])
-def test_a_mark_of_another_repository_is_approved(lake: Lake, changes: dict[str, Any]) -> None:
-    """A mark of another repository, or of one that was deleted and made again under this name, is refused."""
+def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, Any]) -> None:
+    """So is a mark of a repository that was deleted and created again under this name."""
     if "created" in changes:
         changes = {"repository_created": lake.target.repository.created + changes["created"]}
     lake.marked(**changes)
@@ -218,8 +221,8 @@ def test_a_mark_of_another_repository_is_approved(lake: Lake, changes: dict[str,
     refuses(lake, Refused, "another repository", "Make a new mark")
 
 
-def test_a_namespace_of_another_repository_is_approved(lake: Lake) -> None:
-    """Where the namespace is marked as another repository's, nothing in it is approved."""
+def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
+    """Nothing is approved in a namespace whose owner file names another repository."""
     lake.marked()
     approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
@@ -227,8 +230,8 @@ def test_a_namespace_of_another_repository_is_approved(lake: Lake) -> None:
     refuses(lake, Refused, "belonging to another repository", "pond")
 
 
-def test_another_digest_is_approved(lake: Lake) -> None:
-    """Who names a digest approves that set and no other."""
+def test_an_approval_with_another_digest_is_refused(lake: Lake) -> None:
+    """Whoever names a digest approves that set and no other."""
     lake.marked()
 
     refuses(lake, Refused, "that is another set", digest="0" * 64)
@@ -236,8 +239,8 @@ def test_another_digest_is_approved(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("early", [timedelta(0), timedelta(minutes=1), timedelta(days=400)])
-def test_a_word_is_older_than_the_set(lake: Lake, early: timedelta) -> None:
-    """What was said before the mark was finished, or as it was, is no word for it."""
+def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early: timedelta) -> None:
+    """Nobody can have reviewed the set before the mark was finished."""
     lake.marked()
 
     refuses(lake, Refused, "can't have seen this set", when=lake.finished - early)
@@ -245,8 +248,8 @@ def test_a_word_is_older_than_the_set(lake: Lake, early: timedelta) -> None:
     assert lake.approve(when=just_after).when == just_after
 
 
-def test_an_old_word_outlives_its_end(lake: Lake) -> None:
-    """A word that was given before an approval was taken back isn't taken for a new one."""
+def test_an_approval_dated_before_a_revocation_is_refused(lake: Lake) -> None:
+    """An approval that was given before the last one was revoked doesn't count as a new one."""
     lake.marked()
     given = lake.approve()
     lake.revoke()
@@ -257,8 +260,8 @@ def test_an_old_word_outlives_its_end(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("state", [MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES])
-def test_an_approval_is_used_twice(lake: Lake, state: MarkState) -> None:
-    """A mark that is being swept or was is neither approved nor revoked, and no sweep begins anew."""
+def test_a_mark_that_was_swept_is_neither_approved_nor_revoked_again(lake: Lake, state: MarkState) -> None:
+    """An approval is used once: no second sweep begins by it."""
     mark = lake.marked()
     lake.approve()
     swept = replace(lake.record(), state=state)
@@ -273,15 +276,15 @@ def test_an_approval_is_used_twice(lake: Lake, state: MarkState) -> None:
         approval.approved(lake.proposal(), now=lake.now)
 
 
-def test_a_superseded_mark_is_approved(lake: Lake) -> None:
-    """A mark that a newer one has replaced is refused."""
+def test_a_superseded_mark_is_refused(lake: Lake) -> None:
+    """A newer mark has replaced it."""
     lake.marked().move_to(MarkState.SUPERSEDED)
 
     refuses(lake, Refused, "superseded")
 
 
-def test_an_approval_is_overwritten(lake: Lake) -> None:
-    """What is approved is not approved again by somebody else: it has to be taken back first."""
+def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
+    """The first approval has to be revoked before somebody else can approve."""
     lake.marked()
     given = lake.approve()
 
@@ -297,22 +300,22 @@ def test_an_approval_is_overwritten(lake: Lake) -> None:
         ({"who": "A" * 1001}, "longer than"),
     ],
 )
-def test_nobody_approves(lake: Lake, said: dict[str, Any], words: str) -> None:
-    """An approval without a name that can be read is refused."""
+def test_an_approval_without_a_readable_name_is_refused(lake: Lake, said: dict[str, Any], words: str) -> None:
+    """A name is needed that can be shown on a terminal."""
     lake.marked()
 
     refuses(lake, WrongUsage, words, **said)
 
 
-def test_an_approval_ends_before_it_begins(lake: Lake) -> None:
-    """An end that has passed is refused."""
+def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
+    """An approval has to end in the future."""
     lake.marked()
 
     refuses(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
 
 
-def test_two_people_can_not_be_kept_apart(lake: Lake) -> None:
-    """A store without conditional writes is refused, unless there is one deployment only."""
+def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
+    """Two people who approve at once could overwrite each other there, unless there is one deployment only."""
     lake.marked()
     quirks = replace(lake.place.store().quirks, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
@@ -352,10 +355,9 @@ ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("how", ALTERED)
-def test_an_altered_set_is_approved_or_swept(lake: Lake, how: str, file: str) -> None:
-    """A file that was altered by one byte, made longer or dropped is named: before the approval, which is refused, and
-    after it: no sweep begins, nor goes on.
-    """
+def test_a_set_with_an_altered_file_is_neither_approved_nor_swept(lake: Lake, how: str, file: str) -> None:
+    """A file that was changed by one byte, made longer or removed is named, before the approval and after it: no sweep
+    begins or resumes."""
     lake.marked()
     path = lake.folder / key_of(file)
     whole = path.read_bytes()
@@ -390,8 +392,8 @@ ADDED = (
 
 
 @pytest.mark.parametrize("file", ADDED)
-def test_a_file_is_added_to_a_set(lake: Lake, file: str) -> None:
-    """A file that the mark doesn't record is named, before and after the approval."""
+def test_a_set_with_an_added_file_is_neither_approved_nor_swept(lake: Lake, file: str) -> None:
+    """A file that the mark doesn't record is named, before the approval and after it."""
     lake.marked()
     lake.place.store().write(key_of(file), b"x")
 
@@ -403,8 +405,8 @@ def test_a_file_is_added_to_a_set(lake: Lake, file: str) -> None:
         lake.verify()
 
 
-def test_what_a_task_left_that_was_tried_twice_can_not_be_approved(lake: Lake) -> None:
-    """Before a mark is finished, files that no list names are removed from its folders, and nothing else anywhere."""
+def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished(lake: Lake) -> None:
+    """Spark may run a task twice. Only files in the mark's own folders are removed; the mark can then be approved."""
     mark, store = lake.marked(), lake.place.store()
     lake.marked(mark_id="m2")
     beside = ["_lakefs/retention/gc/lakegc/m1x/part-0", "_lakefs/retention/gc/unified/m1x/part-0", "data/s/a"]
@@ -420,8 +422,8 @@ def test_what_a_task_left_that_was_tried_twice_can_not_be_approved(lake: Lake) -
     assert lake.files("m2") == others
 
 
-def test_what_a_sweep_leaves_is_taken_for_added(lake: Lake) -> None:
-    """Receipts and proofs of a sweep that goes on are no change of the set."""
+def test_files_of_a_sweep_are_not_counted_as_added_to_the_set(lake: Lake) -> None:
+    """Receipts and re-verifications of a sweep that resumes don't change the set."""
     lake.marked()
     lake.approve()
     for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
@@ -430,8 +432,8 @@ def test_what_a_sweep_leaves_is_taken_for_added(lake: Lake) -> None:
     approval.verify_set(lake.target, lake.record())
 
 
-def test_an_altered_record_is_approved(lake: Lake) -> None:
-    """Numbers or hashes in the record that don't fit its digest refuse, before and after the approval."""
+def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) -> None:
+    """Altered counts or hashes are found before the approval and after it."""
     mark = lake.marked()
     whole = mark.record
     altered = replace(whole, counts={**whole.counts, "expired": 1})
@@ -445,8 +447,8 @@ def test_an_altered_record_is_approved(lake: Lake) -> None:
         lake.verify()
 
 
-def test_another_set_takes_an_approval_over(lake: Lake) -> None:
-    """A record that was altered together with its digest isn't the approved one."""
+def test_an_approval_does_not_count_for_a_record_altered_with_its_digest(lake: Lake) -> None:
+    """A record that fits its digest again is still not the one that was approved."""
     mark = lake.marked()
     lake.approve()
     altered = replace(lake.record(), counts={**mark.record.counts, "expired": 1})
@@ -457,8 +459,8 @@ def test_another_set_takes_an_approval_over(lake: Lake) -> None:
         lake.verify()
 
 
-def test_an_approval_is_altered(lake: Lake) -> None:
-    """An approval.json that isn't the one that was given counts for nothing, nor does one that can't be read."""
+def test_an_altered_approval_does_not_count(lake: Lake) -> None:
+    """Neither does an approval.json that can't be read; the next approval replaces it."""
     lake.marked()
     given = lake.approve()
     store = lake.place.store()
@@ -475,8 +477,8 @@ def test_an_approval_is_altered(lake: Lake) -> None:
     lake.verify()
 
 
-def test_rules_are_changed_before_an_approval(lake: Lake) -> None:
-    """Rules that were changed since the mark refuse an approval, and say from what to what; after it, they don't."""
+def test_rules_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+    """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
     lake.marked()
     set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
     refuses(lake, Refused, "rules", "from none to 7 days, dev: 3")
@@ -495,8 +497,8 @@ HOLDS = b"""holds:
 """
 
 
-def test_holds_are_changed_before_an_approval(lake: Lake) -> None:
-    """Holds that were changed since the mark refuse an approval, and say which; after it, they don't."""
+def test_holds_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+    """The refusal names the holds. Holds that change after the approval don't invalidate it."""
     lake.marked()
     lake.place.store().write(HOLDS_KEY, HOLDS)
     refuses(lake, Refused, "holds", "added releases")
@@ -530,7 +532,7 @@ PLANTED = (
 
 @pytest.mark.parametrize("key", PLANTED)
 def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
-    """A mark all of whose hashes fit is refused for a key that lies elsewhere, or leads there.
+    """A mark with a key elsewhere, or one that leads there, is refused though all its hashes fit.
 
     treeverse/lakeFS#4221
     """
@@ -545,8 +547,10 @@ def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_crash_leaves_half_an_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the record's write alone there is no approval; it can be given again, or taken back."""
+def test_an_approval_cut_off_after_the_records_write_does_not_count(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Approving again completes it, and revoking removes it."""
     lake.marked()
     lake.marked(mark_id="m2")
     with monkeypatch.context() as patch:
@@ -569,8 +573,10 @@ def cut_off(*_: Any, **__: Any) -> None:
     raise Unavailable("the network is gone")
 
 
-def test_a_crash_leaves_a_mark_handed_over(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The summary is the last write of an approval, and its removal the first of a revoke."""
+def test_the_summary_is_the_last_write_of_an_approval_and_the_first_removal_of_a_revocation(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash therefore never leaves an unapproved mark that the reference collector would sweep."""
     lake.marked()
     with monkeypatch.context() as patch:
         patch.setattr(approval, "write_reference_summary", cut_off)
@@ -589,8 +595,9 @@ def test_a_crash_leaves_a_mark_handed_over(lake: Lake, monkeypatch: pytest.Monke
     assert lake.state() == "marked"
 
 
-def test_a_crash_leaves_half_a_revoke(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the record's write alone the approval is none; what is left of it can be tidied up, or written over."""
+def test_an_approval_whose_revocation_was_cut_off_does_not_count(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the record's write the approval no longer counts; another revocation or approval replaces what is left of
+    it."""
     lake.marked()
     given = lake.approve()
     with monkeypatch.context() as patch:
@@ -611,8 +618,8 @@ def test_a_crash_leaves_half_a_revoke(lake: Lake, monkeypatch: pytest.MonkeyPatc
 # --- revoking ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_revoked_approval_counts(lake: Lake) -> None:
-    """What was taken back is no approval, and says who took it back; it can be given again, by a new word."""
+def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
+    """It names who revoked it, and a new approval can be given."""
     lake.marked()
     given = lake.approve()
     lake.revoke()
@@ -630,8 +637,8 @@ def test_a_revoked_approval_counts(lake: Lake) -> None:
     lake.verify()
 
 
-def test_a_mark_that_nobody_approved_is_revoked(lake: Lake) -> None:
-    """There is nothing to take back of a mark that isn't approved."""
+def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
+    """There is nothing to revoke."""
     lake.marked()
     with pytest.raises(WrongUsage, match="is not approved"):
         lake.revoke()
@@ -640,8 +647,8 @@ def test_a_mark_that_nobody_approved_is_revoked(lake: Lake) -> None:
 # --- two at once ------------------------------------------------------------------------------------------------------
 
 
-def test_two_approvals_both_count(lake: Lake) -> None:
-    """Of two who looked at the same mark, the first one approves; the second is told, and nothing is overwritten."""
+def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None:
+    """Of two people who reviewed the same mark, the first one approves; nothing is overwritten."""
     lake.marked()
     first, second = lake.proposal(), lake.proposal()
     given = lake.approve(proposal=first)
@@ -652,8 +659,8 @@ def test_two_approvals_both_count(lake: Lake) -> None:
     lake.verify()
 
 
-def test_a_revoke_comes_too_late(lake: Lake) -> None:
-    """Where a sweep has begun in between, revoking is refused; where it was revoked, the sweep doesn't begin."""
+def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
+    """Once a sweep has begun, revoking is refused; once the approval is revoked, no sweep begins."""
     lake.marked()
     lake.approve()
     seen = lake.proposal()
@@ -671,8 +678,9 @@ def test_a_revoke_comes_too_late(lake: Lake) -> None:
         sweep.move_to(MarkState.SWEEPING)
 
 
-def test_a_slow_approval_overwrites_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was interrupted between the two writes, and revoked, doesn't write over what somebody else approved since."""
+def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is interrupted between the two writes of an approval; meanwhile it is revoked and somebody else
+    approves."""
     lake.marked()
     written = approval.write_named
     later: list[Approval] = []
@@ -690,8 +698,8 @@ def test_a_slow_approval_overwrites_a_later_one(lake: Lake, monkeypatch: pytest.
     lake.verify()
 
 
-def test_a_slow_revoke_ends_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was interrupted while revoking doesn't note the end of what somebody else approved since."""
+def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is interrupted while revoking; meanwhile somebody else approves."""
     lake.marked()
     lake.approve()
     noted = approval.note_end
@@ -707,8 +715,8 @@ def test_a_slow_revoke_ends_a_later_approval(lake: Lake, monkeypatch: pytest.Mon
     lake.verify()
 
 
-def test_a_summary_outlives_a_revoke_beside_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A summary that is written while the approval is revoked is removed by who wrote it."""
+def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote it finds that the approval was revoked, and removes it."""
     lake.marked()
     written = approval.write_reference_summary
 
@@ -725,8 +733,8 @@ def test_a_summary_outlives_a_revoke_beside_it(lake: Lake, monkeypatch: pytest.M
 # --- for the reference collector --------------------------------------------------------------------------------------
 
 
-def test_the_reference_can_not_sweep_what_is_handed_over(lake: Lake) -> None:
-    """The summary is one line with `"success":true` and the fields that the reference collector writes."""
+def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake) -> None:
+    """It is one line with `"success":true` and the reference collector's fields."""
     lake.marked()
     lake.approve(for_reference=True)
     text = lake.summary.read_text()
@@ -745,8 +753,8 @@ def test_the_reference_can_not_sweep_what_is_handed_over(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired", "looked at"])
-def test_a_summary_outlives_its_approval(lake: Lake, how: str) -> None:
-    """Revoking removes the summary; so does whoever sees an approval that has expired."""
+def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
+    """Whoever lists or proposes a mark whose approval has expired removes its summary."""
     lake.marked()
     given = lake.approve(for_reference=True)
     assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []
@@ -763,8 +771,8 @@ def test_a_summary_outlives_its_approval(lake: Lake, how: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
-def test_a_planted_summary_stays(lake: Lake, state: str) -> None:
-    """A summary of lakegc's mark that no approval hands over is removed, whoever wrote it."""
+def test_a_summary_that_no_approval_hands_over_is_removed(lake: Lake, state: str) -> None:
+    """This holds whoever wrote it."""
     lake.marked()
     if state != "marked":
         lake.approve()
@@ -779,8 +787,8 @@ def test_a_planted_summary_stays(lake: Lake, state: str) -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_is_read_otherwise_than_written(lake: Lake) -> None:
-    """What is written is read again, and nothing else: no other field, none less, no other form."""
+def test_only_an_approval_in_the_exact_written_form_is_read(lake: Lake) -> None:
+    """Additional or missing fields, and other forms, are refused."""
     given = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
     data = given.to_json()
 
@@ -796,8 +804,8 @@ def test_an_approval_is_read_otherwise_than_written(lake: Lake) -> None:
             Approval.from_json(wrong, "x")
 
 
-def test_a_standing_is_worth_more_than_its_mark(lake: Lake) -> None:
-    """An approval counts for a mark that says approved, names it, and has its digest; for no other."""
+def test_an_approval_counts_only_for_the_approved_mark_that_names_it(lake: Lake) -> None:
+    """The mark's record has to be approved, name this approval, and have its digest."""
     record, when = lake.marked().record, lake.now
     given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
     approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)

@@ -35,8 +35,10 @@ def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(text))
 
 
-def test_a_person_can_not_tell_what_they_approve(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Totals, brakes and the digest are shown; the typed word approves, and the way back is told."""
+def test_totals_brakes_and_digest_are_shown_before_approve_is_typed(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that revokes the approval is printed afterwards."""
     mark = lake.marked()
     typed(monkeypatch, "approve\n")
     outcome = approve(lakegc, lake)
@@ -52,10 +54,10 @@ def test_a_person_can_not_tell_what_they_approve(lakegc: Lakegc, lake: Lake, mon
     lake.verify()
 
 
-def test_nobody_is_asked_for_a_word_that_can_not_count(
+def test_a_refused_approval_prints_the_command_that_would_succeed_and_asks_nothing(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What speaks against an approval is said first, with the whole command that would do, and nothing is typed."""
+    """What prevents an approval is reported before anything has to be typed."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
     typed(monkeypatch, "approve\n")
 
@@ -67,7 +69,7 @@ def test_nobody_is_asked_for_a_word_that_can_not_count(
     assert f"lakegc approve {lake.name} m1 --by 'Ada L' {releases}" in outcome.err
 
 
-def test_one_refusal_names_every_brake_that_tripped_and_every_one_released_in_vain(lakegc: Lakegc, lake: Lake) -> None:
+def test_one_refusal_names_every_tripped_brake_and_every_needless_release(lakegc: Lakegc, lake: Lake) -> None:
     """One further try is enough."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
 
@@ -79,8 +81,10 @@ def test_one_refusal_names_every_brake_that_tripped_and_every_one_released_in_va
     assert lake.approval() is None
 
 
-def test_latest_is_the_newest_finished_mark(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digest that a script gives is that of this mark: another one's is refused."""
+def test_approve_latest_approves_the_newest_finished_mark(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest has to be that mark's: another one's is refused."""
     lake.marked(start=lake.finished - timedelta(hours=1))
     newest = lake.marked(["data/s/z"], "m2")
     settings = lake.sandbox.settings
@@ -91,7 +95,7 @@ def test_latest_is_the_newest_finished_mark(lakegc: Lakegc, lake: Lake, monkeypa
     assert (lake.state(), lake.state("m2")) == ("marked", "approved")
 
 
-def test_who_ends_the_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-D is an answer, and not a fault of lakegc."""
     lake.marked()
     typed(monkeypatch, "")
@@ -104,7 +108,9 @@ def test_who_ends_the_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeyp
 
 
 @pytest.mark.parametrize("answer", ["", "\n", "y\n", "yes\n", "Approve\n", "approve it\n", "m1\n"])
-def test_another_word_approves(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+def test_only_the_word_approve_approves(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
     """Whatever else is typed approves nothing."""
     lake.marked()
     typed(monkeypatch, answer)
@@ -115,8 +121,8 @@ def test_another_word_approves(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.M
     assert (lake.record().state, lake.approval()) == (MarkState.MARKED, None)
 
 
-def test_a_script_approves_what_it_has_not_seen(lakegc: Lakegc, lake: Lake) -> None:
-    """Nobody to ask: a script names the digest of what was looked at; without it, or with another, it is refused."""
+def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
+    """Nobody can be asked, so without the digest, or with another one, the approval is refused."""
     lake.marked()
 
     approve(lakegc, lake).stopped(2, "--yes and --digest")
@@ -148,16 +154,18 @@ def test_a_script_approves_what_it_has_not_seen(lakegc: Lakegc, lake: Lake) -> N
         (("--until", "99999999999d"), "expected how long"),
     ],
 )
-def test_an_option_is_misread(lakegc: Lakegc, lake: Lake, options: tuple[str, ...], words: str) -> None:
-    """An option that can't be meant is wrong usage, with what was expected, and nothing is approved."""
+def test_contradictory_or_unreadable_options_are_refused(
+    lakegc: Lakegc, lake: Lake, options: tuple[str, ...], words: str
+) -> None:
+    """The message says what was expected, and nothing is approved."""
     lake.marked()
 
     by_script(lakegc, lake, *options).stopped(2, words)
     assert lake.approval() is None
 
 
-def test_brakes_are_released_unseen(lakegc: Lakegc, lake: Lake) -> None:
-    """Brakes that have tripped are named; each release stands beside its reason."""
+def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> None:
+    """Without releases the tripped brakes are named."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
 
     by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
@@ -176,8 +184,8 @@ def test_brakes_are_released_unseen(lakegc: Lakegc, lake: Lake) -> None:
         ("{date}T12:00:00+02:00", None),
     ],
 )
-def test_an_end_is_read_otherwise(lakegc: Lakegc, lake: Lake, until: str, end: timedelta | None) -> None:
-    """An end is a while from now, or a date or time, in UTC unless it says otherwise."""
+def test_until_takes_a_duration_a_date_or_a_time(lakegc: Lakegc, lake: Lake, until: str, end: timedelta | None) -> None:
+    """Dates and times are in UTC unless they have an offset."""
     lake.marked()
     date = f"{lake.now + timedelta(days=3):%Y-%m-%d}"
     assert by_script(lakegc, lake, "--until", until.format(date=date)).code == 0
@@ -191,8 +199,8 @@ def test_an_end_is_read_otherwise(lakegc: Lakegc, lake: Lake, until: str, end: t
         assert given.until == at
 
 
-def test_a_mark_is_handed_over_quietly(lakegc: Lakegc, lake: Lake) -> None:
-    """Handing a mark to the reference collector warns, and is taken back with the approval."""
+def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: Lake) -> None:
+    """Revoking the approval takes it back."""
     lake.marked()
     outcome = by_script(lakegc, lake, "--for-reference", "--format", "json")
 
@@ -204,8 +212,10 @@ def test_a_mark_is_handed_over_quietly(lakegc: Lakegc, lake: Lake) -> None:
     assert not lake.summary.exists()
 
 
-def test_an_expired_approval_looks_like_one(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Status says of an approval that has expired that it has, and takes back what it handed over."""
+def test_status_shows_an_expired_approval_and_removes_its_summary(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the reference collector could still sweep the mark."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
     assert statuses(lakegc, lake) == ["approved"]
@@ -223,8 +233,8 @@ def statuses(lakegc: Lakegc, lake: Lake) -> list[str]:
     return [row["state"] for row in rows]
 
 
-def test_a_revoke_is_not_heard(lakegc: Lakegc, lake: Lake) -> None:
-    """An approval is taken back by name; what isn't approved, or isn't there, can't be."""
+def test_revoke_ends_an_approval_and_records_who_revoked_it(lakegc: Lakegc, lake: Lake) -> None:
+    """A mark that isn't approved, or doesn't exist, is refused."""
     lake.marked()
     settings = lake.sandbox.settings
     lakegc(settings, "revoke", lake.name, "m1").stopped(2, "is not approved")

@@ -1,4 +1,4 @@
-"""Which keys a mark may name at all: the vectorised rule is the plain one, and `.` and `..` lead nowhere."""
+"""Which keys a mark may name at all: the vectorised rule is the plain one, and dot segments are refused."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ KEYS = st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=12)
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 @given(keys=st.lists(KEYS, max_size=20))
-def test_a_strange_key_passes(local_adapter: bool, keys: list[str]) -> None:
-    """Strange is each key that is no candidate, and each with `.` or `..` between slashes; and no other."""
+def test_strange_keys_are_all_that_cannot_be_candidates_or_have_dot_segments(
+    local_adapter: bool, keys: list[str]
+) -> None:
+    """The vectorised rule agrees with the plain one, key by key."""
     expected = [
         key for key in keys if not is_candidate(key, local_adapter=local_adapter) or {".", ".."} & set(key.split("/"))
     ]
@@ -43,14 +45,14 @@ def test_a_strange_key_passes(local_adapter: bool, keys: list[str]) -> None:
     assert strange_keys(pa.array(keys, pa.string()), local_adapter=local_adapter).to_pylist() == expected
 
 
-def test_a_row_without_a_key_passes() -> None:
-    """A null is strange."""
+def test_a_null_is_a_strange_key() -> None:
+    """A row without an address is refused with the mark."""
     assert strange_keys(pa.array(["data/a", None], pa.string()), local_adapter=False).to_pylist() == [None]
 
 
 @pytest.mark.parametrize(
     ("data", "keys"), [(b"", []), (b"a\n", ["a"]), (b"a\nb\n", ["a", "b"]), (b"\n", [""]), (b"a\r\n", ["a\r"])]
 )
-def test_a_line_of_the_text_is_overlooked(data: bytes, keys: list[str]) -> None:
-    """Each line of the text is one key, to the byte."""
+def test_each_line_of_the_text_list_is_one_key(data: bytes, keys: list[str]) -> None:
+    """Keys are kept byte for byte."""
     assert lines_in(data).to_pylist() == keys

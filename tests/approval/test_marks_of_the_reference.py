@@ -70,8 +70,8 @@ def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_goes_without_approval(lake: Lake, lakegc: Lakegc, layout: str) -> None:
-    """A mark in each layout is approved, proved, shown and taken back, and stays the reference collector's."""
+def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake, lakegc: Lakegc, layout: str) -> None:
+    """The mark remains one of the reference collector."""
     leave(lake, layout)
     given = lake.approve("t1", **later(lake))
     listed = json.loads(lakegc(lake.sandbox.settings, "status", lake.name, "--format", "json").out)["marks"]
@@ -93,8 +93,8 @@ def test_a_layout_goes_without_approval(lake: Lake, lakegc: Lakegc, layout: str)
         lake.revoke("t1")
 
 
-def test_a_summary_of_the_references_own_is_removed(lake: Lake) -> None:
-    """What the reference collector finished stays its own: neither approving, revoking nor status touch its summary."""
+def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> None:
+    """Approving, revoking and listing leave it, and such a mark can't be handed over."""
     folder = leave(lake)
     lake.approve("t1", **later(lake))
     lake.revoke("t1")
@@ -108,8 +108,8 @@ def test_a_summary_of_the_references_own_is_removed(lake: Lake) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how", ["altered", "added", "dropped"])
-def test_an_altered_mark_of_theirs_is_swept(lake: Lake, how: str, layout: str) -> None:
-    """A file that is altered, added or dropped refuses: after it was looked at, and after it was approved."""
+def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, how: str, layout: str) -> None:
+    """A file may be altered, added or removed."""
     folder = lake.folder / leave(lake, layout, ("data/s/a",), ("data/s/b",))
     seen = lake.proposal("t1")
     given = lake.approve("t1", **later(lake))
@@ -129,8 +129,8 @@ def test_an_altered_mark_of_theirs_is_swept(lake: Lake, how: str, layout: str) -
     assert lake.proposal("t1").digest != given.digest
 
 
-def test_a_damaged_mark_of_theirs_is_approved(lake: Lake) -> None:
-    """A file that isn't whole Parquet refuses, and is named."""
+def test_a_foreign_mark_with_damaged_parquet_is_refused(lake: Lake) -> None:
+    """The damaged file is named."""
     folder = leave(lake)
     but(lake.folder / folder / "part-00001-x.snappy.parquet", lambda data: data[:-9])
 
@@ -138,8 +138,8 @@ def test_a_damaged_mark_of_theirs_is_approved(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("summary", [None, {}, {"success": False}, {"success": "true"}])
-def test_an_unfinished_mark_of_theirs_is_approved(lake: Lake, summary: Any) -> None:
-    """Without a summary that says success the mark isn't finished."""
+def test_a_foreign_mark_without_a_successful_summary_is_refused(lake: Lake, summary: Any) -> None:
+    """Without a summary with `"success": true` the mark isn't finished."""
     leave(lake, summary=summary)
 
     refuses(lake, WrongUsage, "not finished")
@@ -147,15 +147,15 @@ def test_an_unfinished_mark_of_theirs_is_approved(lake: Lake, summary: Any) -> N
 
 @pytest.mark.parametrize("key", ["_lakefs/x", "../x", "data/../_lakefs/x", "s3://b/data/x", "other/x", "dummy", ""])
 @pytest.mark.parametrize("layout", ["unified", "committed"])
-def test_a_key_planted_in_their_parquet_is_approved(lake: Lake, layout: str, key: str) -> None:
-    """A row that names what may never be collected refuses the whole mark, in whichever file it is."""
+def test_a_foreign_mark_with_a_key_that_may_never_be_deleted_is_refused(lake: Lake, layout: str, key: str) -> None:
+    """One such row refuses the whole mark, in whichever file it is."""
     leave(lake, layout, ("data/s/a",), ("data/s/b", key))
 
     refuses(lake, Refused, "no sweep may delete", "part-00001", repr(key))
 
 
-def test_a_mark_of_a_repository_before_is_approved(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark that is older than the repository was made of another one of its name."""
+def test_a_foreign_mark_older_than_the_repository_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made of an earlier repository of the same name."""
     leave(lake)
     repository = lake.target.repository
     younger = type(repository)(
@@ -167,8 +167,8 @@ def test_a_mark_of_a_repository_before_is_approved(lake: Lake, monkeypatch: pyte
     refuses(lake, Refused, "older than the repository")
 
 
-def test_a_namespace_of_another_is_approved(lake: Lake) -> None:
-    """Where the namespace is marked as another repository's, its marks are not approved as this one's."""
+def test_a_foreign_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
+    """The namespace's owner file names another repository."""
     leave(lake)
     owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write(MARKS_ROOT + "owner.json", json.dumps(owner).encode())
@@ -176,16 +176,16 @@ def test_a_namespace_of_another_is_approved(lake: Lake) -> None:
     refuses(lake, Refused, "belonging to another repository", "pond")
 
 
-def test_a_word_is_older_than_their_mark(lake: Lake) -> None:
-    """What was said before the mark's newest file was written, its summary included, is no word for it."""
+def test_an_approval_dated_before_a_foreign_marks_newest_file_is_refused(lake: Lake) -> None:
+    """The summary counts as one of its files."""
     leave(lake)
     summary = lake.place.store().stat(f"{GC_ROOT}unified/t1/summary.json").modified
 
     refuses(lake, Refused, "can't have seen this set", when=summary)
 
 
-def test_brakes_do_not_hold_a_mark_of_theirs(lake: Lake) -> None:
-    """Brakes measure what the store lists now, and compare with the last mark of lakegc's."""
+def test_brakes_apply_to_foreign_marks(lake: Lake) -> None:
+    """They measure what the store lists now, and compare with lakegc's last mark."""
     leave(lake, "unified", STORED[:3])
     refuses(lake, StoppedByBrakes, "share", "60.0 % of all objects")
     given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
@@ -198,8 +198,8 @@ def test_brakes_do_not_hold_a_mark_of_theirs(lake: Lake) -> None:
     assert counts.previous["mark_id"] == "m1"
 
 
-def test_an_approval_of_one_layout_counts_for_another(lake: Lake) -> None:
-    """Of two marks that share an id, in two layouts, the one that was approved is approved."""
+def test_an_approval_counts_for_the_layout_it_names_alone(lake: Lake) -> None:
+    """Two marks in two layouts may share an id."""
     leave(lake)
     leave(lake, "committed")
     with pytest.raises(WrongUsage, match="2 marks t1"):
@@ -211,8 +211,8 @@ def test_an_approval_of_one_layout_counts_for_another(lake: Lake) -> None:
         verify(lake, "unified/t1")
 
 
-def test_an_approval_of_theirs_is_used_twice(lake: Lake) -> None:
-    """Once a sweep has noted the end of an approval, the mark is neither approved nor revoked again."""
+def test_an_approval_of_a_foreign_mark_is_used_once(lake: Lake) -> None:
+    """Once a sweep has recorded the end of an approval, the mark is neither approved nor revoked again."""
     leave(lake)
     lake.approve("t1", **later(lake))
     approval.note_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
@@ -225,8 +225,10 @@ def test_an_approval_of_theirs_is_used_twice(lake: Lake) -> None:
         verify(lake)
 
 
-def test_two_approvals_of_theirs_both_count(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two people at once one approves, and the other one is told."""
+def test_the_second_of_two_simultaneous_approvals_of_a_foreign_mark_is_refused(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal names who approved first."""
     leave(lake)
     checked, first = approval.check_set, []
 
@@ -241,8 +243,8 @@ def test_two_approvals_of_theirs_both_count(lake: Lake, monkeypatch: pytest.Monk
     assert [lake.approval("t1")] == first
 
 
-def test_an_altered_approval_of_theirs_counts(lake: Lake) -> None:
-    """An approval of theirs that can't be read is none, and is written over by the next one."""
+def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> None:
+    """The next approval replaces it."""
     leave(lake)
     lake.approve("t1", **later(lake))
     but(lake.folder / approval_key("t1"), one_byte)

@@ -41,8 +41,8 @@ def age(lake: Lake, key: str) -> None:
     os.utime(file, (later, later))
 
 
-def test_a_signed_mark_is_approved_and_revoked_as_ever(lake: Lake, signed: Lake) -> None:
-    """Everybody sees it; only who has the key changes it."""
+def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, signed: Lake) -> None:
+    """Its state is shown to everybody."""
     signed.marked()
     signed.approve()
     signed.verify()
@@ -57,7 +57,8 @@ def test_a_signed_mark_is_approved_and_revoked_as_ever(lake: Lake, signed: Lake)
 
 
 def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
-    """It may be forged; the list of marks says so, and the reference collector isn't left to sweep it."""
+    """It may be forged: the list of marks shows it as not signed, and its summary for the reference collector is
+    removed."""
     lake.marked()
     lake.approve(for_reference=True)
 
@@ -70,8 +71,8 @@ def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lake
     assert not lake.summary.exists()
 
 
-def test_an_approval_that_nobody_signed_does_not_count(signed: Lake) -> None:
-    """The mark's record names its content, and whoever writes one without the key is refused all the same."""
+def test_an_unsigned_approval_does_not_count(signed: Lake) -> None:
+    """The mark's record names its content, and it is refused all the same."""
     signed.marked()
     signed.approve()
     store, key = signed.place.store(), approval_key("m1")
@@ -85,7 +86,7 @@ def test_an_approval_that_nobody_signed_does_not_count(signed: Lake) -> None:
 
 
 def test_an_approval_copied_from_another_mark_does_not_count(signed: Lake) -> None:
-    """It is signed for the place where it was given."""
+    """An approval is signed for the place where it was given."""
     for mark_id in ("m1", "m2"):
         signed.marked(mark_id=mark_id)
         signed.approve(mark_id)
@@ -98,7 +99,7 @@ def test_an_approval_copied_from_another_mark_does_not_count(signed: Lake) -> No
 
 
 def test_a_revoked_approval_that_was_put_back_does_not_count(signed: Lake) -> None:
-    """Record and approval are both as they were when it counted; but the store has them from another time."""
+    """Record and approval have the content they had when the approval counted, but the store dates them later."""
     signed.marked()
     signed.approve()
     before = {key: (signed.folder / key).read_bytes() for key in (mark_folder("m1") + "mark.json", approval_key("m1"))}
@@ -111,8 +112,8 @@ def test_a_revoked_approval_that_was_put_back_does_not_count(signed: Lake) -> No
         signed.verify()
 
 
-def test_a_revoked_approval_of_a_mark_of_the_reference_does_not_count_again(signed: Lake) -> None:
-    """No record names it: the approval alone says whether it counts."""
+def test_a_revoked_approval_of_a_foreign_mark_that_was_put_back_does_not_count(signed: Lake) -> None:
+    """No record of lakegc's names such an approval: its own date shows that it was put back."""
     leave(signed)
     signed.approve("t1", now=signed.now + timedelta(seconds=1))
     before = (signed.folder / approval_key("t1")).read_bytes()
@@ -125,8 +126,8 @@ def test_a_revoked_approval_of_a_mark_of_the_reference_does_not_count_again(sign
         signed.approval("t1")
 
 
-def test_holds_that_were_removed_stop_an_approval(signed: Lake) -> None:
-    """Of the mark itself, and of one that was made after they were removed."""
+def test_a_removed_file_of_holds_refuses_approvals(signed: Lake) -> None:
+    """This holds for the mark that used these holds and for one made after they were removed."""
     add_hold(signed.place, made_hold(HOLD))
     signed.marked(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
@@ -138,8 +139,8 @@ def test_holds_that_were_removed_stop_an_approval(signed: Lake) -> None:
         signed.approve("m2")
 
 
-def test_a_person_signs_the_holds_on_the_terminal(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
-    """A file from before there was a key counts once somebody looked at it."""
+def test_holds_from_before_there_was_a_key_count_once_signed(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
+    """Somebody has to look at them and confirm with --yes."""
     add_hold(lake.place, made_hold(HOLD))
     lakegc(settings(lake), "holds", lake.name, "list").stopped(3, "isn't signed", "lakegc holds REPO sign")
     assert lakegc(settings(lake), "holds", lake.name, "sign").code == 2

@@ -79,8 +79,8 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
     return Lake(sandbox, f"lake-{abs(hash(request.node.nodeid)):x}", lakegc)
 
 
-def test_a_sweep_deletes_what_the_backup_does_not_hold(lake: Lake, tmp_path: Path) -> None:
-    """Where a backup is configured, nothing goes without a whole one of this very set, nor what isn't in it now."""
+def test_with_a_configured_backup_a_sweep_deletes_only_what_the_backup_contains(lake: Lake, tmp_path: Path) -> None:
+    """There has to be a whole backup of this very set, and each object has to be in it still."""
     to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
     lake.mark()
     before = lake.contents()
@@ -107,7 +107,7 @@ def test_a_sweep_deletes_what_the_backup_does_not_hold(lake: Lake, tmp_path: Pat
 
 
 def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path: Path) -> None:
-    """What was backed up, swept and restored is there again, byte for byte under its whole key, and lakeFS reads it.
+    """After backup, sweep and restore every object has its bytes under its whole key, and lakeFS reads it.
 
     treeverse/lakeFS#4775
     """

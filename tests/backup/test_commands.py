@@ -74,8 +74,10 @@ def files(folder: Path) -> set[str]:
 # --- there and back ---------------------------------------------------------------------------------------------------
 
 
-def test_a_backup_that_is_not_whole_looks_whole(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
-    """Where a copy can't be made there is no summary, the object is named, and nothing can be restored from it."""
+def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """The object that couldn't be copied is named."""
     to, folder = str(tmp_path / "to"), tmp_path / "to" / lake.name / "m1"
     lake.marked(ADDRESSES)
     stored(lake, ADDRESSES)
@@ -91,8 +93,10 @@ def test_a_backup_that_is_not_whole_looks_whole(commands: Commands, lake: Approv
     assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_backup_of_another_set_passes_for_this_one(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
-    """A place that was begun for a mark is not taken for another one of the same id."""
+def test_a_place_begun_for_another_set_of_the_same_id_is_refused(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """A repository may have had another mark of that id."""
     to = str(tmp_path / "to")
     lake.marked(ADDRESSES)
     stored(lake, ADDRESSES)
@@ -107,10 +111,10 @@ def made_folder(to: str) -> StoreSettings:
     return StoreSettings()
 
 
-def test_what_vanished_changed_or_is_lacking_goes_unnamed(
+def test_vanished_and_changed_objects_are_counted_and_missing_keys_named(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A backup counts what isn't there or isn't what was marked; a restore names keys that it can't bring."""
+    """A backup counts objects that are gone or differ from the mark; a restore names keys that aren't in the backup."""
     to = str(tmp_path / "to")
     lake.marked(ADDRESSES)
     stored(lake, ADDRESSES[1:3])
@@ -133,10 +137,10 @@ def test_what_vanished_changed_or_is_lacking_goes_unnamed(
     assert lake.place.store().read("data/s/two\nlines") == b"1"
 
 
-def test_a_drill_leaves_something_or_misses_what_is_wrong(
+def test_a_drill_names_altered_copies_and_leaves_nothing_behind(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A sample comes to a scratch place, is compared and gone; an altered copy is named. Nothing else is touched."""
+    """A sample is restored to a scratch place, compared and removed; nothing else is touched."""
     to, scratch = str(tmp_path / "to"), tmp_path / "scratch"
     lake.marked(ADDRESSES)
     stored(lake, ADDRESSES)
@@ -156,10 +160,10 @@ def test_a_drill_leaves_something_or_misses_what_is_wrong(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_marks_of_the_reference_are_backed_up_otherwise(
+def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, layout: str
 ) -> None:
-    """A mark of the reference collector, in each layout, is backed up and restored; what is younger has changed."""
+    """Objects younger than the mark's cutoff have changed since."""
     folder = leave(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
                    summary={**SUMMARY, "cutoff_time": lake.now.isoformat()})  # fmt: skip
     stored(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
@@ -179,8 +183,10 @@ def test_marks_of_the_reference_are_backed_up_otherwise(
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_mark_is_backed_up(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
-    """A mark that isn't finished, or isn't there, or was altered, has no backup, and nothing is written for it."""
+def test_a_backup_without_a_finished_mark_or_a_place_is_refused(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """Nothing is written for it."""
     known = {"repository": lake.name, "repository_created": lake.target.repository.created}
     record = finished_record("m2", namespace=lake.place.namespace.uri, **known)
     Mark.begin(lake.place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
@@ -193,8 +199,10 @@ def test_an_unfinished_mark_is_backed_up(commands: Commands, lake: ApprovalLake,
     assert not to.exists()
 
 
-def test_a_backup_lies_in_the_repository(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
-    """A folder in the namespace, it itself, or a link to it, however it is spelled, is refused, and stays as it is."""
+def test_a_backup_in_the_repositorys_own_namespace_is_refused(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path
+) -> None:
+    """However the folder is spelled, links included; the namespace isn't touched."""
     lake.marked(ADDRESSES)
     link = tmp_path / "link"
     link.symlink_to(lake.folder)
@@ -213,10 +221,10 @@ def test_a_backup_lies_in_the_repository(commands: Commands, lake: ApprovalLake,
     assert files(lake.folder) == before
 
 
-def test_a_place_that_cannot_be_written_to_is_found_out_late(
+def test_a_place_without_write_access_is_refused_before_anything_is_copied(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A place without the right to write is refused before anything is copied, with what to do."""
+    """The message says what to do."""
     lake.marked(ADDRESSES)
     file = tmp_path / "file"
     file.write_bytes(b"")
@@ -260,10 +268,10 @@ def repository(name: str, uri: str) -> Repository:
         ),
     ],
 )  # fmt: skip
-def test_a_spelling_of_the_namespace_is_taken_for_another_place(
+def test_every_spelling_of_the_namespace_is_refused_as_a_place_for_backups(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
-    """In a bucket or container, too, every spelling of the namespace and of what is in it is refused."""
+    """In buckets and containers, too."""
     target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
     nobody = cast(LakeFS, NoRepositories())
     for uri in inside:
@@ -273,8 +281,8 @@ def test_a_spelling_of_the_namespace_is_taken_for_another_place(
         refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", nobody)
 
 
-def test_a_backup_lies_in_another_repository() -> None:
-    """Where another repository of the server lives, a backup would be garbage to its collector."""
+def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
+    """That repository's collector would delete the backup as garbage."""
     place = Place(Namespace.parse("s3://bucket/lake"), StoreSettings())
     others = cast(LakeFS, NoRepositories(repository("other", "s3://bucket/other")))
     target = Target(repository("mine", "s3://bucket/lake"), "s3", place)

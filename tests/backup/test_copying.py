@@ -47,8 +47,8 @@ def here(tmp_path: Path) -> Task:
     return Task(folder_place(tmp_path, "lake"), folder_place(tmp_path))
 
 
-def test_a_copy_loses_bytes_keys_or_metadata_on_the_way_there_or_back(task: Task, provider: Provider) -> None:
-    """What is backed up, deleted and restored is what it was: bytes, type and metadata, under its own key."""
+def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, provider: Provider) -> None:
+    """Objects are backed up, deleted and restored."""
     for address in NESTED:
         task.write(address, address.encode() * 9, owner="ada")
     before = {address: streams_of(task.store).about(address) for address in NESTED}
@@ -66,8 +66,8 @@ def test_a_copy_loses_bytes_keys_or_metadata_on_the_way_there_or_back(task: Task
         assert (about.headers, about.metadata) == (before[address].headers, before[address].metadata)
 
 
-def test_a_backup_elsewhere_forgets_what_its_store_cannot_hold(moto_server: MotoServer, tmp_path: Path) -> None:
-    """Keys, types and metadata that a folder can't hold are in the log, and come back from there."""
+def test_what_a_folder_cannot_hold_is_restored_from_the_log(moto_server: MotoServer, tmp_path: Path) -> None:
+    """Some keys, types and metadata are no file names or attributes; the log of the backup has them."""
     moto_server.make_bucket("hostile")
     lake = Place(Namespace.parse("s3://hostile/ns"), moto_server.settings())
     task = Task(lake, folder_place(tmp_path))
@@ -93,8 +93,10 @@ def test_a_backup_elsewhere_forgets_what_its_store_cannot_hold(moto_server: Moto
         assert streams_of(task.store).about(name).metadata == {"owner": "ada"}
 
 
-def test_a_copy_between_providers_differs(moto_server: MotoServer, azurite: Azurite, fake_gcs: FakeGCS) -> None:
-    """From each provider to another one and back, through this machine, with what is beside the bytes."""
+def test_copies_between_providers_are_identical_there_and_back(
+    moto_server: MotoServer, azurite: Azurite, fake_gcs: FakeGCS
+) -> None:
+    """They pass through this machine, with types and metadata."""
     moto_server.make_bucket("across")
     fake_gcs.make_bucket("across")
     azurite.make_container("across")
@@ -119,8 +121,8 @@ def test_a_copy_between_providers_differs(moto_server: MotoServer, azurite: Azur
             assert streams_of(task.store).about(name).metadata == {"owner": "ada"}
 
 
-def test_what_vanished_or_changed_is_copied_as_if_it_were_marked(task: Task) -> None:
-    """An object that is gone, or another one by now, is named with the reason, and not in the backup."""
+def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) -> None:
+    """What has replaced a marked object isn't garbage of this mark."""
     names = ["data/s/a", "data/s/b", "data/s/c"]
     for name in names:
         task.write(name, b"marked")
@@ -136,8 +138,8 @@ def test_what_vanished_or_changed_is_copied_as_if_it_were_marked(task: Task) -> 
     ]
 
 
-def test_an_object_of_the_same_size_and_another_time_is_taken_for_the_marked_one(here: Task) -> None:
-    """On a store without checksums the time tells."""
+def test_an_object_of_the_same_size_and_another_time_has_changed(here: Task) -> None:
+    """On a store without checksums only the time tells them apart."""
     here.write("data/s/a", b"marked")
     rows = here.marked(["data/s/a"])
     file = Path(here.lake.settings.local_path or "", "lake/data/s/a")
@@ -147,8 +149,8 @@ def test_an_object_of_the_same_size_and_another_time_is_taken_for_the_marked_one
     assert outcomes(here.back_up(rows, resumed=False)) == {"data/s/a": "changed"}
 
 
-def test_what_is_too_cold_fails_or_is_silent(moto_server: MotoServer) -> None:
-    """An archived object is named as too cold, and copied once it was brought back."""
+def test_an_archived_object_is_reported_as_too_cold(moto_server: MotoServer) -> None:
+    """It has to be brought back from its archive tier before it can be copied."""
     moto_server.make_bucket("ice")
     task = Task(*(Place(Namespace.parse(f"s3://ice/{each}"), moto_server.settings()) for each in ("ns", "to")))
     client = moto_server.client()
@@ -161,8 +163,8 @@ def test_what_is_too_cold_fails_or_is_silent(moto_server: MotoServer) -> None:
     assert "archive" in cold["data/s/a"]["why"]
 
 
-def test_a_second_run_copies_again_or_believes_what_is_there(task: Task) -> None:
-    """What an earlier run left without a line in its log is compared: it is the same, or its place is taken."""
+def test_a_second_run_compares_copies_that_no_log_records(task: Task) -> None:
+    """A copy left by an earlier run is the same object, or the key is taken by another one."""
     for name in ("data/s/a", "data/s/b"):
         task.write(name, b"right")
     rows, to = task.marked(["data/s/a", "data/s/b"]), task.to.store()
@@ -174,8 +176,8 @@ def test_a_second_run_copies_again_or_believes_what_is_there(task: Task) -> None
     assert to.read(f"{FOLDER}objects/data/s/b") == b"wrong"
 
 
-def test_a_restore_overwrites_something(task: Task, provider: Provider) -> None:
-    """What is there stays, the same or not; copies that are gone or were altered are named; the rest comes back."""
+def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Task, provider: Provider) -> None:
+    """The rest is restored."""
     names = [f"data/s/{each}" for each in ("same", "taken", "lacking", "altered", "back")]
     for name in names:
         task.write(name, b"right")
@@ -198,8 +200,8 @@ def test_a_restore_overwrites_something(task: Task, provider: Provider) -> None:
     }  # fmt: skip
 
 
-def test_a_copy_that_differs_stays(here: Task) -> None:
-    """Bytes that were altered in the backup, with size and time as before, are never put where they would be read."""
+def test_a_copy_with_altered_bytes_is_not_restored(here: Task) -> None:
+    """Its size and time are as before: only the SHA-256 tells."""
     here.write("data/s/a", b"right")
     [row] = here.back_up(here.marked(["data/s/a"]), resumed=False).values()
     here.store.delete_many(["data/s/a"])
@@ -213,8 +215,8 @@ def test_a_copy_that_differs_stays(here: Task) -> None:
     assert [one.key for page in here.store.pages("data/") for one in page.objects] == []
 
 
-def test_a_bandwidth_is_a_hint() -> None:
-    """No more bytes pass in a second than were allowed, however many threads ask, after the first piece."""
+def test_the_bandwidth_limit_holds_across_threads() -> None:
+    """After the first piece no more bytes pass in a second than were allowed."""
     clock, waited = [0.0], []
 
     def wait(seconds: float) -> None:

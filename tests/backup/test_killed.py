@@ -1,4 +1,4 @@
-"""A backup or a restore that is killed at any effect goes on where it was, and ends as if nothing had happened.
+"""A backup or a restore that is killed at any effect resumes where it stopped, and ends as if it had not been killed.
 
 LAKEGC_ALL_KILLS=1 tries more of them.
 """
@@ -102,10 +102,10 @@ def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: 
 
 
 @pytest.mark.parametrize(("effect", "number"), TO_THERE if ALL else TO_THERE[:2])
-def test_a_backup_that_was_killed_ends_otherwise(
+def test_a_killed_backup_resumes_and_copies_every_object_once(
     seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
 ) -> None:
-    """Every object is in the backup in the end, once, and what the log says of it is so."""
+    """The log describes each object correctly."""
     name, task = filled(seaweedfs)
     kill_at(proxy, seaweedfs, name, "backup", effect, number)
     before = {address for address, row in merged(task).items() if row["outcome"] in HELD}
@@ -121,10 +121,10 @@ def test_a_backup_that_was_killed_ends_otherwise(
 
 
 @pytest.mark.parametrize(("effect", "number"), TO_BACK if ALL else TO_BACK[:1])
-def test_a_restore_that_was_killed_ends_otherwise(
+def test_a_killed_restore_resumes_and_brings_back_every_object(
     seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
 ) -> None:
-    """Every object is back in the end, byte for byte."""
+    """Every object is the same byte for byte."""
     name, task = filled(seaweedfs)
     task.back_up(task.marked(KEYS), resumed=False)
     task.store.delete_many(KEYS)

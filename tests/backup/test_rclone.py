@@ -52,8 +52,10 @@ def keys(place: Place) -> set[str]:
     return {key for key in listed if not key.startswith("_lakefs/")}
 
 
-def test_the_documented_commands_miss_what_the_list_has(seaweedfs: SeaweedFS, tmp_path: Path) -> None:
-    """rclone copies and restores what the text list has, odd characters and all; what it hasn't, lakegc copies."""
+def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
+    seaweedfs: SeaweedFS, tmp_path: Path
+) -> None:
+    """Odd characters included. What the text list can't hold, lakegc copies."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
     quirks = Quirks(byte_order=False)

@@ -38,8 +38,8 @@ def in_parts(store: Store) -> Streams:
 
 
 @pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
-def test_bytes_or_what_is_beside_them_are_lost_on_the_way(provider: Provider, size: int) -> None:
-    """What is put in pieces is read as it was, small or large, with its type and its user's metadata."""
+def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provider: Provider, size: int) -> None:
+    """Small and large ones alike, with their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
     shows = streams.put("a/b c", [data[:3], data[3:]], beside(store, data))
@@ -56,8 +56,8 @@ def test_bytes_or_what_is_beside_them_are_lost_on_the_way(provider: Provider, si
 
 
 @pytest.mark.parametrize("size", [5, PART + 7])
-def test_something_is_replaced(provider: Provider, size: int) -> None:
-    """Where something is, nothing is put or copied, and it stays as it is."""
+def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) -> None:
+    """An existing object stays as it is."""
     source, target = two(provider)
     data = b"x" * size
     target.write("there", b"first")
@@ -72,8 +72,8 @@ def test_something_is_replaced(provider: Provider, size: int) -> None:
         assert target.read("there") == b"first"
 
 
-def test_a_store_that_ignores_conditions_is_believed(provider: Provider) -> None:
-    """Whether copies never replace is found out by trying, and nothing of that is left."""
+def test_whether_copies_respect_conditions_is_found_out_by_trying(provider: Provider) -> None:
+    """The probe leaves nothing behind."""
     store = provider.open(provider.uri())
     about = About(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
@@ -84,8 +84,8 @@ def test_a_store_that_ignores_conditions_is_believed(provider: Provider) -> None
     assert [one for page in store.pages(scratch) for one in page.objects] == []
 
 
-def test_a_copy_on_the_stores_side_loses_something(provider: Provider) -> None:
-    """A copy from namespace to namespace has the bytes, the type and the metadata of its original."""
+def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
+    """Copies go from namespace to namespace."""
     source, target = two(provider)
     open_streams(source).put("a", [b"hello"], beside(source, b"hello"))
     told = open_streams(target).copy(open_streams(source), source.stat("a"), "deep/er/b")
@@ -97,8 +97,8 @@ def test_a_copy_on_the_stores_side_loses_something(provider: Provider) -> None:
     assert told in (None, target.stat("deep/er/b").checksum)
 
 
-def test_another_object_is_copied_as_if_it_were_the_one_that_was_looked_at(provider: Provider) -> None:
-    """What was replaced, or removed, between the look and the reading is told from what was looked at."""
+def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: Provider) -> None:
+    """Reading is conditional on what was looked up."""
     source, target = two(provider)
     source.write("a", b"first")
     streams = open_streams(source)
@@ -116,8 +116,8 @@ def test_another_object_is_copied_as_if_it_were_the_one_that_was_looked_at(provi
         open_streams(target).copy(streams, found, "c")
 
 
-def test_a_large_copy_takes_another_way(moto_server: MotoServer) -> None:
-    """An object that is too large for one request is copied in parts, with what is beside it."""
+def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadata(moto_server: MotoServer) -> None:
+    """It doesn't replace an existing object either."""
     moto_server.make_bucket("large")
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
     source, target = (S3Streams(store, one_request=PART) for store in stores)  # type: ignore[arg-type]
@@ -131,8 +131,8 @@ def test_a_large_copy_takes_another_way(moto_server: MotoServer) -> None:
         target.copy(source, stores[0].stat("a"), "b")
 
 
-def test_what_is_too_cold_is_lost_among_failures(moto_server: MotoServer, azurite: Azurite) -> None:
-    """An object in an archive tier is told from all other failures, whether it is copied or read."""
+def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoServer, azurite: Azurite) -> None:
+    """It is distinct from all other failures."""
     from spark_resources.stores.streams import Cold
 
     moto_server.make_bucket("cold")
@@ -151,8 +151,8 @@ def test_what_is_too_cold_is_lost_among_failures(moto_server: MotoServer, azurit
             list(streams.pieces("a", streams.about("a")))
 
 
-def test_parts_lose_or_move_bytes() -> None:
-    """Parts are the same bytes, all but the last of one length, however they come in."""
+def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
+    """However the pieces are cut that come in."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
     assert list(parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
@@ -161,8 +161,8 @@ def test_parts_lose_or_move_bytes() -> None:
     assert Hashed([b"a", b"b"]).drained().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
 
 
-def test_something_is_looked_for_under_a_wrong_name(provider: Provider) -> None:
-    """What isn't there is told as such by every way to look."""
+def test_a_missing_object_raises_not_there_from_every_lookup(provider: Provider) -> None:
+    """A restore and a sweep rely on it."""
     source, target = two(provider)
     streams = open_streams(source)
 

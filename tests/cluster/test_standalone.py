@@ -53,12 +53,13 @@ def said(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
 
 
 @pytest.mark.timeout(900)
-def test_a_worker_that_dies_takes_the_mark_with_it(
+def test_a_mark_and_its_sweep_are_exact_though_a_worker_is_killed(
     sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
 ) -> None:
-    """A cluster's mark finds exactly the garbage though a worker is killed in its middle, and its sweep takes that.
+    """On a real cluster, a mark finds exactly the garbage although a worker is killed in its middle, and its sweep
+    deletes that.
 
-    Its executors run the Python that the job brings along, each in its own folder.
+    Executors run the Python that is shipped with the job, each in its own folder.
     """
     lake = sandbox.create("lake")
     garbage = {lake.put("main", f"a/{number}", f"old {number}".encode()).address for number in range(GARBAGE)}

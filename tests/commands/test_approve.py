@@ -9,8 +9,8 @@ from tests.command_line import Lakegc
 from tests.commands.conftest import Marked
 
 
-def test_a_real_mark_can_not_be_approved(hostile: Marked, lakegc: Lakegc) -> None:
-    """A mark with hostile keys is approved as it is; with one more byte in any of its files, it isn't."""
+def test_a_mark_with_hostile_keys_is_approved_unless_one_byte_was_added(hostile: Marked, lakegc: Lakegc) -> None:
+    """With one more byte in any of its files it is refused."""
     mark = json.loads(hostile.made.out)
     tripped = [brake["name"] for brake in mark["brakes"] if brake["tripped"]]
     releases = [option for name in tripped for option in ("--release", name, "--because", "a test")]

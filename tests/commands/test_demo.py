@@ -68,8 +68,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(home, done)
 
 
-def test_the_documented_example_ends_in_another_set(demo: Demo) -> None:
-    """Six objects expire: five versions of the file that was always overwritten, and one that dev deleted again."""
+def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) -> None:
+    """Five versions of a file that was always overwritten, and one that was deleted again on dev."""
     assert demo.done.returncode == 0, demo.done.stderr
     paths = sorted(row[0] for row in demo.table("Expired objects"))
     addresses = [row[3] for row in demo.table("Expired objects")]
@@ -79,16 +79,16 @@ def test_the_documented_example_ends_in_another_set(demo: Demo) -> None:
     assert "\n6 of 20 objects may go (" in demo.done.stdout
 
 
-def test_the_demo_ends_before_the_end(demo: Demo) -> None:
-    """What was approved is swept; what must live is read again byte for byte, what expired answers 410, and is back."""
+def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:
+    """Retained files are read again byte for byte, expired ones answer 410, and the backup brings them back."""
     assert "swept: 6 deleted of 6." in demo.done.stdout
     assert "files of all retained commits are there, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
     assert "Backed up: 6 of 6 objects" in demo.done.stdout
     assert "Restored from the backup: 6 of 6 are read again, byte for byte." in demo.done.stdout
 
 
-def test_a_commit_gets_another_verdict(demo: Demo) -> None:
-    """Of the documented commits main's 03-09, 03-12, 03-18, merge and 03-26 are retained, and dev's 03-23."""
+def test_commits_are_retained_and_expired_as_documented(demo: Demo) -> None:
+    """On main 03-09, 03-12, 03-18, the merge and 03-26 are retained, and 03-23 on dev."""
     verdicts = {row[1]: (row[0], row[2]) for row in demo.table("Commits")}
 
     assert {name for name, (_, verdict) in verdicts.items() if verdict == "retained"} == {
@@ -110,8 +110,8 @@ def test_a_commit_gets_another_verdict(demo: Demo) -> None:
     assert all(name.endswith(day) for name, (day, _) in verdicts.items() if ": " in name)
 
 
-def test_the_demo_leaves_traces(demo: Demo) -> None:
-    """All that the demo writes is in its sandbox's folder, no secret of the environment is among it or was printed."""
+def test_the_demo_writes_only_in_its_own_folder_and_no_secret(demo: Demo) -> None:
+    """No secret of the environment is written or printed."""
     files = [path for path in demo.folder.rglob("*") if path.is_file()]
 
     assert list(demo.home.iterdir()) == []
@@ -137,7 +137,7 @@ def settings_in(text: str) -> Mapping[str, str]:
     return {name.lower(): value for name, value in re.findall(r"^  export LAKEGC_(\w+)=(\S+)$", text, re.MULTILINE)}
 
 
-def test_what_to_type_next_does_not_work(demo: Demo, lakegc: Lakegc) -> None:
+def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> None:
     """The sandbox serves where it says, its settings lead to the mark, and it ends well."""
     command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
     with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -158,8 +158,8 @@ def test_what_to_type_next_does_not_work(demo: Demo, lakegc: Lakegc) -> None:
     assert rest.decode().strip().endswith("stopped")
 
 
-def test_the_demo_is_stopped_by_a_brake(demo: Demo) -> None:
-    """No brake of the demo's mark trips, whose six of twenty objects are its repository's first."""
+def test_no_brake_trips_in_the_demo(demo: Demo) -> None:
+    """The six of its twenty objects are the first that expire in this repository."""
     [written] = demo.folder.rglob("lakegc/demo/mark.json")
     record = MarkRecord.from_json(written.read_bytes(), "the demo's mark")
     finished = record.finished

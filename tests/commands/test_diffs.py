@@ -1,4 +1,4 @@
-"""What `lakegc diff` and a review tell of the change from one mark to the next."""
+"""What `lakegc diff` and a review report of the change from one mark to the next."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
     return json.loads(lakegc.told(sandbox.settings, "diff", name, *marks, "--format", "json"))
 
 
-def test_a_change_is_lost(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """What is newly and no longer expired is told in objects and bytes, by reason and path, with what became of it."""
+def test_a_diff_reports_newly_and_no_longer_expired_objects(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """In objects and bytes, by reason and path, with what happened to them."""
     found = difference(lakegc, sandbox, name, "m1", "m2")
 
     newly, no_longer = found["newly_expired"], found["no_longer_expired"]
@@ -71,8 +73,10 @@ def test_a_change_is_lost(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Plac
     assert found["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
 
 
-def test_a_review_is_silent_about_the_mark_before(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """A review tells what changed since the mark before, as `diff` does; of a first mark, that there was none."""
+def test_a_review_reports_the_changes_since_the_previous_mark(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """It agrees with `diff`; a first mark is shown as such."""
     shown = lakegc.told(sandbox.settings, "review", name, "m2")
     found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
 
@@ -88,8 +92,10 @@ def test_a_review_is_silent_about_the_mark_before(lakegc: Lakegc, sandbox: Sandb
     assert "this is the first mark" in lakegc.told(sandbox.settings, "review", name, "m1")
 
 
-def test_a_lost_mark_before_stops_a_review(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """Where the mark before was changed or is gone, a review says so, and tells all the rest."""
+def test_a_review_works_though_the_previous_mark_cannot_be_read(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """It says that there is nothing to compare with, and shows all the rest."""
     folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
     (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
 
@@ -102,8 +108,10 @@ def test_a_lost_mark_before_stops_a_review(lakegc: Lakegc, sandbox: Sandbox, nam
     lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")
 
 
-def test_a_list_of_changes_misses_one(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """With --list each object that changed is a line with its change and what became of it, and no other is."""
+def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """Each line has the change and what happened to the object."""
     lines = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list", "--format", "jsonl").splitlines()
     people = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list")
 
@@ -118,8 +126,8 @@ def test_a_list_of_changes_misses_one(lakegc: Lakegc, sandbox: Sandbox, name: st
     assert lakegc.told(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
 
 
-def test_marks_that_do_not_compare_are_compared(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """The later mark first, a mark that isn't there, and marks of two repositories of one name are refused."""
+def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """The later mark first, a mark that doesn't exist, or marks of two repositories of one name."""
     reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
 
     lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(

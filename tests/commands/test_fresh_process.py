@@ -99,8 +99,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_command_ends_well_in_a_process_of_its_own(shell: Shell, step: str) -> None:
-    """Whatever a command needs, it starts itself, and no home: it ends with exit code 0, and says something."""
+def test_a_command_succeeds_in_a_process_of_its_own(shell: Shell, step: str) -> None:
+    """Whatever a command needs, it starts itself. It needs no home, ends with exit code 0, and prints something."""
     ended = shell.ended(step)
 
     assert ended.returncode == 0, ended.stderr
@@ -119,7 +119,7 @@ def test_a_command_names_the_next_one_as_it_was_called(shell: Shell, step: str) 
 
 
 def test_every_command_is_tried_in_a_process_of_its_own() -> None:
-    """A new command is added to the steps here, or to a test elsewhere that runs it so."""
+    """A new command has to be added to the steps here, or to a test elsewhere that runs it in a process."""
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {str(group.name) for group in app.registered_groups}
 

@@ -61,8 +61,8 @@ def held(sandbox: Sandbox, lakegc: Lakegc) -> Held:
     return Held(sandbox, lakegc, lake)
 
 
-def test_a_hold_is_not_what_was_asked_for(held: Held) -> None:
-    """What was added is in the file and in the list, in the words it was given, until it is dropped."""
+def test_a_hold_is_listed_as_it_was_added_until_it_is_dropped(held: Held) -> None:
+    """Both the file and the list show it."""
     empty = held("list")
     added = [
         held("add", "releases", "--tags", "v*", "--history", *WHOSE, "--until", "2127-01-31"),
@@ -85,8 +85,8 @@ def test_a_hold_is_not_what_was_asked_for(held: Held) -> None:
     assert held.ids() == ["releases", "experiments", "reports", "imported"]
 
 
-def test_a_check_counts_what_a_hold_does_not_match(held: Held) -> None:
-    """A check says what each hold matches today, and how much of it the rules let go."""
+def test_a_check_counts_what_each_hold_matches_today(held: Held) -> None:
+    """It also counts how many of these commits the rules would expire."""
     for hold_id, *what in (
         ("tagged", "--tags", "v*"),
         ("history", "--tags", "*", "--history"),
@@ -113,8 +113,8 @@ def test_a_check_counts_what_a_hold_does_not_match(held: Held) -> None:
     assert "the next mark tells" in held("check").out
 
 
-def test_an_outdated_hold_looks_alive(held: Held) -> None:
-    """A hold that has run out by the server's clock is listed as outdated."""
+def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
+    """The server's clock decides."""
     held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")
 
     assert json.loads(held("list", "--json").out)["holds"][0]["state"] == "outdated"
@@ -138,15 +138,15 @@ def test_an_outdated_hold_looks_alive(held: Held) -> None:
         (("h", "--prefix", "_lakefs/"), ("no object that could be collected",)),
     ],
 )
-def test_a_bad_hold_is_added(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    """What can't be held is refused as wrong usage, and nothing is written."""
+def test_an_invalid_hold_is_refused(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Nothing is written."""
     held("add", *arguments, *WHOSE).stopped(2, *words)
 
     assert not held.file.exists()
 
 
-def test_an_id_is_given_twice(held: Held) -> None:
-    """An id that is taken is refused, and so is dropping what isn't there."""
+def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
+    """The first hold stays as it is."""
     assert held("add", "h", "--tags", "*", *WHOSE).code == 0
 
     held("add", "h", "--paths", "*", *WHOSE).stopped(2, "there is a hold 'h' already")
@@ -154,8 +154,8 @@ def test_an_id_is_given_twice(held: Held) -> None:
 
 
 @pytest.mark.parametrize("command", [("list",), ("check",), ("drop", "h"), ("add", "g", "--tags", "*", *WHOSE)])
-def test_a_file_with_an_error_is_half_believed(held: Held, command: tuple[str, ...]) -> None:
-    """No command goes by a file that isn't right throughout; the line is named, and the file is left alone."""
+def test_a_file_with_one_error_is_refused_as_a_whole(held: Held, command: tuple[str, ...]) -> None:
+    """No command uses a part of it; the line is named, and the file isn't changed."""
     text = "holds:\n  - {id: h, tags: '*', owner: a, reason: b}\n  - {id: i, tag: '*', owner: a, reason: b}\n"
     held.write(text)
 
@@ -164,8 +164,8 @@ def test_a_file_with_an_error_is_half_believed(held: Held, command: tuple[str, .
     assert held.file.read_text() == text
 
 
-def test_two_people_overwrite_each_other(held: Held) -> None:
-    """What somebody else wrote in the meantime stays, and the later one is told to try again."""
+def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
+    """What somebody else wrote meanwhile stays, and trying again works."""
     read = LocalStore.read_with_tag
 
     def and_then_somebody_writes(store: LocalStore, key: str) -> tuple[bytes, str]:
@@ -188,16 +188,16 @@ def test_two_people_overwrite_each_other(held: Held) -> None:
     assert held.ids() == ["ours", "theirs", "mine"]
 
 
-def test_a_hold_of_commits_is_counted_without_the_graph(held: Held) -> None:
-    """Where not every commit can be read, a check of what needs them says so."""
+def test_a_hold_of_commits_is_counted_only_with_the_whole_commit_graph(held: Held) -> None:
+    """Where not every commit can be read, the check says so."""
     assert held("add", "legal", "--commits", "legal=*", *WHOSE).code == 0
 
     with mock.patch.object(LakeFS, "dump_refs", return_value=None):
         held("check").stopped(3, "legal", "whole commit graph")
 
 
-def test_no_file_is_a_file_without_holds(held: Held) -> None:
-    """Without a file there are no holds; with one that lists none, neither, but for its hash."""
+def test_a_missing_file_means_no_holds(held: Held) -> None:
+    """So does a file that lists none, but that one has a hash."""
     place = target_of(held.sandbox.settings, held.repository.id).place
 
     assert (read_holds(place).holds, read_holds(place).sha256) == ((), "")

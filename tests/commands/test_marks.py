@@ -32,8 +32,8 @@ GC = "_lakefs/retention/gc"
 # --- making one -----------------------------------------------------------------------------------------------------
 
 
-def test_a_script_gets_more_than_the_document(hostile: Marked) -> None:
-    """With --format json there is exactly one JSON document on stdout, and progress on stderr."""
+def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
+    """Progress is printed on stderr."""
     found = json.loads(hostile.made.out)
 
     assert hostile.made.code == 0
@@ -44,8 +44,8 @@ def test_a_script_gets_more_than_the_document(hostile: Marked) -> None:
     check_harmless(hostile.made.err)
 
 
-def test_a_person_is_not_told_that_nothing_goes(still: Marked) -> None:
-    """A person sees what was listed, what is live, that nothing may go or was deleted, and what to do next."""
+def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None:
+    """They see what was listed and what is live, that nothing was deleted, and what to do next."""
     shown = still.made.out
 
     assert still.made.code == 0
@@ -75,8 +75,8 @@ def test_a_mark_since_another_and_its_review_say_what_they_leave_to_a_full_mark(
         assert "To make it now: lakegc mark late --clean\n" in shown
 
 
-def test_a_secret_is_written_down(hostile: Marked, lakegc: Lakegc) -> None:
-    """No secret is shown, written to the namespace, or recorded in Dagster: metadata, events and logs included."""
+def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc) -> None:
+    """Neither in the namespace nor in Dagster's metadata, events and logs."""
     secrets = [*SECRETS.values(), hostile.settings["secret_access_key"]]
     files = [path for root in (hostile.folder, lakegc.home) for path in root.rglob("*") if path.is_file()]
     reviewed = [lakegc(hostile.settings, *command) for command in (("review", "hostile"), ("status",))]
@@ -90,8 +90,8 @@ def test_a_secret_is_written_down(hostile: Marked, lakegc: Lakegc) -> None:
             assert secret not in outcome.out + outcome.err
 
 
-def test_the_reference_could_sweep_the_mark(hostile: Marked) -> None:
-    """Its layouts hold the expired set; what no line can hold is counted and not in the text; no summary is there."""
+def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(hostile: Marked) -> None:
+    """Without a summary it can't sweep. Keys that no line can hold are counted and not in the text list."""
     folder = hostile.folder / GC / "unified/m1"
     text = "".join(path.read_bytes().decode() for path in (folder / "deleted.text").glob("*.txt")).split("\n")
     deleted = {
@@ -106,8 +106,8 @@ def test_the_reference_could_sweep_the_mark(hostile: Marked) -> None:
     assert {path.name for path in folder.iterdir()} == {"deleted", "deleted.text"}
 
 
-def test_a_used_id_is_used_again(hostile: Marked, lakegc: Lakegc) -> None:
-    """An id that is in use, by a record that can be read or not, is refused before anything is done."""
+def test_a_mark_id_in_use_is_refused(hostile: Marked, lakegc: Lakegc) -> None:
+    """Whether its record can be read or not, and before anything is done."""
     damaged = hostile.folder / GC / "lakegc/damaged/mark.json"
     damaged.parent.mkdir()
     damaged.write_bytes(b"{")
@@ -131,8 +131,8 @@ def lakegc_list(marked: Marked, form: str) -> str:
     return out.getvalue()
 
 
-def test_totals_hide_an_object(hostile: Marked, lakegc: Lakegc) -> None:
-    """Totals say how much may go, why, how old, under what, and how to see every object; no name is a style."""
+def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc: Lakegc) -> None:
+    """The command for the list of all objects is printed, and no name is read as markup."""
     shown = lakegc(hostile.settings, "review", "hostile", "m1").out
 
     count = len(HOSTILE) + 1
@@ -155,8 +155,8 @@ def test_totals_hide_an_object(hostile: Marked, lakegc: Lakegc) -> None:
     check_harmless(shown)
 
 
-def test_totals_of_scripts_do_not_add_up(hostile: Marked, lakegc: Lakegc) -> None:
-    """As JSON, totals are one document, in which each way of counting adds up to the whole, by exact names."""
+def test_totals_in_json_add_up_to_the_whole_by_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
+    """Names are exact in the one document."""
     found = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
 
     whole = (len(HOSTILE) + 1, len(b"garbage") * len(HOSTILE) + len(b"first version"))
@@ -174,8 +174,8 @@ def test_totals_of_scripts_do_not_add_up(hostile: Marked, lakegc: Lakegc) -> Non
     assert found["digest"] == json.loads(hostile.made.out)["digest"]
 
 
-def test_a_key_takes_over_the_screen(hostile: Marked) -> None:
-    """In the list for people each object is one line, and what could move the cursor is escaped."""
+def test_hostile_keys_are_escaped_one_a_line_in_the_list_for_people(hostile: Marked) -> None:
+    """What could move the cursor is shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 
     check_harmless("".join(lines))
@@ -184,8 +184,8 @@ def test_a_key_takes_over_the_screen(hostile: Marked) -> None:
         assert [line for line in lines if f"  {harmless(key)}  (no commit and no staged change" in line]
 
 
-def test_a_script_gets_another_key(hostile: Marked) -> None:
-    """In the lists for scripts every key is itself; only what a spreadsheet would run has a quote before it."""
+def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
+    """Only in CSV, a key that a spreadsheet would run has a quote before it."""
     as_json = json.loads(text := lakegc_list(hostile, "json"))
     as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
 
@@ -203,8 +203,8 @@ def test_a_script_gets_another_key(hostile: Marked) -> None:
     ]
 
 
-def test_csv_takes_over_the_screen(hostile: Marked) -> None:
-    """On a screen, CSV is as harmless as the list for people."""
+def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
+    """It is as harmless there as the list for people."""
 
     class Screen(io.StringIO):
         def isatty(self) -> bool:
@@ -217,8 +217,8 @@ def test_csv_takes_over_the_screen(hostile: Marked) -> None:
     assert harmless("data/s/two\nlines") in screen.getvalue()
 
 
-def test_an_empty_result_is_silence(still: Marked, lakegc: Lakegc) -> None:
-    """That nothing may go is said, in every form."""
+def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc: Lakegc) -> None:
+    """No format prints nothing at all."""
 
     def shown(*options: str) -> str:
         return lakegc(still.settings, "review", "still", *options).out
@@ -232,8 +232,8 @@ def test_an_empty_result_is_silence(still: Marked, lakegc: Lakegc) -> None:
     assert [totals[by] for by in ("by_reason", "by_age", "sample")] == [[], [], []]
 
 
-def test_csv_of_totals_is_something_else(still: Marked, lakegc: Lakegc) -> None:
-    """CSV is a form of lists; for totals it is refused, with what to add."""
+def test_csv_of_totals_is_refused(still: Marked, lakegc: Lakegc) -> None:
+    """CSV is for lists; the message says which option to add."""
     lakegc(still.settings, "review", "still", "--format", "csv").stopped(2, "add --list, or take json")
 
 
@@ -248,8 +248,8 @@ def copied(marked: Marked, mark_id: str, record: MarkRecord) -> Path:
     return folder
 
 
-def test_latest_is_the_last_id(hostile: Marked, lakegc: Lakegc) -> None:
-    """The latest mark is the finished one that began last, whatever ids say; it is also what no id means."""
+def test_the_latest_mark_is_the_finished_one_that_began_last(hostile: Marked, lakegc: Lakegc) -> None:
+    """Ids don't matter. Without an id, the latest is meant."""
     record = Mark.open(hostile.place, "m1").record
     folders = [
         copied(hostile, "z-older", replace(record, start=record.start - timedelta(days=1))),
@@ -266,8 +266,8 @@ def test_latest_is_the_last_id(hostile: Marked, lakegc: Lakegc) -> None:
             shutil.rmtree(folder)
 
 
-def test_a_mark_that_is_not_there_is_an_empty_one(hostile: Marked, pond: str, lakegc: Lakegc) -> None:
-    """An unknown repository or mark, and a latest one where there is none, are said to be so, with what to do next."""
+def test_a_missing_repository_or_mark_is_an_error(hostile: Marked, pond: str, lakegc: Lakegc) -> None:
+    """The message says what to do next."""
     settings = hostile.settings
 
     lakegc(settings, "review", "nowhere", "m1").stopped(1, "nowhere")
@@ -277,8 +277,10 @@ def test_a_mark_that_is_not_there_is_an_empty_one(hostile: Marked, pond: str, la
 
 
 @pytest.mark.parametrize(("state", "why"), [(MarkState.FAILED, "the store was away"), (MarkState.MARKING, None)])
-def test_an_unfinished_mark_is_reviewed(hostile: Marked, lakegc: Lakegc, state: MarkState, why: str | None) -> None:
-    """A mark that isn't finished shows no objects, but why it stopped."""
+def test_a_review_of_an_unfinished_mark_is_refused_with_its_failure(
+    hostile: Marked, lakegc: Lakegc, state: MarkState, why: str | None
+) -> None:
+    """No objects are shown."""
     record = Mark.open(hostile.place, "m1").record
     folder = copied(hostile, "stopped", replace(record, state=state, failure=why, finished=None, digest=None))
     try:
@@ -289,8 +291,8 @@ def test_an_unfinished_mark_is_reviewed(hostile: Marked, lakegc: Lakegc, state: 
     outcome.stopped(2, f"mark stopped of hostile is not finished ({state}){': ' + why if why else ''}")
 
 
-def test_a_changed_mark_is_reviewed(hostile: Marked, lakegc: Lakegc) -> None:
-    """An expired set whose files were changed after it was written isn't shown."""
+def test_a_review_of_an_altered_mark_is_refused(hostile: Marked, lakegc: Lakegc) -> None:
+    """A file of its expired set was changed after it was written."""
     folder = copied(hostile, "changed", Mark.open(hostile.place, "m1").record)
     (file,) = (folder / "expired_set").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-1])
@@ -306,8 +308,8 @@ def test_a_changed_mark_is_reviewed(hostile: Marked, lakegc: Lakegc) -> None:
 
 
 @pytest.mark.parametrize("options", [("--list",), ()], ids=" ".join)
-def test_a_reader_that_goes_away_is_a_fault(hostile: Marked, options: tuple[str, ...]) -> None:
-    """Where `head` has seen enough, lakegc ends without a word."""
+def test_a_closed_pipe_ends_a_review_silently(hostile: Marked, options: tuple[str, ...]) -> None:
+    """As when `head` has seen enough."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lakegc_assets.cli", "review", "hostile", "m1", *options]

@@ -82,8 +82,10 @@ def listed(lakegc: Lakegc, settings: Mapping[str, str], lake: str) -> dict[tuple
     return {(row["by"], row["mark_id"]): (row["state"], row["expired"]) for row in rows}
 
 
-def test_a_layout_is_not_listed(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """Marks of every layout are listed: who made each, whether its summary finished it, and the count where known."""
+def test_marks_of_every_layout_are_listed_with_their_state_and_count(
+    lakegc: Lakegc, sandbox: Sandbox, lake: str
+) -> None:
+    """The list shows who made each, and whether its summary finished it."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], said=summary(1))
     leave(place, "unified", "m2", ["data/s1/a"])
@@ -109,8 +111,8 @@ def test_a_layout_is_not_listed(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_a_layout_holds_is_read_otherwise(lakegc: Lakegc, sandbox: Sandbox, lake: str, layout: str) -> None:
-    """Every address is reviewed as the Parquet has it, a newline in it, too; sizes are the store's, reasons unknown."""
+def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: str, layout: str) -> None:
+    """Even with a newline in it, in every layout. Sizes are the store's; reasons are not known."""
     addresses = [*STORED, GONE]
     leave(place_of(sandbox, lake), layout, "m1", addresses[:2], addresses[2:], said=summary(5))
 
@@ -134,8 +136,10 @@ def test_what_a_layout_holds_is_read_otherwise(lakegc: Lakegc, sandbox: Sandbox,
     assert GONE in lakegc(sandbox.settings, "review", lake, "m1", "--list").out
 
 
-def test_a_summary_that_counts_otherwise_is_believed(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """Where a summary and the files disagree, both are shown."""
+def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
+    lakegc: Lakegc, sandbox: Sandbox, lake: str
+) -> None:
+    """Neither count is hidden."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
@@ -155,10 +159,10 @@ def test_a_summary_that_counts_otherwise_is_believed(lakegc: Lakegc, sandbox: Sa
     ],
     ids=["cut", "empty", "text", "another column", "another type", "null"],
 )
-def test_a_damaged_mark_is_a_shorter_one(
+def test_a_damaged_file_refuses_the_whole_foreign_mark(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, damage: bytes, words: str
 ) -> None:
-    """A file that isn't whole Parquet with addresses is named, and the rest of the mark is not shown in its stead."""
+    """A file that isn't whole Parquet with addresses is named, and the rest isn't shown as if it were all."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], said=summary(2))
     place.store().write(f"{GC}unified/m1/deleted/part-00009-y.parquet", damage)
@@ -170,15 +174,15 @@ def test_a_damaged_mark_is_a_shorter_one(
 @pytest.mark.parametrize(
     "left", ["unified/m1/summary.json", "unified/m1/deleted.text/part-0.txt", "uncommitted/m1/deleted/_SUCCESS"]
 )
-def test_a_mark_without_its_parquet_is_empty(lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str) -> None:
-    """What is left of a mark whose Parquet is gone is said to be that, and not that there never was a mark."""
+def test_a_foreign_mark_without_its_parquet_is_damaged(lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str) -> None:
+    """It isn't reported as missing, for something is left of it."""
     place_of(sandbox, lake).store().write(GC + left, summary(3))
 
     lakegc(sandbox.settings, "review", lake, "m1").stopped(3, "left of a mark", "not there")
 
 
-def test_a_mark_of_nobody_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """An id that no collector used is said to be unknown, whatever it looks like."""
+def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
+    """Whatever its id looks like."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(1))
 
     lakegc(sandbox.settings, "review", lake, "m2").stopped(1, "no mark m2")
@@ -186,8 +190,8 @@ def test_a_mark_of_nobody_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: st
         lakegc(sandbox.settings, "review", lake, strange).stopped(2, "can't be a mark id")
 
 
-def test_lakegcs_own_layout_is_taken_for_the_references(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """A mark that lakegc has a folder of is lakegc's, finished or not: its half in the reference's layout is none."""
+def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
+    """A mark with a folder of lakegc's is lakegc's, finished or not, though a half of it has the reference's layout."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], said=summary(1))
     place.store().write(f"{GC}lakegc/m1/namespace_slices/part-0.parquet", b"")
@@ -196,8 +200,10 @@ def test_lakegcs_own_layout_is_taken_for_the_references(lakegc: Lakegc, sandbox:
 
 
 @pytest.mark.parametrize("recording", ["same-bytes", "random-20", "everything"])
-def test_a_recorded_mark_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: str, recording: str) -> None:
-    """What the reference really marked is listed as it marked it: it is its word, and not made better."""
+def test_a_recorded_reference_mark_is_listed_exactly(
+    lakegc: Lakegc, sandbox: Sandbox, lake: str, recording: str
+) -> None:
+    """It lists what the reference collector marked, right or wrong."""
     folder = AT_HAND / recording
     if not folder.exists():
         pytest.skip("this recording is not at hand")

@@ -64,8 +64,8 @@ def running_in(session: int) -> list[str]:
     return found
 
 
-def test_spark_that_nobody_needs_keeps_a_refusal_waiting(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A mark of what isn't there is refused, though Spark is starting already; the process and Spark end."""
+def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Spark is starting already; it ends together with the process."""
     process = started(sandbox, tmp_path, "mark", "nothing")
 
     said = process.communicate(timeout=LIMIT_S)[1]
@@ -75,8 +75,8 @@ def test_spark_that_nobody_needs_keeps_a_refusal_waiting(sandbox: Sandbox, tmp_p
     nothing_left(process, tmp_path)
 
 
-def test_spark_that_does_not_start_ahead_is_told_of_by_nobody(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Where Spark can't be started the mark fails with one message, which names the setting."""
+def test_spark_that_cannot_start_fails_the_mark_with_one_message(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The message names the setting."""
     process = started(sandbox, tmp_path, "mark", "lake", LAKEGC_SPARK_MASTER="nonsense")
 
     said = process.communicate(timeout=LIMIT_S)[1]
@@ -85,8 +85,8 @@ def test_spark_that_does_not_start_ahead_is_told_of_by_nobody(sandbox: Sandbox, 
     assert running_in(process.pid) == []
 
 
-def test_who_interrupts_a_sweep_is_told_how_to_resume_it(lake: Lake, tmp_path: Path) -> None:
-    """Ctrl-C ends a sweep with 130, as shells have it, no traceback, and the command that goes on where it was."""
+def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp_path: Path) -> None:
+    """Ctrl-C ends it with 130, as shells do, and without a traceback."""
     lake.marked()
     lake.approve()
     process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")
@@ -102,8 +102,10 @@ def test_who_interrupts_a_sweep_is_told_how_to_resume_it(lake: Lake, tmp_path: P
     nothing_left(process, tmp_path)
 
 
-def test_who_interrupts_hears_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a mark ends it with a sentence; the process and Spark end."""
+def test_an_interrupted_mark_ends_with_one_sentence_and_leaves_nothing_running(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Ctrl-C in the middle of a mark ends the process and Spark."""
     process = started(sandbox, tmp_path, "mark", "lake", "--min-age", "0", "--allow-young")
     assert process.stderr is not None
     assert any("listing" in line for line in process.stderr)

@@ -1,4 +1,4 @@
-"""What the README and the pages of `docs/` have to be pasted, pasted."""
+"""What the README and the pages of `docs/` offer for pasting works when it is pasted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
-    """A home may be missing or not for writing, and a Python that uv fetched would lie there, too."""
+    """A home may be missing or read-only, and a Python that uv fetched would be put there, too."""
     folders = set(re.findall(r"python3 -m venv (\S+) && ", (ROOT / "README.md").read_text(encoding="utf-8")))
     uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
 
@@ -67,8 +67,8 @@ def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
-def test_git_ignores_what_commands_leave_in_the_project_folder() -> None:
-    """Data of a sandbox, a history or a cache is otherwise committed with the next change."""
+def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
+    """Otherwise a sandbox's data, a history or a cache is committed with the next change."""
     sandbox = inspect.signature(cli.up).parameters["folder"].default
     left = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",

@@ -1,4 +1,4 @@
-"""What can't be done is refused before Spark is started for it, which takes longer than to find out."""
+"""What can't be done is refused before Spark is started for it, since starting Spark takes longer than finding out."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
         (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no whole backup"),
     ],
 )
-def test_a_refusal_does_not_wait_for_spark(
+def test_wrong_options_ids_states_and_places_are_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., Ended], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    """Options, ids, states and places are looked at first."""
+    """They are checked first."""
     lake.marked()
 
     without_spark(*arguments).stopped(code, words)
@@ -77,7 +77,7 @@ def test_a_refusal_does_not_wait_for_spark(
 def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., Ended]
 ) -> None:
-    """Where backups are wanted and there is none, the command that makes one is named."""
+    """The command that makes the backup is named."""
     lake.marked()
     lake.approve()
 
@@ -117,7 +117,7 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
 
 
 @pytest.mark.parametrize("command", [("undo",), ("purge", "--yes")])
-def test_undo_and_purge_of_what_was_not_quarantined_end_at_once(
+def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
     lake: Lake, without_spark: Callable[..., Ended], command: tuple[str, ...]
 ) -> None:
     """A sweep that deleted left nothing to bring back."""
@@ -128,7 +128,7 @@ def test_undo_and_purge_of_what_was_not_quarantined_end_at_once(
     assert (ended.code, "nothing of it is in quarantine" in ended.out) == (0, True), ended.err
 
 
-def test_a_sweep_says_what_it_does_from_its_first_second_on(lake: Lake, without_spark: Callable[..., Ended]) -> None:
+def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., Ended]) -> None:
     """Nobody has to guess whether it works before the first object is deleted."""
     lake.marked()
     lake.approve()

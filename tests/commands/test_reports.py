@@ -62,8 +62,9 @@ MIXED = {
 }
 
 
-def test_a_report_can_be_seen_again_with_what_was_rescued_or_failed_and_why(lake: Lake, lakegc: Lakegc) -> None:
-    """Who closed the terminal after a sweep can still read what became of every object, and where that is written."""
+def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake, lakegc: Lakegc) -> None:
+    """Whoever closed the terminal after a sweep can still read what happened to every object, and where that is
+    recorded."""
     swept(lake, MIXED, late=("data/s/a",))
     shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
     found = json.loads(lakegc.told(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
@@ -83,8 +84,8 @@ def test_a_report_can_be_seen_again_with_what_was_rescued_or_failed_and_why(lake
     assert (found["late"], found["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
 
 
-def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_what_it_is(lake: Lake, lakegc: Lakegc) -> None:
-    """A sweep that was cut off is to be resumed; what was never swept has no report."""
+def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: Lake, lakegc: Lakegc) -> None:
+    """A sweep that was cut off has to be resumed; a mark that was never swept has no report."""
     settings = lake.sandbox.settings
     lake.marked()
     lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked, and was not swept", f"review {lake.name} m1")
@@ -95,8 +96,8 @@ def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_what_it_is(lake: 
     lakegc(settings, "report", lake.name, "m1").stopped(2, "cut off", f"lakegc sweep {lake.name} m1")
 
 
-def test_a_review_of_a_swept_mark_says_so(lake: Lake, lakegc: Lakegc) -> None:
-    """What it lists is what was approved, not what would go."""
+def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lakegc) -> None:
+    """It lists what was approved, not what would be deleted."""
     reviewable(lake.place, tables([expired("data/s/a")]), repository=lake.name)
     Mark.open(lake.place, "m1").move_to(MarkState.APPROVED, approval="f" * 64)
     for state in (MarkState.SWEEPING, MarkState.SWEPT):
@@ -108,8 +109,8 @@ def test_a_review_of_a_swept_mark_says_so(lake: Lake, lakegc: Lakegc) -> None:
     assert f"lakegc report {lake.name} m1" in shown
 
 
-def test_a_quarantine_is_not_said_to_free_space(lake: Lake, lakegc: Lakegc) -> None:
-    """Quarantined objects are still paid for, and can be brought back: both are said, and nothing else."""
+def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lakegc) -> None:
+    """Quarantined objects are still paid for, and can be brought back."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, ""), "data/s/b": (Outcome.QUARANTINED, "")})
 
     shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
@@ -162,10 +163,10 @@ ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
         (ASIDE, {"restored": 1, "failed": 2}, "2 in quarantine, 1 undone"),
     ],
 )
-def test_status_tells_what_a_sweep_came_to(
+def test_status_shows_the_outcome_of_a_sweep(
     lake: Lake, lakegc: Lakegc, outcomes: dict[str, tuple[Outcome, str]], since: dict[str, int] | None, said: str
 ) -> None:
-    """`swept` alone doesn't tell whether objects are deleted, in quarantine, back, or purged."""
+    """`swept` alone doesn't tell whether objects are deleted, in quarantine, restored, or purged."""
     swept(lake, outcomes)
     if since is not None:
         note = record_bytes({"format": 1, "objects": since})
@@ -179,7 +180,7 @@ def test_status_tells_what_a_sweep_came_to(
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_status_shows_each_id_whole_however_narrow_the_terminal_is(width: int) -> None:
-    """The id of a mark is the one thing that is copied from there."""
+    """The id of a mark is what people copy from there."""
     mark_id = "20261121T085000Z-with-a-long-name-of-its-own"
     row = Row(
         "a-repository", mark_id, "swept", "2026-11-21 08:50:00", 102_318, 2**40, "ada@a-host (process 7)", "undone"

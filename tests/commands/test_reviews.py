@@ -41,8 +41,10 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
 
 
 @pytest.mark.parametrize("each", [1, 4, 100])
-def test_a_total_depends_on_files(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int) -> None:
-    """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole, whatever the files."""
+def test_totals_are_the_same_however_rows_are_spread_over_files(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int
+) -> None:
+    """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole."""
     reviewable(place, tables(ROWS, each=each), commits=COMMITS)
 
     found = review(lakegc, sandbox, name)
@@ -68,8 +70,8 @@ def test_a_total_depends_on_files(lakegc: Lakegc, sandbox: Sandbox, name: str, p
     assert sums(found["by_slice"], "slice") == {"data/s1/": (3, 603_000), "data/s2/": (2, 12_000), "": (1, 16_000)}
 
 
-def test_tables_cannot_be_told_apart(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """With --depth, so many folders of a path are one prefix."""
+def test_depth_groups_paths_by_that_many_folders(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """So two tables in one folder can be told apart."""
     reviewable(place, tables(ROWS))
 
     found = sums(review(lakegc, sandbox, name, "--depth", "2")["by_prefix"], "prefix")
@@ -77,8 +79,10 @@ def test_tables_cannot_be_told_apart(lakegc: Lakegc, sandbox: Sandbox, name: str
     assert {"tables/users/", "tables/orders/", "raw/", "", None} == set(found)
 
 
-def test_a_share_is_of_something_else(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """The share of the repository is told of objects and of bytes, out of all that was listed."""
+def test_the_share_is_of_all_listed_objects_and_bytes(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """Both shares are shown."""
     reviewable(place, tables(ROWS))
 
     found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
@@ -89,8 +93,8 @@ def test_a_share_is_of_something_else(lakegc: Lakegc, sandbox: Sandbox, name: st
         assert words in shown
 
 
-def test_money_is_made_up(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """With a price there is an amount, by GB of 2^30 bytes; without one it is said how to name one."""
+def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+    """The price is for a GB of 2^30 bytes; without one, the setting is named."""
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
     assert review(lakegc, sandbox, name)["saved_a_month"] is None
@@ -101,9 +105,11 @@ def test_money_is_made_up(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Pl
     lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
 
 
-def test_a_reason_claims_what_is_not_known(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """Rules are named with their days, dangling commits as such; of what never was committed it is said what can't be
-    told; and where commits could not be read, that."""
+def test_reasons_name_their_rule_and_never_claim_the_unknown(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """Dangling commits are named as such. Objects that were never committed, or whose commits couldn't be read, are
+    described as such."""
     unknown = {"reason": ExpiredReason.UNKNOWN.value}
     reviewable(place, tables(ROWS), "m1")
     reviewable(place, tables([expired("data/s/a", **unknown)]), "m2")
@@ -123,8 +129,10 @@ def test_a_reason_claims_what_is_not_known(lakegc: Lakegc, sandbox: Sandbox, nam
 # --- what to look at ------------------------------------------------------------------------------------------------
 
 
-def test_a_person_cannot_look_at_objects(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """The largest, the newest and a sample come with paths, and with id, date and message of their last commits."""
+def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """With the id, date and message of the last commit."""
     reviewable(place, tables(ROWS, each=2), commits=COMMITS)
 
     found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
@@ -142,8 +150,8 @@ def test_a_person_cannot_look_at_objects(lakegc: Lakegc, sandbox: Sandbox, name:
     check_harmless(shown)
 
 
-def test_a_sample_is_of_the_first_rows(place: Place) -> None:
-    """A sample is drawn from all rows alike; the same mark has the same one however its rows are spread over files."""
+def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Place) -> None:
+    """However the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
     one = highlights.highlights(reviewable(place, tables(rows), "m1"))
@@ -162,8 +170,10 @@ def test_a_sample_is_of_the_first_rows(place: Place) -> None:
     assert max(numbers) > 1_400
 
 
-def test_holds_and_brakes_are_not_shown(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """What each hold kept is told, and every brake, tripped or not, with what it measured."""
+def test_each_hold_and_each_brake_is_shown_with_its_numbers(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """Tripped or not."""
     held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
     reviewable(place, tables(ROWS), facts={**FACTS, "held": held}, holds={"sha256": "f" * 64, "ids": [*held]})
 
@@ -179,8 +189,10 @@ def test_holds_and_brakes_are_not_shown(lakegc: Lakegc, sandbox: Sandbox, name: 
     assert "tripped" in shown
 
 
-def test_nothing_to_go_hides_what_is_unusual(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """A mark that lets nothing go says so, and shows holds and brakes and what changed all the same."""
+def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """And what changed since the previous mark."""
     reviewable(place, [], facts={**FACTS, "held": {"all": {"objects": 2, "bytes": 2}}})
 
     shown = lakegc.told(sandbox.settings, "review", name)
@@ -192,8 +204,10 @@ def test_nothing_to_go_hides_what_is_unusual(lakegc: Lakegc, sandbox: Sandbox, n
 # --- the whole list -------------------------------------------------------------------------------------------------
 
 
-def test_lists_differ_by_form(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """JSON, JSON lines and CSV have every column of every row, in the order of addresses; people get a line each."""
+def test_every_format_lists_every_object_in_order_of_addresses(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """JSON, JSON lines and CSV have every column; people get one line for each object."""
     reviewable(place, tables(ROWS, each=4))
 
     as_json, as_lines, as_csv, people = (
@@ -213,8 +227,8 @@ def test_lists_differ_by_form(lakegc: Lakegc, sandbox: Sandbox, name: str, place
 
 
 @pytest.mark.parametrize("micro", [0, 1, 120_000, 999_999])
-def test_a_time_is_cut(micro: int) -> None:
-    """Times in lists are those of the mark, to the microsecond, with their zone."""
+def test_listed_times_keep_their_microseconds_and_zone(micro: int) -> None:
+    """They are those of the mark."""
     when = START.replace(microsecond=micro)
     (row,) = with_times_as_text(tables([expired("data/s/a", modified=when)])[0]).to_pylist()
 
@@ -223,8 +237,10 @@ def test_a_time_is_cut(micro: int) -> None:
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_a_spreadsheet_runs_a_key(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str) -> None:
-    """A cell that a spreadsheet would run, an address or a path, begins with a quote; the rest of it is as it is."""
+def test_csv_quotes_cells_that_a_spreadsheet_would_run(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str
+) -> None:
+    """Addresses and paths alike; the rest of the cell is unchanged."""
     reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
 
     text = lakegc.told(sandbox.settings, "review", name, "--list", "--format", "csv")
@@ -233,8 +249,8 @@ def test_a_spreadsheet_runs_a_key(lakegc: Lakegc, sandbox: Sandbox, name: str, p
     assert (row["address"], row["path"]) == (f"'{begin}1+1", f"'{begin}cmd|' /C calc'!A0")
 
 
-def test_lines_of_totals_are_something_else(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """JSON lines and CSV are forms of lists; for totals they are refused, with what to add."""
+def test_json_lines_and_csv_of_totals_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
+    """They are formats of lists; the message says which option to add."""
     for command in (("review", name), ("diff", name, "m1", "m2")):
         for form in ("jsonl", "csv"):
             lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or take json")

@@ -1,4 +1,4 @@
-"""Settings on the command line and in Dagster: what is misspelt stops a command before it does anything."""
+"""Settings on the command line and in Dagster: a misspelt one stops a command before it does anything."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.marking import environment, resources
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
 
-def test_a_sweep_is_refused_where_the_place_of_backups_is_misspelt(lake: Lake, lakegc: Lakegc) -> None:
-    """Who sets LAKEGC_BAKCUP_TO relies on a backup: nothing may be deleted as if none were wanted."""
+def test_a_sweep_with_a_misspelt_backup_setting_is_refused(lake: Lake, lakegc: Lakegc) -> None:
+    """Whoever sets LAKEGC_BAKCUP_TO relies on a backup: nothing may be deleted as if none were wanted."""
     lake.marked()
     lake.approve()
     settings = {**lake.sandbox.settings, "bakcup_to": "/somewhere"}
@@ -31,7 +31,7 @@ def test_a_sweep_is_refused_where_the_place_of_backups_is_misspelt(lake: Lake, l
     assert lake.record().state == "approved"
 
 
-def test_an_unknown_setting_is_refused_with_the_name_that_is_meant(lake: Lake, lakegc: Lakegc) -> None:
+def test_an_unknown_setting_is_refused_with_the_closest_name(lake: Lake, lakegc: Lakegc) -> None:
     """`--set` takes settings and nothing else."""
     settings = lake.sandbox.settings
 

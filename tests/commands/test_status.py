@@ -1,4 +1,4 @@
-"""What `lakegc status` shows: every mark with its true state, and what couldn't be looked at."""
+"""What `lakegc status` shows: every mark with its true state, and every repository that couldn't be read."""
 
 from __future__ import annotations
 
@@ -55,8 +55,10 @@ def reference(still: Marked, written: list[Path], mark_id: str) -> Path:
     return folder
 
 
-def test_a_mark_of_another_repository_is_left_out(hostile: Marked, still: Marked, pond: str, lakegc: Lakegc) -> None:
-    """Without a repository, the marks of all are listed; with one, those of it alone, for people and for scripts."""
+def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
+    hostile: Marked, still: Marked, pond: str, lakegc: Lakegc
+) -> None:
+    """For people and for scripts."""
     every = states(lakegc, still.settings)
     shown, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
 
@@ -69,14 +71,16 @@ def test_a_mark_of_another_repository_is_left_out(hostile: Marked, still: Marked
     assert "hostile" not in of_one
 
 
-def test_no_marks_are_silence(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
-    """That there are no marks is said, with what makes one."""
+def test_status_without_marks_names_the_command_that_makes_one(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
+    """It doesn't print nothing."""
     assert lakegc(hostile.settings, "status", pond).out == f"No marks yet. This makes one: lakegc mark {pond}\n"
     assert states(lakegc, hostile.settings, pond) == {}
 
 
-def test_a_mark_that_stopped_looks_finished(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
-    """A mark that stopped is failed, one that nobody works on any more, too; one that is worked on is marking."""
+def test_status_shows_stopped_and_interrupted_marks_as_failed(
+    still: Marked, lakegc: Lakegc, written: list[Path]
+) -> None:
+    """A mark whose run holds the lease is shown as marking."""
     unfinished: dict[str, Any] = {"finished": None, "digest": None, "counts": {}}
     another(still, written, "broke", state=MarkState.FAILED, failure="the store was away", **unfinished)
     another(still, written, "killed", state=MarkState.MARKING, **unfinished)
@@ -98,8 +102,8 @@ def test_a_mark_that_stopped_looks_finished(still: Marked, lakegc: Lakegc, writt
     assert [found[f"still {name}"]["expired"] for name in ("broke", "killed", "at-work")] == [None] * 3
 
 
-def test_a_mark_of_the_reference_is_overlooked(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
-    """Marks of the reference collector are listed beside ours; ours aren't listed again as its."""
+def test_foreign_marks_are_listed_beside_lakegcs_own(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """lakegc's own aren't listed again as foreign."""
     finished = reference(still, written, "theirs")
     (finished / "summary.json").write_text('{"success":true,"num_deleted_objects":7}')
     reference(still, written, "stopped")
@@ -112,8 +116,8 @@ def test_a_mark_of_the_reference_is_overlooked(still: Marked, lakegc: Lakegc, wr
     assert all("reference" in found[f"still {name}"]["by"] for name in ("theirs", "stopped"))
 
 
-def test_a_name_takes_over_the_screen(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
-    """What others could choose, an id of a folder or who made a mark, is shown harmlessly and in brackets as it is."""
+def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """An id of a folder or the maker of a mark could move the cursor or be read as markup."""
     reference(still, written, "\x1b[31m[bold]x")
     another(still, written, "odd", by="[/nobody]\x1b]0;title\x07")
 
@@ -124,8 +128,10 @@ def test_a_name_takes_over_the_screen(still: Marked, lakegc: Lakegc, written: li
     assert "[/nobody]\\x1b]0;title\\x07" in shown
 
 
-def test_one_broken_repository_hides_the_others(hostile: Marked, still: Marked, lakegc: Lakegc) -> None:
-    """A repository whose marks can't be read is named with the reason, and the others are listed; alone, it fails."""
+def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
+    hostile: Marked, still: Marked, lakegc: Lakegc
+) -> None:
+    """With its reason. Asked for alone, it is an error."""
     folder = still.folder / mark_folder("damaged")
     folder.mkdir()
     (folder / "mark.json").write_bytes(b"\x1b[2J")
@@ -144,13 +150,13 @@ def test_one_broken_repository_hides_the_others(hostile: Marked, still: Marked, 
     alone.stopped(3, "damaged/mark.json can't be read as a mark's record")
 
 
-def test_an_unknown_repository_has_no_marks(still: Marked, lakegc: Lakegc) -> None:
-    """Asking for a repository that isn't there is an error, not an empty list."""
+def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lakegc) -> None:
+    """It isn't an empty list."""
     lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
 
 
-def test_a_time_is_told_in_another_zone(still: Marked, lakegc: Lakegc) -> None:
-    """When a mark was made is told in UTC, by the store's clock."""
+def test_status_shows_times_in_utc_by_the_stores_clock(still: Marked, lakegc: Lakegc) -> None:
+    """Without regard to the terminal's own zone."""
     record = Mark.open(still.place, "m1").record
 
     assert states(lakegc, still.settings, "still")["still m1"]["made"] == f"{record.start:%Y-%m-%d %H:%M:%S}"

@@ -102,8 +102,8 @@ def lock_out(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence:
 # --- the schedule ---------------------------------------------------------------------------------------------------
 
 
-def test_an_occasion_is_marked_twice(night: Night) -> None:
-    """Each repository is asked for once an occasion, under its time; the same occasion asks for the same runs."""
+def test_each_repository_is_marked_once_a_tick(night: Night) -> None:
+    """A mark's id is the tick's time; evaluating the same tick again requests the same runs."""
     requests, _ = night.tick()
     again, _ = night.tick()
     tomorrow, _ = night.tick(OCCASION + timedelta(days=1))
@@ -116,8 +116,8 @@ def test_an_occasion_is_marked_twice(night: Night) -> None:
     assert not {each.run_key for each in tomorrow} & {each.run_key for each in requests}
 
 
-def test_a_run_is_asked_for_without_its_partition(night: Night) -> None:
-    """The partitions are added before the runs are asked for, and each run carries its own as a tag."""
+def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> None:
+    """Each run carries its partition as a tag."""
     requests, _ = night.tick()
 
     assert night.partitions() == {each.partition_key for each in requests}
@@ -133,10 +133,10 @@ def test_a_run_is_asked_for_without_its_partition(night: Night) -> None:
         ("other-*", "", set()),
     ],
 )
-def test_a_pattern_reaches_further_than_it_says(
+def test_repositories_are_selected_by_include_and_exclude_patterns(
     night: Night, monkeypatch: pytest.MonkeyPatch, include: str, exclude: str, expected: set[str]
 ) -> None:
-    """What matches a pattern to include and none to exclude is marked; where nothing does, the patterns are named."""
+    """Where nothing matches, the patterns are named."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", include)
     monkeypatch.setenv("LAKEGC_REPOSITORIES_EXCLUDE", exclude)
     requests, skipped = night.tick()
@@ -146,10 +146,10 @@ def test_a_pattern_reaches_further_than_it_says(
     assert expected or "other-*" in skipped
 
 
-def test_a_broken_repository_holds_up_the_others_or_cries_every_night(
+def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What can't be marked gets one run, which says why, and is left out until that changes; the others go on."""
+    """It is left out until its trouble changes or is over."""
     lock_out(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.tick()
     [said] = [each for each in first if TROUBLE_TAG in each.tags]
@@ -170,8 +170,8 @@ def test_a_broken_repository_holds_up_the_others_or_cries_every_night(
     assert not any(TROUBLE_TAG in each.tags for each in healed)
 
 
-def test_a_passing_trouble_silences_the_next_one(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that succeeded in spite of trouble said nothing about it: the same trouble is tried and said again."""
+def test_trouble_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run reported nothing, so the same trouble isn't known yet."""
     lock_out(night, monkeypatch, "lake-b", "the store is slow")
     for each in night.tick()[0]:
         night.ended(each, dg.DagsterRunStatus.SUCCESS)
@@ -179,8 +179,10 @@ def test_a_passing_trouble_silences_the_next_one(night: Night, monkeypatch: pyte
     assert "lake-b" in repositories(night.tick(OCCASION + timedelta(days=1))[0])
 
 
-def test_a_silent_repository_holds_up_the_others(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository that doesn't answer in time is tried like the others, which are not waited with."""
+def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others don't wait for it."""
     import threading
 
     answered = threading.Event()
@@ -202,8 +204,8 @@ def test_a_silent_repository_holds_up_the_others(night: Night, monkeypatch: pyte
     assert not any(TROUBLE_TAG in each.tags for each in requests)
 
 
-def test_an_occasion_without_a_server_looks_like_one_without_repositories(night: Night) -> None:
-    """A server that doesn't answer makes the tick fail with a sentence; it isn't a night with nothing to do."""
+def test_a_tick_without_a_server_fails(night: Night) -> None:
+    """It isn't a night with nothing to do."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
@@ -216,23 +218,23 @@ def test_an_occasion_without_a_server_looks_like_one_without_repositories(night:
     assert night.partitions() == set()
 
 
-def test_a_cron_that_nobody_can_read_starts_marks() -> None:
-    """A cron schedule that can't be read is wrong usage that names the variable; it is never replaced by another."""
+def test_an_invalid_cron_schedule_is_refused() -> None:
+    """The message names the variable; no other schedule replaces it."""
     with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
         automation.scheduled("at night")
     assert automation.scheduled("*/5 * * * *").cron_schedule == "*/5 * * * *"
 
 
-def test_marks_are_made_by_themselves_unasked() -> None:
-    """Sensors and schedule are off until a person turns them on."""
+def test_schedules_and_sensors_are_off_by_default() -> None:
+    """A person turns them on."""
     assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
     assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
     assert approved_sweeps.default_status == dg.DefaultSensorStatus.STOPPED
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
-def test_runs_launched_by_hand_overtake_each_other(job: str) -> None:
-    """The tag by which Dagster's queue keeps runs of a repository apart comes with the partition, whoever launches."""
+def test_every_partition_tags_its_runs_with_the_repository(job: str) -> None:
+    """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
     found = defs.resolve_job_def(job)
 
     assert found.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
@@ -242,8 +244,8 @@ def test_runs_launched_by_hand_overtake_each_other(job: str) -> None:
 # --- the sensor -----------------------------------------------------------------------------------------------------
 
 
-def test_a_new_repository_is_marked_more_than_once(night: Night) -> None:
-    """What the sensor sees for the first time gets one run and its partition; what it has seen gets none."""
+def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
+    """A repository that it has seen gets no run."""
     requests, _, cursor = night.look()
     later, skipped, _ = night.look(cursor)
     night.sandbox.create("lake-d")
@@ -256,8 +258,8 @@ def test_a_new_repository_is_marked_more_than_once(night: Night) -> None:
     assert len(json.loads(cursor)) == 4
 
 
-def test_a_new_repository_of_an_old_name_is_taken_for_the_old_one(night: Night) -> None:
-    """A repository that was deleted and made again is another one, by its creation date."""
+def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
+    """The creation date distinguishes it from the old one of its name."""
     requests, _, cursor = night.look()
     [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
     before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
@@ -268,8 +270,8 @@ def test_a_new_repository_of_an_old_name_is_taken_for_the_old_one(night: Night) 
     assert "2020-01-01" not in cursor
 
 
-def test_a_large_server_is_marked_all_at_once(night: Night) -> None:
-    """A look asks for a bounded number of runs; the next looks ask for the rest, each once."""
+def test_the_sensor_requests_a_bounded_number_of_runs_a_tick(night: Night) -> None:
+    """The next ticks request the rest, each once."""
     for number in range(MOST_AT_ONCE):
         night.sandbox.create(f"more-{number:03}")
     first, _, cursor = night.look()
@@ -280,8 +282,8 @@ def test_a_large_server_is_marked_all_at_once(night: Night) -> None:
     assert night.look(cursor)[0] == []
 
 
-def test_the_sensor_fails_every_minute_without_a_server(night: Night) -> None:
-    """Without a server the sensor skips with a sentence, and remembers what it knew."""
+def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
+    """It doesn't fail every minute, and keeps its cursor."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     _, _, cursor = night.look()
     night.sandbox.stop()
@@ -296,8 +298,8 @@ def test_the_sensor_fails_every_minute_without_a_server(night: Night) -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_patterns_are_read_as_one_name(tmp_path: Path) -> None:
-    """Patterns stand in one variable, apart by commas or spaces."""
+def test_patterns_are_separated_by_commas_or_spaces(tmp_path: Path) -> None:
+    """All of them are in one variable."""
     settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
 
     assert settings.repositories_include == ("lake-*", "archive", "x-?")

@@ -1,4 +1,4 @@
-"""What happens when Dagster, or anybody, loads the definitions: nothing but imports."""
+"""What happens when Dagster, or anybody, loads the definitions: imports, and nothing else."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**found, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
 
 
-def test_loading_the_definitions_reaches_out(loaded: dict[str, Any]) -> None:
-    """Loading opens no connection, starts no process or thread, and writes nothing, in the home or elsewhere."""
+def test_loading_the_definitions_only_imports(loaded: dict[str, Any]) -> None:
+    """It opens no connection, starts no process or thread, and writes nothing, in the home or elsewhere."""
     assert (loaded["seen"], loaded["threads"], loaded["home"]) == ([], ["MainThread"], [])
 
 
-def test_loading_the_definitions_starts_spark(loaded: dict[str, Any]) -> None:
-    """Neither a JVM nor a session is there after loading: both begin with the first asset that needs them."""
+def test_loading_the_definitions_starts_no_spark(loaded: dict[str, Any]) -> None:
+    """A JVM and a session are started by the first asset that needs them."""
     assert (loaded["jvm"], loaded["session"]) == (False, False)
 
 
-def test_loading_the_definitions_warns_of_itself(loaded: dict[str, Any]) -> None:
-    """None of our lines is warned about, e.g. for what the next Dagster drops."""
+def test_loading_the_definitions_warns_of_no_line_of_ours(loaded: dict[str, Any]) -> None:
+    """For example of what the next Dagster removes."""
     assert "lakegc_assets" not in loaded["stderr"], loaded["stderr"]
     assert "spark_resources" not in loaded["stderr"], loaded["stderr"]
 
@@ -76,13 +76,13 @@ def test_loading_the_definitions_warns_of_itself(loaded: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     "module", ["lakefs_sdk", "boto3", "botocore", "matplotlib", "numba", "pandas", "uvicorn", "starlette"]
 )
-def test_loading_the_definitions_takes_its_time(loaded: dict[str, Any], module: str) -> None:
-    """What only some steps need is imported by those: Dagster loads the code location in several processes."""
+def test_loading_the_definitions_imports_no_slow_library(loaded: dict[str, Any], module: str) -> None:
+    """Only some steps need these, and Dagster loads the code location in several processes."""
     assert module not in loaded["modules"]
 
 
-def test_the_workspace_only_loads_in_its_own_folder(tmp_path: Path) -> None:
-    """Dagster's own validation loads the workspace from any working directory: the package is installed."""
+def test_the_workspace_loads_from_any_folder(tmp_path: Path) -> None:
+    """The package is installed, so Dagster's own validation succeeds anywhere."""
     dagster = Path(sys.executable).with_name("dagster")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     command = [dagster, "definitions", "validate", "-w", PROJECT / "workspace.yaml"]

@@ -1,4 +1,4 @@
-"""The asset graph: what is in it, in which order it reads, and nothing else unnoticed."""
+"""The asset graph: what is in it, in which order it reads, and no change of it unnoticed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def key(name: str) -> dg.AssetKey:
     return dg.AssetKey(name)
 
 
-def test_the_graph_changes_unnoticed() -> None:
-    """The graph is the one in graph.txt; where a change is meant, `UPDATE_GRAPH=1 pytest tests/dagster` writes it."""
+def test_the_graph_is_the_one_in_graph_txt() -> None:
+    """Where a change is meant, `UPDATE_GRAPH=1 pytest tests/dagster` writes it."""
     now = snapshot.page(defs)
     if os.environ.get("UPDATE_GRAPH"):
         snapshot.SNAPSHOT.write_text(snapshot.written(now), encoding="utf-8")
@@ -32,7 +32,7 @@ def test_the_graph_changes_unnoticed() -> None:
         assert now[section] == kept[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
 
 
-def test_commits_are_never_read_before_what_is_staged() -> None:
+def test_commits_are_read_after_what_is_staged() -> None:
     """`retained_commits` waits for `uncommitted_addresses`: an object moves from staging to a commit at any moment.
 
     With commits read first, one that moves in between is on neither list, and would look like garbage.
@@ -41,29 +41,29 @@ def test_commits_are_never_read_before_what_is_staged() -> None:
 
 
 @pytest.mark.parametrize(("earlier", "later"), list(pairwise(CHAIN)))
-def test_a_later_step_can_run_beside_an_earlier_one(earlier: str, later: str) -> None:
-    """Each step of the chain waits for the one before it: listing, staged, commits, ranges, expired set."""
+def test_each_step_waits_for_the_one_before_it(earlier: str, later: str) -> None:
+    """Listing, staged, commits, ranges, expired set."""
     assert key(earlier) in GRAPH.get(key(later)).parent_keys
 
 
-def test_the_chain_can_be_walked_in_another_order() -> None:
-    """The job's only possible order is the chain that a mark's record is checked against."""
+def test_the_only_possible_order_of_the_job_is_the_chain() -> None:
+    """A mark's record is checked against it."""
     steps = [node.name for node in defs.resolve_job_def(mark_job.name).nodes_in_topological_order]
 
     assert [step for step in steps if step in CHAIN] == list(CHAIN)
     assert list(CHAIN[:-1]) == [name for name in CHAIN if key(name) in GRAPH.get(key(CHAIN[-1])).parent_keys]
 
 
-def test_an_asset_is_left_without_partition_or_explanation() -> None:
-    """Every asset is partitioned by repository and mark, and says in a sentence what a row of it is."""
+def test_every_asset_is_partitioned_and_described() -> None:
+    """The description is a sentence about what a row of it is."""
     for each in GRAPH.get_all_asset_keys():
         node = GRAPH.get(each)
         assert node.partitions_def == PARTITIONS, each
         assert (node.description or "").rstrip().endswith("."), each
 
 
-def test_every_check_belongs_to_an_asset_and_says_what_it_protects_from() -> None:
-    """A check is described in words that need no other page: no number of an invariant stands for them."""
+def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
+    """In words that need no other page: no number of an invariant stands for them."""
     for check in GRAPH.asset_check_keys:
         assert check.asset_key in GRAPH.get_all_asset_keys()
         described = GRAPH.get(check).description or ""
@@ -92,7 +92,7 @@ def test_the_page_of_the_job_names_every_option_of_a_mark_and_where_it_is_explai
     assert all(field.description for field in MarkConfig.model_fields.values())
 
 
-def test_a_mark_is_spread_over_processes() -> None:
-    """All assets of a mark run in one process: one Spark session and one lease serve them."""
+def test_a_mark_runs_in_one_process() -> None:
+    """One Spark session and one lease serve all its assets."""
     assert defs.resolve_job_def(mark_job.name).executor_def is dg.in_process_executor
     assert defs.executor is dg.in_process_executor

@@ -1,4 +1,4 @@
-"""Runs of the mark in Dagster: what it shows of them, what it stops at, and what it leaves behind."""
+"""Runs of the mark in Dagster: what Dagster shows, where a run stops, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -149,20 +149,20 @@ def checked(
 # --- one whole run --------------------------------------------------------------------------------------------------
 
 
-def test_an_asset_is_not_materialized_for_its_partition(ran: Run) -> None:
-    """One run materializes every asset of the chain, for the partition of this repository and mark."""
+def test_a_run_materializes_every_asset_for_its_partition(ran: Run) -> None:
+    """The partition is that of the repository and the mark."""
     assert set(ran.materialized) == set(CHAIN)
     assert ran.run.is_success
     assert ran.run.tags["dagster/partition"] == str(MARK)
 
 
-def test_runs_of_one_repository_cannot_be_told_apart(ran: Run) -> None:
-    """Runs are tagged with their repository, so that concurrency limits can queue them."""
+def test_runs_are_tagged_with_their_repository(ran: Run) -> None:
+    """Concurrency limits queue them by this tag."""
     assert ran.run.tags["lakegc/repository"] == "lake"
 
 
 def test_runs_of_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
-    """The UI's overview shows runs of code locations that it knows: this one's is the one that `lakegc ui` serves."""
+    """The UI's overview shows runs of code locations that it knows: theirs is the one that `lakegc ui` serves."""
     assert ran.run.remote_job_origin is not None
     assert ran.run.remote_job_origin.location_name == LOCATION
     assert ran.run.remote_job_origin.job_name == mark_job.name
@@ -178,8 +178,10 @@ def test_runs_of_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
         ("expired_set", 2, "address"),
     ],
 )
-def test_an_asset_shows_too_little(world: World, ran: Run, asset: str, rows: int, column: str) -> None:
-    """Each asset shows counts, bytes, seconds, a preview, and where its data is: a folder with Parquet in it."""
+def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
+    world: World, ran: Run, asset: str, rows: int, column: str
+) -> None:
+    """The folder has Parquet files in it."""
     shown = ran.materialized[asset]
     folder = shown["where"].removeprefix("local://lake/")
 
@@ -192,8 +194,8 @@ def test_an_asset_shows_too_little(world: World, ran: Run, asset: str, rows: int
     assert list((world.folder / folder).glob("*.parquet"))
 
 
-def test_numbers_of_the_expired_set_are_not_shown(ran: Run) -> None:
-    """The expired set says how many objects and bytes may go, out of how many."""
+def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
+    """Out of how many."""
     shown = ran.materialized["expired_set"]
 
     assert (shown["candidates"], shown["expired"]) == (4, 2)
@@ -201,8 +203,8 @@ def test_numbers_of_the_expired_set_are_not_shown(ran: Run) -> None:
     assert shown["state"] == "marked"
 
 
-def test_the_expired_set_cannot_be_looked_at(ran: Run) -> None:
-    """The expired set shows plots, sums that add up to it, shares, and objects with paths and last commits."""
+def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) -> None:
+    """The totals add up to it, and the objects have paths and last commits."""
     shown = ran.materialized["expired_set"]
 
     for plot in ("bytes_by_age", "bytes_by_prefix", "bytes_by_reason"):
@@ -218,8 +220,8 @@ def test_the_expired_set_cannot_be_looked_at(ran: Run) -> None:
 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
-def test_a_check_passes_without_measuring(ran: Run, name: str) -> None:
-    """Every check passed, and shows the values that it measured."""
+def test_every_check_shows_the_values_that_it_measured(ran: Run, name: str) -> None:
+    """All of them passed."""
     [check] = [each for each in ran.checked.values() if each.check_name == name]
 
     assert check.passed, check.description
@@ -227,8 +229,8 @@ def test_a_check_passes_without_measuring(ran: Run, name: str) -> None:
     assert all(value.value is not None for value in check.metadata.values())
 
 
-def test_the_lease_is_kept_after_a_run(world: World, ran: Run) -> None:
-    """The next run needn't wait: nobody holds the repository when a run has ended, well or not."""
+def test_no_run_keeps_the_lease(world: World, ran: Run) -> None:
+    """Whether it succeeded or failed, the next run needn't wait."""
     assert ran.run.is_success
     store = target_of(world.sandbox.settings, "lake").place.store()
     assert (world.folder / LEASE_KEY).exists()
@@ -239,8 +241,8 @@ def test_the_lease_is_kept_after_a_run(world: World, ran: Run) -> None:
 
 
 @pytest.mark.parametrize("only", ["", *CHAIN])
-def test_a_finished_mark_stays_as_it_is(world: World, ran: Run, only: str) -> None:
-    """A finished mark is never made again, whole or in part: the run says so; no file changes, nothing turns red."""
+def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) -> None:
+    """Neither whole nor in part: the run reports so, no file changes, and nothing turns red."""
     assert ran.run.is_success
     before = world.files()
     said = left_as_it_is(world, str(MARK), only=only)
@@ -268,8 +270,8 @@ def test_a_finished_mark_stays_as_it_is_whatever_options_it_is_launched_again_wi
     assert world.files() == before
 
 
-def test_the_command_line_does_not_learn_why_a_run_stopped(world: World, ran: Run) -> None:
-    """What stopped the run reaches the caller as the very error, with its exit code."""
+def test_the_error_that_stopped_a_run_reaches_the_command_line(world: World, ran: Run) -> None:
+    """It is the very error, with its exit code."""
     assert ran.run.is_success
     with pytest.raises(Refused, match="is finished") as caught:
         run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
@@ -291,7 +293,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize(("key", "words"), UNUSABLE.items())
 def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: str, words: str) -> None:
-    """A key that doesn't parse ends in a sentence; nothing is written, nothing turns red, and the key is gone again."""
+    """The run ends with a sentence, nothing is written or turns red, and the partition key is removed again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     said = left_as_it_is(world, key)
 
@@ -302,7 +304,7 @@ def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: st
 
 
 def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
-    """Nothing is written anywhere for a repository that the server doesn't have."""
+    """Nothing is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     told = failure_of(world, "nowhere|m1")
 
@@ -311,8 +313,8 @@ def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 
-def test_options_that_cannot_be_meant_start_a_mark(world: World) -> None:
-    """A minimum age without a unit, or below a day without --allow-young, is refused before a mark is begun."""
+def test_wrong_options_are_refused_before_a_mark_begins(world: World) -> None:
+    """A minimum age without a unit, or below a day without --allow-young."""
     before = world.files()
     unit = failure_of(world, "lake|m2", config={"min_age": "24"})
     young = failure_of(world, "lake|m2", config={"min_age": "1h"})
@@ -324,8 +326,8 @@ def test_options_that_cannot_be_meant_start_a_mark(world: World) -> None:
 
 
 @pytest.mark.parametrize("only", CHAIN[1:])
-def test_a_step_runs_without_the_mark_it_belongs_to(world: World, only: str) -> None:
-    """A later asset alone, of a mark that was never begun, fails with a sentence and makes no folder."""
+def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
+    """It ends with a sentence, and no folder is made."""
     before = world.files()
     told = failure_of(world, "lake|never-begun", only=only)
 
@@ -334,8 +336,8 @@ def test_a_step_runs_without_the_mark_it_belongs_to(world: World, only: str) -> 
 
 
 @pytest.mark.parametrize("name", BRAKES)
-def test_a_brake_is_not_shown(ran: Run, name: str) -> None:
-    """Every brake is a check of the expired set, with what it measured, its bound and a sentence."""
+def test_every_brake_is_shown_with_its_measure_and_bound(ran: Run, name: str) -> None:
+    """It is a check of the expired set, with a sentence."""
     check = ran.checked[f"expired_set:brake_{name}"]
 
     assert check.passed, check.description
@@ -343,8 +345,8 @@ def test_a_brake_is_not_shown(ran: Run, name: str) -> None:
     assert check.description
 
 
-def test_a_tripped_brake_is_shown_as_passed(world: World, ran: Run) -> None:
-    """A brake that has tripped is a warning that names the command to release it; of no mark, none of them passes."""
+def test_a_tripped_brake_is_a_warning_with_the_command_that_releases_it(world: World, ran: Run) -> None:
+    """For a mark that doesn't exist, no brake passes."""
     assert ran.run.is_success
     counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
     found = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)
@@ -360,8 +362,8 @@ def test_a_tripped_brake_is_shown_as_passed(world: World, ran: Run) -> None:
 # --- checks alone ---------------------------------------------------------------------------------------------------
 
 
-def test_a_check_of_no_mark_raises(world: World) -> None:
-    """Checks of a mark that doesn't exist, or of a key that doesn't parse, fail with a sentence each."""
+def test_checks_of_a_missing_mark_fail_with_a_sentence(world: World) -> None:
+    """So do checks of a key that is no partition."""
     for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
         found = checked(world, key)
         assert len(found) == len(INVARIANTS)
@@ -379,8 +381,8 @@ def written(world: World, mark_id: str, **changes: Any) -> str:
     return f"lake|{mark_id}"
 
 
-def test_checks_of_an_unfinished_mark_raise(world: World, ran: Run) -> None:
-    """Where a mark hasn't come to a step yet, the checks of that step fail with a sentence; earlier ones still pass."""
+def test_checks_of_steps_that_did_not_run_yet_fail_with_a_sentence(world: World, ran: Run) -> None:
+    """Those of earlier steps still pass."""
     assert ran.run.is_success
     steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
     begun = {name: steps[name] for name in CHAIN[:2]}
@@ -391,8 +393,8 @@ def test_checks_of_an_unfinished_mark_raise(world: World, ran: Run) -> None:
     assert all(check.passed or check.description for check in found.values())
 
 
-def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
-    """A check measures the record in the namespace: one that breaks invariants doesn't pass, whatever the run did."""
+def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> None:
+    """A record that breaks invariants doesn't pass, whatever the run did."""
     assert ran.run.is_success
     record = json.loads((world.folder / RECORD).read_bytes())
     steps = record["steps"]
@@ -409,8 +411,8 @@ def test_checks_pass_whatever_the_record_says(world: World, ran: Run) -> None:
     assert kept == {"inside_only", "ranges_whole"}
 
 
-def test_an_error_has_no_exit_code_in_dagster() -> None:
-    """Every error of ours that stops an asset is a failure with its sentence, kind and exit code, never retried."""
+def test_errors_become_failures_with_kind_and_exit_code() -> None:
+    """They keep their sentence and are never retried."""
     from lakegc_assets.assets import told
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]

@@ -14,8 +14,10 @@ from spark_resources.sandbox import Sandbox
 from tests.marking import environment, target_of
 
 
-def test_a_broken_repository_hides_the_marks_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of three repositories, one of which can't be read, the marks of two are shown, and what is wrong is said once."""
+def test_a_repository_that_cannot_be_read_does_not_hide_the_marks_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong with it is reported once."""
     with Sandbox(tmp_path) as sandbox, environment(sandbox.settings):
         now = sandbox.now()
         for name in ("lake-a", "lake-b", "lake-c"):

@@ -1,4 +1,4 @@
-"""What is asked for can't be meant, or can't be reached: one message, and nothing is begun."""
+"""Arguments that can't be meant and servers that can't be reached: one message, and nothing is begun."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.servers import SeaweedFS
 from tests.stores.providers import answering
 
 
-def test_an_unknown_repository_is_marked(lakegc: Lakegc, lake: Lake) -> None:
-    """A repository that the server doesn't know is a failure that names it."""
+def test_an_unknown_repository_is_refused_by_name(lakegc: Lakegc, lake: Lake) -> None:
+    """The server doesn't know it."""
     lakegc(lake.settings, "mark", "no-such-lake").stopped(1, "repository 'no-such-lake'", "Check the name")
 
 
-def test_wrong_credentials_look_like_something_else(lakegc: Lakegc, lake: Lake) -> None:
-    """Credentials that the server refuses are named as the reason, and shown nowhere."""
+def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake) -> None:
+    """They are shown nowhere."""
     outcome = lakegc({**lake.settings, "secret_access_key": "not-the-right-one"}, "mark", lake.name)
 
     outcome.stopped(1, "does not accept the credentials", "LAKEGC_SECRET_ACCESS_KEY")
@@ -23,15 +23,15 @@ def test_wrong_credentials_look_like_something_else(lakegc: Lakegc, lake: Lake) 
     lake.has_no_finished_mark()
 
 
-def test_an_unreachable_server_is_waited_for(lakegc: Lakegc, lake: Lake) -> None:
-    """A server that doesn't answer is named with what to check."""
+def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake: Lake) -> None:
+    """The mark fails at once."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
     lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server runs")
 
 
-def test_a_web_page_passes_for_lakefs(lakegc: Lakegc, lake: Lake) -> None:
-    """A server that answers, but not as lakeFS does, is told apart."""
+def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
+    """It answers, but with a web page."""
     with answering(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
         settings = {**lake.settings, "endpoint_url": server.url}
 
@@ -44,8 +44,8 @@ def on_s3(lake: Lake, bucket: str) -> None:
     lake.server.after(f"/{lake.name}", lambda said: said.update(storage_namespace=f"s3://{bucket}/lake"))
 
 
-def test_a_missing_bucket_is_an_empty_one(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """A bucket that is not there is a failure, never a repository without objects."""
+def test_a_missing_bucket_is_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """It is never taken for a repository without objects."""
     on_s3(lake, "no-such-bucket")
     settings = {
         **lake.settings,
@@ -58,8 +58,8 @@ def test_a_missing_bucket_is_an_empty_one(lakegc: Lakegc, lake: Lake, seaweedfs:
     lakegc(settings, "mark", lake.name).stopped(1, "no-such-bucket")
 
 
-def test_wrong_keys_of_the_store_give_an_empty_listing(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """Keys that the store refuses are a failure that names the store, and they are shown nowhere."""
+def test_keys_that_the_store_refuses_are_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """The store is named, and the keys are shown nowhere."""
     seaweedfs.make_bucket("fault-keys")
     on_s3(lake, "fault-keys")
     settings = {
@@ -76,14 +76,14 @@ def test_wrong_keys_of_the_store_give_an_empty_listing(lakegc: Lakegc, lake: Lak
 
 
 @pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake|m1", ""])
-def test_something_else_passes_for_a_repository(lakegc: Lakegc, lake: Lake, repository: str) -> None:
-    """An argument that no repository can be called is wrong usage."""
+def test_an_invalid_repository_name_is_wrong_usage(lakegc: Lakegc, lake: Lake, repository: str) -> None:
+    """No repository can have such a name."""
     lakegc(lake.settings, "mark", repository).stopped(2, repository, "repository")
 
 
 @pytest.mark.parametrize("mark_id", ["a/b", "../b", "a b", "-a", ".hidden", "ü", "a\nb", "a" * 129])
-def test_a_mark_id_leads_to_another_folder(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
-    """A mark id that isn't one printable path segment is wrong usage, and nothing is written."""
+def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
+    """A mark id is one printable path segment: another one could lead to another folder. Nothing is written."""
     lakegc(lake.settings, "mark", lake.name, f"--mark-id={mark_id}").stopped(
         2, "can't be a mark id", "20261121T085000Z"
     )
@@ -91,34 +91,34 @@ def test_a_mark_id_leads_to_another_folder(lakegc: Lakegc, lake: Lake, mark_id: 
     assert lake.records() == []
 
 
-def test_a_short_minimum_age_is_taken_silently(lakegc: Lakegc, lake: Lake) -> None:
-    """Below 24 hours the mark is refused unless --allow-young says that it is meant; nothing is begun."""
+def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: Lake) -> None:
+    """Nothing is begun."""
     lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23 hours 59 minutes", "--allow-young")
     assert lake.records() == []
 
 
 @pytest.mark.parametrize("age", ["tomorrow", "24", "-1h", "1.5.2h", "24h!", "99999999999w"])
-def test_an_unclear_minimum_age_is_guessed(lakegc: Lakegc, lake: Lake, age: str) -> None:
-    """A minimum age without a unit, or none at all, is wrong usage and says what is expected."""
+def test_a_minimum_age_without_a_valid_unit_is_wrong_usage(lakegc: Lakegc, lake: Lake, age: str) -> None:
+    """The message says what is expected."""
     lakegc(lake.settings, "mark", lake.name, f"--min-age={age}").stopped(2, age, "24h, 90m or 1d12h")
     assert lake.records() == []
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--scope", "everything"], ["--format", "xml"]])
-def test_a_misspelt_option_is_ignored(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
-    """An option that doesn't exist, or has no such value, is wrong usage."""
+def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
+    """None is ignored."""
     lakegc(lake.settings, "mark", lake.name, *arguments).stopped(2, arguments[0])
 
 
-def test_a_list_of_losses_that_can_t_be_read_is_empty(lakegc: Lakegc, lake: Lake) -> None:
-    """A file of accepted losses that is not there is wrong usage."""
+def test_a_missing_file_of_accepted_losses_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+    """It isn't taken for an empty list."""
     missing = str(lake.folder / "no-such-file")
 
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
 
 
-def test_a_mark_id_in_use_is_written_over(lakegc: Lakegc, lake: Lake) -> None:
-    """An id that has a mark is wrong usage, and the mark stays as it is; another id works."""
+def test_a_mark_id_in_use_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+    """The mark stays as it is."""
     assert lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).code == 0
     before = lake.records()
 
@@ -126,8 +126,10 @@ def test_a_mark_id_in_use_is_written_over(lakegc: Lakegc, lake: Lake) -> None:
     assert lake.records() == before
 
 
-def test_a_bound_on_questions_ends_every_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """Beyond the bound on questions a mark is finished, keeps what it didn't ask about, and can be approved."""
+def test_a_mark_beyond_the_bound_on_path_probes_finishes_and_keeps_what_was_not_probed(
+    lakegc: Lakegc, lake: Lake
+) -> None:
+    """Such a mark can be approved."""
     lake.repository.put("main", "seven", b"7 bytes")
     lake.repository.commit("main", "third")
     settings = {**lake.settings, "max_questions": "0"}

@@ -53,8 +53,8 @@ def range_ids(lake: Lake, commit: Commit) -> list[str]:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_range_loses_its_addresses(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A range of a retained commit that can't be read whole stops the mark and is named."""
+def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """It is named. Otherwise its addresses would look like garbage."""
     range_id = range_ids(lake, lake.commits[1])[0]
     lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, range_id)))
 
@@ -62,8 +62,8 @@ def test_a_damaged_range_loses_its_addresses(lakegc: Lakegc, lake: Lake, harm: H
     lake.has_no_finished_mark()
 
 
-def test_a_range_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake) -> None:
-    """A whole and valid range with other keys in the place of another stops the mark, and is named."""
+def test_a_range_replaced_by_one_with_other_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """The other one is whole and valid."""
     lake.repository.put("main", "d", b"d")
     lake.commits.append(lake.repository.commit("main", "third"))
     swap_ranges(lake)
@@ -72,8 +72,8 @@ def test_a_range_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake) -> 
     lake.has_no_finished_mark()
 
 
-def test_a_range_that_is_another_one_with_the_same_keys_is_believed(lakegc: Lakegc, lake: Lake) -> None:
-    """A whole and valid range in the place of another stops the mark, though its keys and counts agree."""
+def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """Its keys and counts agree; only the addresses differ."""
     swap_ranges(lake)
 
     mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])
@@ -89,7 +89,7 @@ def swap_ranges(lake: Lake) -> None:
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A metarange of a retained commit that is missing, or can't be read whole, stops the mark and is named.
+    """It is missing or can't be read whole, and is named.
 
     apache/carbondata#3899
     """
@@ -100,8 +100,8 @@ def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake:
     lake.has_no_finished_mark()
 
 
-def test_a_metarange_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake) -> None:
-    """A whole and valid metarange in the place of another stops the mark."""
+def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """The other one is whole and valid."""
     old, new = (commit.metarange_id for commit in lake.commits)
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(table(lake, old).read_bytes()))
 
@@ -113,8 +113,8 @@ def test_a_metarange_that_is_another_one_is_believed(lakegc: Lakegc, lake: Lake)
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_dump_loses_commits(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A dump of commits that can't be read whole stops the mark and is named."""
+def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """It is named. Otherwise commits would be lost with their objects."""
     dumped: list[str] = []
 
     def damage(said: dict[str, Any]) -> None:
@@ -128,8 +128,8 @@ def test_a_damaged_dump_loses_commits(lakegc: Lakegc, lake: Lake, harm: Harm) ->
     lake.has_no_finished_mark()
 
 
-def test_a_damaged_part_of_the_dump_loses_commits(lakegc: Lakegc, lake: Lake) -> None:
-    """A range of the dump with a flipped bit stops the mark and is named."""
+def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """One bit of it is flipped; it is named."""
     parts: list[str] = []
 
     def damage(said: dict[str, Any]) -> None:
@@ -162,16 +162,17 @@ def header_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     "harm", [missing, empty, header_alone, other_header, unreadable_row], ids=lambda harm: harm.__name__
 )
-def test_a_damaged_list_of_commits_retains_fewer(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A `commits.csv` that isn't there, is empty, or can't be read in every row stops the mark and is named."""
+def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A `commits.csv` that is missing, empty, or unreadable in any row is named. Otherwise fewer commits would be
+    retained."""
     lake.server.after("/prepare_commits/status", lambda said: harm(lake.file_at(said["result"]["gc_commits_location"])))
 
     mark(lakegc, lake).stopped(3, "commits.csv")
     lake.has_no_finished_mark()
 
 
-def test_a_damaged_list_can_t_be_gone_on_from(lakegc: Lakegc, lake: Lake) -> None:
-    """After a failed mark its id is taken, the failure is on record, and a mark of another id gives the whole truth."""
+def test_a_failed_mark_is_recorded_and_its_id_stays_taken(lakegc: Lakegc, lake: Lake) -> None:
+    """A mark of another id then gives the right result."""
     once = [other_header]
 
     def harm_once(said: dict[str, Any]) -> None:
@@ -195,16 +196,16 @@ def files_at(lake: Lake, said: dict[str, Any]) -> list[Path]:
     return sorted(lake.file_at(said["gc_uncommitted_location"]).iterdir())
 
 
-def test_a_lost_file_of_staged_addresses_is_an_empty_one(lakegc: Lakegc, lake: Lake) -> None:
-    """Fewer files of staged addresses than announced pages stop the mark."""
+def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """The server announces how many pages there are."""
     lake.server.after("/prepare_uncommited", lambda said: [file.unlink() for file in files_at(lake, said)])
 
     mark(lakegc, lake).stopped(3, "announced 1 files with staged addresses", "0 are there")
     lake.has_no_finished_mark()
 
 
-def test_one_lost_file_of_several_is_not_noticed(lakegc: Lakegc, lake: Lake) -> None:
-    """With three staged objects there are two pages; one file less is a failed reading, too."""
+def test_one_lost_file_of_several_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """Three staged objects are announced in two pages."""
     lake.repository.put("main", "staged as well", b"1")
     lake.repository.put("main", "and this one", b"2")
     said_of: list[dict[str, Any]] = []
@@ -222,8 +223,8 @@ def test_one_lost_file_of_several_is_not_noticed(lakegc: Lakegc, lake: Lake) -> 
 
 
 @pytest.mark.parametrize("harm", [truncated, empty, lambda file: file.write_text("physical_address\ndata/x\n")])
-def test_an_unreadable_file_of_staged_addresses_is_skipped(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A file of staged addresses that isn't whole Parquet stops the mark and is named."""
+def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+    """A file that isn't whole Parquet is named."""
     names: list[str] = []
 
     def damage(said: dict[str, Any]) -> None:

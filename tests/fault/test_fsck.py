@@ -151,8 +151,8 @@ def stored(seaweedfs: SeaweedFS) -> Stored:
     return found
 
 
-def test_a_recorded_repository_is_damaged_and_called_sound(lakegc: Lakegc, stored: Stored) -> None:
-    """Nothing is wrong with a recording; flipped, cut, swapped, lost and forged parts are all found in one check."""
+def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: Lakegc, stored: Stored) -> None:
+    """Flipped, cut, swapped, lost and forged parts are all found in one check."""
     with stored.settings() as settings:
         code, sound = document(lakegc, settings, stored.recording.repository)
     assert (code, sound["findings"], sound["missing"]["count"], sound["not_proved"]) == (0, [], 0, [])
@@ -218,8 +218,8 @@ def look_alike(stored: Stored, ranges: list[str]) -> tuple[str, str]:
     raise AssertionError("no two ranges look alike")
 
 
-def test_without_the_dump_less_is_checked_and_nobody_is_told(lakegc: Lakegc, stored: Stored) -> None:
-    """Without rights to a dump logs are walked, all tables are proved all the same, and what isn't known is said."""
+def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: Lakegc, stored: Stored) -> None:
+    """Without the right to a dump, logs are walked instead."""
     recording = replace(stored.recording, dump_allowed=False)
     stray = next(one for one in stored.ranges(stored.dangling[0].metarange_id) if one not in all_ranges(stored))
     stored.change(stray, flipped)
@@ -261,10 +261,8 @@ def key_of(lake: Lake, path: str) -> str:
     return lake.repository.stat("main", path).address
 
 
-def test_lost_objects_are_not_missed_or_their_list_is_not_what_a_mark_takes(
-    lakegc: Lakegc, lake: Lake, tmp_path: Path
-) -> None:
-    """Live objects that the store lacks are named with path and branch, and a mark takes the list that is written."""
+def test_lost_live_objects_are_listed_as_a_mark_accepts_them(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """They are named with path and branch, and a mark takes the file that is written."""
     committed, staged, listed = key_of(lake, "b"), key_of(lake, "staged"), tmp_path / "missing.txt"
     for key in (committed, staged):
         (lake.folder / key).unlink()
@@ -281,8 +279,8 @@ def test_lost_objects_are_not_missed_or_their_list_is_not_what_a_mark_takes(
     assert marked.code == 0, marked.err
 
 
-def test_a_forged_commit_or_a_lost_list_is_not_named(lakegc: Lakegc, lake: Lake) -> None:
-    """A dump that is whole and tells of another commit, and a list that isn't there, are named for people."""
+def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -> None:
+    """The dump is whole, but its commit isn't the one of the history."""
     forged = lake.commits[0]
 
     def forge(said: dict[str, Any]) -> None:
@@ -309,7 +307,7 @@ def test_a_forged_commit_or_a_lost_list_is_not_named(lakegc: Lakegc, lake: Lake)
 
 
 def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake: Lake) -> None:
-    """What somebody else left under `_lakefs/` is named and no damage, and stops no mark: it is nobody's table.
+    """What somebody else left under `_lakefs/` is no damage and stops no mark.
 
     treeverse/lakeFS#8518, treeverse/lakeFS#9055
     """
@@ -326,8 +324,8 @@ def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake
     assert mark.record.counts["expired"] == 1
 
 
-def test_a_read_only_repository_is_not_called_sound(lakegc: Lakegc, lake: Lake) -> None:
-    """Where lakeFS refuses to make lists, what can be is proved, and the rest is said."""
+def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, lake: Lake) -> None:
+    """lakeFS refuses to make lists there; what couldn't be verified is reported."""
     lake.server.after(f"/repositories/{lake.name}", lambda said: said.update(read_only=True))
 
     code, found = document(lakegc, lake.settings, lake.name)
@@ -336,8 +334,8 @@ def test_a_read_only_repository_is_not_called_sound(lakegc: Lakegc, lake: Lake) 
     assert any("read-only" in sentence for sentence in found["not_proved"])
 
 
-def test_a_list_that_cannot_be_written_is_noticed_at_the_end(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """A folder that isn't there and a repository that isn't there stop the check before it reads anything."""
+def test_a_place_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """So does an unknown repository. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

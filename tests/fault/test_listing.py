@@ -1,4 +1,4 @@
-"""A listing that lacks what is live, or names it otherwise: the mark stops, unless the losses are known by name."""
+"""A listing that lacks live objects, or spells them differently, stops the mark unless the losses are accepted."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.marking import Marker
 
 
-def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -> None:
-    """A listing without any object, where commits refer to objects, is refused: it is wrong, whatever the bound."""
+def test_an_empty_listing_stops_the_mark_where_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
+    """Such a listing is wrong, whatever the bound on missing objects."""
     shutil.rmtree(lake.folder / "data")
     settings = {**lake.settings, "max_missing": "1000"}
 
@@ -28,7 +28,7 @@ def test_an_empty_listing_makes_everything_garbage(lakegc: Lakegc, lake: Lake) -
 
 @pytest.mark.parametrize("status", [None, 404, 503])
 def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | None) -> None:
-    """Where branches can't be listed, or none are, nothing is garbage: every repository has one.
+    """Listing fails or gives none, but every repository has a branch.
 
     restic/restic#4612
     """
@@ -48,7 +48,7 @@ def no_results(said: dict[str, Any]) -> None:
 
 
 def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """Live objects that the store lacks stop the mark and are named; only a list of all of them lets it pass.
+    """They are named.
 
     HUDI-6339 (issues.apache.org)
     """
@@ -76,8 +76,11 @@ def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: L
     ("form", "committed"),
     [("s3://{0}/{1}", True), ("s3://{0}/{1}", False), ("local://{0}//{1}", True), ("LOCAL://{0}/{1}", False)],
 )
-def test_an_address_in_another_spelling_is_outside(lakegc: Lakegc, lake: Lake, form: str, committed: bool) -> None:
-    """A live address that is the namespace's but for scheme or slashes stops the mark and is shown."""
+def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
+    lakegc: Lakegc, lake: Lake, form: str, committed: bool
+) -> None:
+    """It differs in scheme or slashes. Taken for an address outside of the namespace, its object would look like
+    garbage."""
     live = lake.repository.stat("main", "a")
     strange = form.format(lake.name, live.address)
     entry = replace(live, path=b"strange", address=strange, address_type=AddressType.FULL)
@@ -89,8 +92,8 @@ def test_an_address_in_another_spelling_is_outside(lakegc: Lakegc, lake: Lake, f
     lake.has_no_finished_mark()
 
 
-def test_the_host_in_another_case_is_outside(lakegc: Lakegc, lake: Lake) -> None:
-    """A live address that differs from the namespace in the case of its host stops the mark and is shown."""
+def test_a_live_address_with_the_host_in_another_case_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """It is shown."""
     live = lake.repository.stat("main", "a")
     strange = f"local://{lake.name.upper()}/{live.address}"
     lake.repository.stage("main", [replace(live, path=b"x", address=strange, address_type=AddressType.FULL)])

@@ -1,4 +1,4 @@
-"""Paths that are not UTF-8: the server can't show them, nobody can be asked about them, and all else goes on."""
+"""Paths that are not UTF-8: the server can't show or probe them, and everything else works."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def garbage(lake: Lake, data: bytes) -> str:
     return entry.address
 
 
-def test_a_path_that_is_not_utf8_keeps_what_has_its_size_and_stops_no_mark(lake: Lake, lakegc: Lakegc) -> None:
-    """One such path stopped every mark of its repository; what its branch serves there is kept, by size."""
+def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
+    """The mark doesn't stop: what its branch serves there is kept, by size."""
     repository = lake.repository
     entry = repository.put("main", "moved", b"size of 10")
     repository.delete("main", ["moved"])
@@ -48,8 +48,9 @@ def test_a_path_that_is_not_utf8_keeps_what_has_its_size_and_stops_no_mark(lake:
         assert repository.objects.file(address).exists()
 
 
-def test_changes_behind_a_path_that_is_not_utf8_are_all_read(lake: Lake) -> None:
-    """A page of changes ends at such a path, whose shown form lies behind others: these would be left out, and go."""
+def test_changes_behind_a_non_utf8_path_are_all_read(lake: Lake) -> None:
+    """A page of changes ends at such a path, and its shown form sorts behind others. These would be skipped, and their
+    objects deleted."""
     repository = lake.repository
     paths = [b"a", b"ab", b"a\x80", "aé".encode(), b"b\xff", b"c\x80", b"d", b"d\xff"]
     wanted = set()

@@ -101,8 +101,9 @@ def once_said(words: str, act: Callable[[], object]) -> Iterator[None]:
 
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
 @pytest.mark.parametrize("objects", [5, 3], ids=["last page", "only page"])
-def test_an_empty_list_is_not_believed_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
-    """A branch that is deleted during the scan empties the list, or fails it: five of five objects were deleted."""
+def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
+    """A branch that is deleted during the scan empties the list, or makes it fail: five of five staged objects were
+    deleted."""
     if branch_behind:
         lake.repository.create_branch("without-changes", "main")
     for path in STAGED[objects:]:  # three are on a page
@@ -116,8 +117,9 @@ def test_an_empty_list_is_not_believed_while_objects_are_staged(lake: Lake, obje
     assert mark.expired == lake.garbage
 
 
-def test_an_empty_list_is_not_believed_when_a_sweep_re_verifies(lake: Lake) -> None:
-    """What was garbage when it was marked, and is staged by now, is on no list of the re-verification."""
+def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
+    """Otherwise an object that was garbage when it was marked, and is staged by now, is on no list of the
+    re-verification."""
     came_back = lake.add_garbage("came back")
     lake.repository.create_branch("without-changes", "main")
     assert came_back in lake.mark().expired
@@ -132,8 +134,8 @@ def test_an_empty_list_is_not_believed_when_a_sweep_re_verifies(lake: Lake) -> N
     assert not lake.garbage & {one.key for each in lake.store.pages("data/") for one in each.objects}
 
 
-def test_an_empty_list_is_not_believed_by_an_incremental_mark(lake: Lake) -> None:
-    """A mark since another one reads what is staged anew, and compares it as carefully."""
+def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
+    """An incremental mark reads what is staged anew, and compares it as carefully."""
     lake.repository.create_branch("without-changes", "main")
     lake.mark()
     lake.sandbox.faults.deleted_behind = ("main",)
@@ -145,8 +147,8 @@ def test_an_empty_list_is_not_believed_by_an_incremental_mark(lake: Lake) -> Non
     assert mark.record.optimized
 
 
-def test_a_branch_that_is_gone_takes_only_its_own_addresses_with_it(lake: Lake) -> None:
-    """Objects that were staged on a deleted branch are garbage; what other branches have staged stays."""
+def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
+    """What other branches have staged stays."""
     lake.repository.create_branch("gone", "main")
     gone = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
     lake.repository.delete_branch("gone")
@@ -155,8 +157,8 @@ def test_a_branch_that_is_gone_takes_only_its_own_addresses_with_it(lake: Lake) 
     assert lake.mark().expired == {*lake.garbage, gone}
 
 
-def test_an_empty_list_is_believed_where_nothing_is_staged(lake: Lake) -> None:
-    """No branch has changes, so the list is requested once a reading."""
+def test_an_empty_list_is_accepted_where_nothing_is_staged(lake: Lake) -> None:
+    """No branch has changes, so the list is requested once per reading."""
     lake.repository.reset("main")
 
     mark = lake.mark()
@@ -170,8 +172,8 @@ def test_an_empty_list_is_believed_where_nothing_is_staged(lake: Lake) -> None:
     }
 
 
-def test_a_reading_costs_a_few_requests_a_branch(lake: Lake) -> None:
-    """A branch with a thousand changes or fewer: its diff, what is listed behind it, and the addresses in one page."""
+def test_a_reading_takes_a_few_requests_per_branch(lake: Lake) -> None:
+    """For a thousand changes or fewer: the diff, a listing behind it, and one page of addresses."""
     lake.requests.clear()
     mark = lake.mark()
 
@@ -186,7 +188,7 @@ def test_a_reading_costs_a_few_requests_a_branch(lake: Lake) -> None:
 def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
     lake: Lake, written: str
 ) -> None:
-    """The server leaves such an address out of its list, or lists it undecoded, and its branch serves the object."""
+    """The server leaves such an address out of its list, or lists it undecoded, though its branch serves the object."""
     key = "a client's file" if written == "s3://" else lake.add_garbage("came back")
     lake.store.write(key, b"came back")
     location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
@@ -197,8 +199,8 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
     assert key not in lake.mark(accept_missing=(quote(key),)).expired
 
 
-def test_a_list_that_can_t_be_had_in_any_way_stops_the_mark(lake: Lake) -> None:
-    """Where neither the list nor the diffs tell what is staged, nothing is collected."""
+def test_the_mark_stops_where_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
+    """Nothing is collected."""
     lake.sandbox.faults.deleted_behind = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
 
@@ -206,7 +208,7 @@ def test_a_list_that_can_t_be_had_in_any_way_stops_the_mark(lake: Lake) -> None:
         lake.mark()
 
 
-def test_staging_records_that_can_t_be_read_stop_the_mark(lake: Lake) -> None:
+def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
     """The server's list and diff end there without an error, and what is staged behind it looked like garbage."""
     lake.sandbox.faults.broken = {("main", "staged/2")}
 
@@ -214,8 +216,8 @@ def test_staging_records_that_can_t_be_read_stop_the_mark(lake: Lake) -> None:
         lake.mark()
 
 
-def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake) -> None:
-    """A record far behind the first page breaks between two readings; what was staged again behind it is on no list."""
+def test_a_reading_that_lacks_staged_objects_of_an_earlier_one_stops_the_mark(lake: Lake) -> None:
+    """A record far behind the first page breaks between two readings; an object re-staged behind it is on no list."""
     came_back = lake.add_garbage("came back")
 
     def break_and_stage() -> None:
@@ -226,8 +228,9 @@ def test_a_reading_that_lacks_what_an_earlier_one_had_is_refused(lake: Lake) -> 
         lake.mark()
 
 
-def test_a_re_verification_that_lacks_what_the_mark_had_is_refused(lake: Lake) -> None:
-    """A record breaks after the mark: all readings of the sweep end there, before what was staged again meanwhile."""
+def test_a_re_verification_that_lacks_staged_objects_of_the_mark_stops_the_sweep(lake: Lake) -> None:
+    """A record breaks after the mark, so all readings of the sweep end there, before an object that was re-staged
+    meanwhile."""
     came_back = lake.add_garbage("came back")
     assert came_back in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
@@ -239,8 +242,8 @@ def test_a_re_verification_that_lacks_what_the_mark_had_is_refused(lake: Lake) -
     assert lake.store.read(came_back) == b"came back"
 
 
-def test_a_branch_that_changes_all_the_time_can_be_marked(lake: Lake) -> None:
-    """What was overwritten, reset or deleted between two readings is explained by diffs that are paged to their end."""
+def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
+    """Objects overwritten, reset or deleted between two readings are explained by diffs that are paged to their end."""
     numbers, live = itertools.count(), set(STAGED)
 
     def churn(_: str) -> None:

@@ -64,9 +64,9 @@ class ShownOnce:
                 self.answers += 1
 
 
-def test_what_one_reading_alone_sees_staged_is_live(lake: Lake) -> None:
-    """A rename hides an address from one scan of the lists, or one pass over the changed paths, and not from the other:
-    whichever reading saw it, it is kept."""
+def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
+    """A rename hides an address from one scan of the lists, or from one pass over the changed paths, but not from the
+    other."""
     for path in ("front1", "front2", "front3"):
         lake.repository.put("main", path, path.encode())
     during = [unstaged(lake, "moved1"), unstaged(lake, "moved2")]
@@ -93,8 +93,8 @@ def test_what_one_reading_alone_sees_staged_is_live(lake: Lake) -> None:
     assert not expired & {one.address for one in (*during, *full)}
 
 
-def test_what_may_be_younger_than_the_cutoff_by_the_stores_coarse_clock_is_kept(lake: Lake) -> None:
-    """A listed time is rounded down by up to the store's resolution, so an object may truly be that much younger."""
+def test_objects_that_may_be_younger_than_the_cutoff_by_a_coarse_clock_are_kept(lake: Lake) -> None:
+    """A listed time is rounded down by up to the store's resolution, so an object may be that much younger."""
     entries = [unstaged(lake, f"garbage{number}") for number in range(3)]
     grain = lake.target.place.store().quirks.time_resolution
     assert grain > timedelta(milliseconds=1)

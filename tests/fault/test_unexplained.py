@@ -9,8 +9,8 @@ from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.fault.test_damaged import range_ids, table, truncated
 
 
-def test_an_object_of_a_damaged_commit_is_called_never_committed(lakegc: Lakegc, lake: Lake) -> None:
-    """Where an expired commit can't be read, no reason is claimed for what it may have held; which one is named."""
+def test_an_object_that_a_damaged_commit_may_refer_to_has_no_known_reason(lakegc: Lakegc, lake: Lake) -> None:
+    """The damaged range of the expired commit is named."""
     (only_expired,) = set(range_ids(lake, lake.commits[0])) - set(range_ids(lake, lake.commits[1]))
     lake.server.after("/prepare_commits/status", lambda _: truncated(table(lake, only_expired)))
 

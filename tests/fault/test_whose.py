@@ -1,4 +1,4 @@
-"""Whose the namespace is, whose turn it is, and which time and rules hold: what forbids a mark, and who is told."""
+"""Who owns the namespace and the lease, and which clock and rules apply: what refuses a mark, with which message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.servers import MotoServer
 
 @pytest.mark.parametrize("theirs", ["local://{}", "local://{}/inside", "LOCAL://{}//inside/"])
 def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, theirs: str) -> None:
-    """A namespace in, around or at the place of another repository's is refused, and both are named.
+    """Both repositories are named.
 
     projectnessie/nessie#12363
     """
@@ -35,8 +35,8 @@ def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake
     assert lake.records() == []
 
 
-def test_the_namespace_of_somebody_else(lakegc: Lakegc, lake: Lake) -> None:
-    """A namespace that carries another repository's mark of ownership is refused; that mark stays as it is."""
+def test_a_namespace_owned_by_another_repository_is_refused(lakegc: Lakegc, lake: Lake) -> None:
+    """Its owner file stays as it is."""
     created = datetime(2026, 1, 1, tzinfo=UTC)
     claim_namespace(lake.target.place, "somebody-else", created)
     before = (lake.folder / OWNER_KEY).read_bytes()
@@ -47,8 +47,8 @@ def test_the_namespace_of_somebody_else(lakegc: Lakegc, lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("owner", [b"", b"[]", b'{"repository": "x"}', b"\xff"])
-def test_an_unreadable_owner_is_nobody(lakegc: Lakegc, lake: Lake, owner: bytes) -> None:
-    """An owner's mark that can't be read is refused, not replaced."""
+def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: bytes) -> None:
+    """It isn't replaced."""
     place = lake.target.place
     place.store().write(OWNER_KEY, owner)
 
@@ -57,24 +57,24 @@ def test_an_unreadable_owner_is_nobody(lakegc: Lakegc, lake: Lake, owner: bytes)
 
 
 @pytest.mark.parametrize("later", [timedelta(hours=3), timedelta(hours=-3)])
-def test_a_clock_that_is_hours_off(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
-    """Clocks further apart than the bound stop the mark, and are all shown; a raised bound lets it pass the check."""
+def test_clocks_further_apart_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
+    """All of them are shown, with the setting of the bound."""
     lake.server.later = later
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "clocks", "the lakeFS server", "LAKEGC_MAX_CLOCK_SKEW")
     assert lake.records() == []
 
 
-def test_a_read_only_repository(lakegc: Lakegc, lake: Lake) -> None:
-    """A read-only repository is a clear failure before anything is written."""
+def test_a_read_only_repository_is_refused_before_anything_is_written(lakegc: Lakegc, lake: Lake) -> None:
+    """lakeFS can't make the lists that a mark needs."""
     lake.server.after(f"/{lake.name}", lambda said: said.update(read_only=True))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(1, lake.name, "read-only")
     assert lake.records() == []
 
 
-def test_two_runs_at_once(lakegc: Lakegc, lake: Lake) -> None:
-    """While another run holds the lease, a mark is refused and told who and until when; its lease stays."""
+def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lake: Lake) -> None:
+    """The message says who holds it and until when."""
     store = lake.target.place.store()
     lease = take_lease(store, who="anna@laptop", mark_id="m-anna", token="anna's", single_deployment=False)
     held = store.read(LEASE_KEY)
@@ -88,8 +88,8 @@ def test_two_runs_at_once(lakegc: Lakegc, lake: Lake) -> None:
     assert lake.records() == []
 
 
-def test_an_unreadable_lease_is_free(lakegc: Lakegc, lake: Lake) -> None:
-    """A lease that can't be read is refused and named, never taken over."""
+def test_an_unreadable_lease_is_refused(lakegc: Lakegc, lake: Lake) -> None:
+    """It is never taken over."""
     store = lake.target.place.store()
     store.write(LEASE_KEY, b"{}")
 
@@ -97,8 +97,8 @@ def test_an_unreadable_lease_is_free(lakegc: Lakegc, lake: Lake) -> None:
     assert store.read(LEASE_KEY) == b"{}"
 
 
-def test_a_store_that_ignores_conditions(lakegc: Lakegc, lake: Lake, moto_server: MotoServer) -> None:
-    """A store without conditional writes is refused before a mark begins, with the setting that says it is harmless."""
+def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lake, moto_server: MotoServer) -> None:
+    """The message names the setting for a single deployment, where that is harmless."""
     moto_server.make_bucket("fault-conditions")
     lake.server.after("/config", lambda said: said["storage_config"].update(blockstore_type="s3"))
     lake.server.after(f"/{lake.name}", lambda said: said.update(storage_namespace=f"s3://fault-conditions/{lake.name}"))
@@ -112,8 +112,8 @@ def test_a_store_that_ignores_conditions(lakegc: Lakegc, lake: Lake, moto_server
         )
 
 
-def test_rules_changed_while_it_marks(lakegc: Lakegc, lake: Lake) -> None:
-    """Rules that change in the middle of a mark stop it: it would go by two sets of rules."""
+def test_rules_that_change_during_a_mark_stop_it(lakegc: Lakegc, lake: Lake) -> None:
+    """Otherwise it would apply two sets of rules."""
     lake.server.after("/prepare_commits/status", lambda _: set_rules(lake.repository, Rules(3)))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "rules", lake.name, "Make a new mark")

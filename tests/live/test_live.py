@@ -85,8 +85,8 @@ def live() -> Iterator[Live]:
         api.repositories_api.delete_repository(name)
 
 
-def test_a_real_server_is_not_understood(live: Live) -> None:
-    """Exactly the object goes that was overwritten before any commit; what is committed, staged or served stays."""
+def test_a_mark_on_a_real_server_expires_exactly_the_overwritten_object(live: Live) -> None:
+    """What is committed, staged or served stays."""
     orphan = live.upload("a b/é+%.txt", b"overwritten before it was committed")
     keys = [orphan, live.upload("a b/é+%.txt", b"committed"), live.upload("same", b"the same bytes")]
     live.commit("first")

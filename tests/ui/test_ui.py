@@ -1,4 +1,4 @@
-"""A mark is made, understood, approved and swept in Dagster's UI, and left to the schedule."""
+"""A mark is made, reviewed, approved and swept in Dagster's UI, and made by the schedule."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def plot(page: Page, name: str, title: str) -> int:
     return int(drawn.evaluate("picture => picture.naturalWidth"))
 
 
-def test_a_mark_cannot_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
-    """A partition added in the dialog becomes a mark; its asset shows what it is, and what may go."""
+def test_a_mark_can_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
+    """A partition added in the dialog becomes a mark; its asset shows what it is, and what may be deleted."""
     assert (by_hand.status, by_hand.tags[REPOSITORY_TAG]) == ("SUCCESS", "lake")
     page = ui.open(f"/runs/{by_hand.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
@@ -130,8 +130,8 @@ def test_a_mark_cannot_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
     ui.picture("lineage")
 
 
-def test_a_failed_check_says_nothing(ui: Ui, by_hand: Run) -> None:
-    """A failed check shows what it promises, that it failed, what it means, and what was measured."""
+def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
+    """It shows what it promises, what its failure means, and what was measured."""
     assert by_hand.status == "SUCCESS"
 
     page = ui.open("/assets/expired_set?view=checks&checkDetail=same_bytes_asked")
@@ -151,7 +151,7 @@ def test_a_failed_check_says_nothing(ui: Ui, by_hand: Run) -> None:
 
 
 def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved, sandbox: Sandbox) -> None:
-    """The asset shows who approved what until when; an event reported by hand is answered with what to do instead."""
+    """The asset shows who approved what until when, and how to approve instead of reporting an event by hand."""
     assert approved.sweeps == []
     page = ui.open("/assets/sweep_approval")
     for name, value in (("by", "Ada"), ("objects", "1"), ("digest", digest(sandbox)[:12]), ("released.share", "test")):
@@ -165,16 +165,16 @@ def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved,
     ui.picture("approval-by-hand")
 
 
-def test_the_schedule_goes_on_after_it_was_turned_off(ui: Ui, night: str) -> None:
-    """The schedule's page tells what an occasion requested, and that it is off again."""
+def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, night: str) -> None:
+    """Its page shows what a tick requested, and that it is off again."""
     assert not ui.is_on(SCHEDULE)
     page = ui.open(SCHEDULE)
     expect(page.get_by_text("3 runs requested").first).to_be_visible()
     ui.picture("ticks")
 
 
-def test_more_is_swept_than_was_approved(ui: Ui, approved: Approved, swept: Run, sandbox: Sandbox) -> None:
-    """The sensor begins one sweep, by the word that was reported; what is expired is gone, and nothing else."""
+def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swept: Run, sandbox: Sandbox) -> None:
+    """The sensor begins one sweep, by the approval that the job gave."""
     found = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
     left = stored(sandbox)
 
@@ -191,8 +191,8 @@ def test_more_is_swept_than_was_approved(ui: Ui, approved: Approved, swept: Run,
     assert left == {b"the second version", b"123456789", b"987654321"}
 
 
-def test_a_sweep_says_too_little(ui: Ui, swept: Run) -> None:
-    """The sweep's asset counts its objects by outcome, in all, and draws how fast they went."""
+def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None:
+    """Its asset counts the objects by outcome and in all."""
     page = ui.open("/assets/sweep_report")
     for name, value in (("objects.deleted", "1"), ("bytes.deleted", "5"), ("success", "true"), ("mark", "by-hand")):
         expect(row(page, name)).to_contain_text(value, ignore_case=True)
@@ -205,8 +205,8 @@ def test_a_sweep_says_too_little(ui: Ui, swept: Run) -> None:
     ui.picture("swept")
 
 
-def test_a_bad_key_is_refused_with_the_form_that_is_expected(ui: Ui, night: str) -> None:
-    """A partition that is none ends in a sentence on the run's own page; nothing turns red, and the key is gone."""
+def test_a_bad_key_is_refused_with_the_expected_form(ui: Ui, night: str) -> None:
+    """The run's own page shows a sentence; nothing turns red, and the key is removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
 
@@ -216,8 +216,8 @@ def test_a_bad_key_is_refused_with_the_form_that_is_expected(ui: Ui, night: str)
     ui.picture("bad-key")
 
 
-def test_marks_of_the_command_line_are_missing(ui: Ui) -> None:
-    """What the command line marked in this home is a run of the same job, with its partition."""
+def test_marks_of_the_command_line_are_shown(ui: Ui) -> None:
+    """What the command line marked with this home is a run of the same job, with its partition."""
     run = ui.ended_run("night-a|by-cli")
     assert run.status == "SUCCESS"
     page = ui.open(f"{JOB}/runs")
@@ -228,8 +228,8 @@ def test_marks_of_the_command_line_are_missing(ui: Ui) -> None:
     ui.picture("by-cli")
 
 
-def test_a_broken_repository_stops_the_night(ui: Ui, night: str) -> None:
-    """The schedule, turned on in the UI, marks every repository of its patterns; the broken one says why it isn't."""
+def test_the_schedule_marks_every_repository_but_the_broken_one(ui: Ui, night: str) -> None:
+    """The run of the broken one shows what is wrong with it."""
     ended = {name: ui.ended_run(f"{name}|{night}") for name in NIGHT}
 
     assert [run.status for run in ended.values()] == ["SUCCESS", "SUCCESS", "FAILURE"]
@@ -240,7 +240,7 @@ def test_a_broken_repository_stops_the_night(ui: Ui, night: str) -> None:
 
 
 def test_an_approval_is_used_once(ui: Ui, swept: Run, sandbox: Sandbox) -> None:
-    """A second approval of a swept mark is refused at once, and says that it was used; no second sweep begins."""
+    """A second approval of a swept mark is refused at once, and no second sweep begins."""
     run = ui.ended_run(MARK, job="approve", of=2)
     page = ui.open(f"/runs/{run.id}")
 
