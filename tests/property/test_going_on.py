@@ -1,4 +1,4 @@
-"""Marks that go on from earlier ones, and those that can't: what is looked at, what is missed, and what is said."""
+"""Incremental marks, and marks that become full instead: what is listed, what is missed, and what is reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
-    """What a hold kept is expired by the next mark after the hold is gone, though nothing else changed.
+    """What a hold kept is expired by the next mark after the hold is gone, though nothing else has changed.
 
     apache/hudi#10651, lance-format/lance#8705
     """
@@ -95,8 +95,8 @@ def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
     assert freed.facts("expired_set")["candidates"] == held.facts("expired_set")["candidates"] == 3
 
 
-def test_lost_files_of_an_earlier_mark_hide_garbage(lake: Lake) -> None:
-    """Where what an earlier mark wrote down is lost or unreadable, the next one looks at everything, and says why."""
+def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
+    """It says why it isn't incremental."""
     first = lake.mark("m1")
     lake.days(5)
     parts = ("forged", "committed_addresses/addresses/", "expired_set/unsettled/", "mark.json")
@@ -122,8 +122,8 @@ def spoil(lake: Lake, mark: str, part: str) -> None:
         file.write_bytes(b"something else")
 
 
-def test_an_optimized_run_goes_unproved_for_ever(lake: Lake) -> None:
-    """Each so-manieth mark looks at everything, names what came into an old slice, and the check in the UI fails."""
+def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lake) -> None:
+    """Here that is an object written to an old slice; the check in the UI then fails."""
     lake.mark("m1")
     lake.days(5)
     stray = f"{lake.old.rpartition('/')[0]}/stray"
@@ -160,9 +160,10 @@ def test_the_schedule_makes_the_full_mark_that_is_due_where_every_mark_named_its
 
 
 @pytest.mark.parametrize("few", [0, 250_000])
-def test_many_changes_find_another_set_than_few(lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """However many addresses a task can hold, a mark since another finds what a clean one does: with ranges that were
-    let go, and those that count again."""
+def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_holds(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """With ranges that were released, and ranges that count again."""
     monkeypatch.setattr(expired_set, "FEW_ENOUGH_TO_SEND", few)
     lake.mark("m1")
     lake.put("staged", b"staged")
@@ -182,8 +183,8 @@ def test_many_changes_find_another_set_than_few(lake: Lake, monkeypatch: pytest.
     assert again.expired == clean_again.expired == {"data/stray"}
 
 
-def test_an_address_nobody_asked_about_is_garbage(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mark that would compare an address without what earlier marks know of it ends with an error."""
+def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared without what earlier marks know of it, it could look like garbage."""
     lake.mark("m1")
     lake.write("data/stray")
     lake.days(1)
@@ -194,9 +195,8 @@ def test_an_address_nobody_asked_about_is_garbage(lake: Lake, monkeypatch: pytes
         lake.mark("m2")
 
 
-def test_every_mark_reads_what_branches_have_again(lake: Lake) -> None:
-    """A mark since another one reads a range that branches have, and had, only where something that may go has the size
-    of one of its entries: then it has to know the paths."""
+def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(lake: Lake) -> None:
+    """Where something unreferenced has the size of an entry, the mark has to know the paths of that range."""
     lake.mark("m1")
     for table in lake.file("_lakefs/").glob("*"):
         if table.is_file():
@@ -215,9 +215,8 @@ def test_every_mark_reads_what_branches_have_again(lake: Lake) -> None:
         lake.mark("m3")
 
 
-def test_sizes_that_an_earlier_mark_wrote_down_are_believed_whatever_became_of_them(lake: Lake) -> None:
-    """Where an earlier mark's sizes are damaged, or were never written, the ranges of branches are read, and a staged
-    object with the bytes of the committed one stays."""
+def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
+    """A staged object with the same content as the committed one is kept."""
     for number, lost in enumerate(("damaged", "gone", "never written")):
         lake.mark(f"base{number}", CLEAN)
         lake.days(5)
@@ -239,8 +238,8 @@ def test_sizes_that_an_earlier_mark_wrote_down_are_believed_whatever_became_of_t
         assert lake.old in found.expired
 
 
-def test_another_scope_is_gone_on_from(lake: Lake) -> None:
-    """A mark of another scope looks at everything, and nobody goes on from it."""
+def test_a_mark_of_another_scope_is_full_and_never_a_base(lake: Lake) -> None:
+    """The next mark of this scope uses the last one of its own scope if it is named, and is full otherwise."""
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
     other = lake.mark("m2", options)
@@ -265,10 +264,8 @@ def retained_but_no_head(lake: Lake) -> str:
     return live
 
 
-def test_a_mark_that_became_clean_keeps_what_its_optimized_attempt_did(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a mark becomes clean, its steps count no more, though it is killed before it has listed anew."""
+def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it is killed before it has listed everything anew."""
     live = retained_but_no_head(lake)
     lake.mark("m1")
     lake.days(1)
@@ -292,8 +289,8 @@ def test_a_mark_that_became_clean_keeps_what_its_optimized_attempt_did(
     ("asset", "part"),
     [("committed_addresses", "addresses"), ("namespace_slices", ""), ("uncommitted_addresses", "second")],
 )
-def test_a_part_that_a_record_lacks_is_an_empty_one(lake: Lake, asset: str, part: str) -> None:
-    """Where an unfinished mark's record doesn't name what a step always writes, it is not compared without."""
+def test_a_dataset_missing_in_a_record_stops_the_mark(lake: Lake, asset: str, part: str) -> None:
+    """A step always writes it, so its absence isn't an empty set."""
     lake.steps("m1", *CHAIN[:-1])
     file = lake.file("_lakefs/retention/gc/lakegc/m1/mark.json")
     record = json.loads(file.read_text())
@@ -309,8 +306,8 @@ def killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_id_that_was_used_again_is_gone_on_from(lake: Lake) -> None:
-    """A mark that was begun since another one goes on from that one only, and not from a later one of its name."""
+def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake) -> None:
+    """It began with one base only; a later mark has taken that one's id, so it becomes full."""
     live = retained_but_no_head(lake)
     lake.mark("monday")
     lake.steps("tuesday", CHAIN[0])
@@ -326,8 +323,8 @@ def test_an_id_that_was_used_again_is_gone_on_from(lake: Lake) -> None:
     assert "monday" in found.record.basis["why"]
 
 
-def test_clean_is_ignored_where_a_mark_is_gone_on_with(lake: Lake) -> None:
-    """Who asks for a clean mark, or one since another one, isn't given what was begun otherwise."""
+def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) -> None:
+    """Whoever asks for a full mark, or for another base, doesn't get one that was begun differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
     for options in (CLEAN, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
@@ -337,8 +334,8 @@ def test_clean_is_ignored_where_a_mark_is_gone_on_with(lake: Lake) -> None:
             lake.mark("m2", options)
 
 
-def test_since_and_clean_are_both_obeyed(lake: Lake) -> None:
-    """Options that contradict each other are refused before anything is read."""
+def test_contradictory_bases_are_refused(lake: Lake) -> None:
+    """Before anything is read."""
     with pytest.raises(WrongUsage, match="--since or --clean"):
         lake.mark("m1", MarkOptions(since="m0", clean=True))
     with pytest.raises(WrongUsage, match="--since"):

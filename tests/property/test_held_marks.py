@@ -122,8 +122,8 @@ HELD = {
 IMPORTED = {"data/imported/1": "imported", "data/imported/2": "imported"}
 
 
-def test_a_hold_lets_something_go(world: World) -> None:
-    """Each kind of hold keeps what it names and nothing else; what it kept is written apart, with all their ids."""
+def test_each_kind_of_hold_keeps_exactly_what_it_names(world: World) -> None:
+    """What was kept is written to a dataset of its own, with the ids of all holds that keep it."""
     world.hold(EVERY_KIND)
     mark = world.mark("every-kind")
 
@@ -136,8 +136,8 @@ def test_a_hold_lets_something_go(world: World) -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
-def test_a_scope_forgets_what_is_held(world: World, scope: Scope) -> None:
-    """What is held is kept in every scope, and what would have gone in it is ascribed to the holds."""
+def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> None:
+    """What would have expired in a scope is attributed to the holds."""
     world.hold(EVERY_KIND)
     mark = world.mark(scope.value, scope)
 
@@ -146,8 +146,8 @@ def test_a_scope_forgets_what_is_held(world: World, scope: Scope) -> None:
     assert world.held(mark) == held
 
 
-def test_an_outdated_hold_keeps_something(world: World) -> None:
-    """Holds that have run out keep nothing: the answer is that without a file, which is the rules' own."""
+def test_outdated_holds_keep_nothing(world: World) -> None:
+    """The result is the one without a file of holds."""
     world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
     outdated = world.mark("outdated")
     world.hold(None)
@@ -162,8 +162,8 @@ def test_an_outdated_hold_keeps_something(world: World) -> None:
     assert outdated.record.digest != without.record.digest
 
 
-def test_a_held_object_that_is_gone_stops_every_mark(world: World) -> None:
-    """What went before it was held is counted and said; it is no reason to stop."""
+def test_objects_on_hold_that_are_missing_are_counted_and_stop_no_mark(world: World) -> None:
+    """They were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
     gone = next(address for address, name in world.named.items() if name == "a, second")
     file = world.lake.objects.file(gone)
@@ -181,8 +181,8 @@ def test_a_held_object_that_is_gone_stops_every_mark(world: World) -> None:
 # --- what stops a mark ----------------------------------------------------------------------------------------------
 
 
-def test_a_range_that_only_a_hold_needs_is_missing(world: World) -> None:
-    """What is held can't be told without its ranges: the mark stops, and names one."""
+def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
+    """Without it nobody knows what is on hold; the range is named."""
     world.hold(EVERY_KIND)
     place = target_of(world.sandbox.settings, "lake").place
     if not Mark.exists(place, "every-kind"):
@@ -202,8 +202,8 @@ def test_a_range_that_only_a_hold_needs_is_missing(world: World) -> None:
     world.has_no_finished_mark("no-range")
 
 
-def test_a_file_of_holds_with_an_error_is_passed_over(world: World) -> None:
-    """A mark begins by no file that isn't right throughout: nothing is read, no record is written."""
+def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
+    """Nothing is read, and no record is written."""
     world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
 
     with pytest.raises(BadHolds, match="line 3: 'raison' is unknown") as caught:
@@ -213,8 +213,8 @@ def test_a_file_of_holds_with_an_error_is_passed_over(world: World) -> None:
     assert not Mark.exists(target_of(world.sandbox.settings, "lake").place, "bad-file")
 
 
-def test_holds_that_change_under_a_mark_are_half_counted(world: World) -> None:
-    """A hold that is added or dropped while a mark is made stops it, whichever step comes next."""
+def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
+    """Whichever step comes next."""
     world.hold(EVERY_KIND)
 
     def changing(sentence: str) -> None:
@@ -228,8 +228,8 @@ def test_holds_that_change_under_a_mark_are_half_counted(world: World) -> None:
     world.has_no_finished_mark("changed")
 
 
-def test_a_hold_that_comes_at_the_end_is_too_late(world: World) -> None:
-    """Also when all is read and the set is written, a mark by other holds than today's doesn't finish."""
+def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
+    """Even when everything has been read and the expired set is written."""
 
     def changing(sentence: str) -> None:
         if sentence == "writing the expired set":
@@ -248,8 +248,8 @@ def test_a_hold_that_comes_at_the_end_is_too_late(world: World) -> None:
         ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake name tags"),
     ],
 )
-def test_a_hold_that_nobody_can_tell_holds_less(world: World, call: str, answer: Any, words: str) -> None:
-    """Without the commit graph, or the right to list tags, the holds that need it stop the mark."""
+def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, answer: Any, words: str) -> None:
+    """Without the commit graph, or without the right to list tags."""
     world.hold(EVERY_KIND)
 
     with mock.patch.object(LakeFS, call, **answer), pytest.raises(Refused, match=words):
@@ -258,8 +258,8 @@ def test_a_hold_that_nobody_can_tell_holds_less(world: World, call: str, answer:
     world.has_no_finished_mark(f"no-{call}".replace("_", "-"))
 
 
-def test_a_tag_made_while_a_mark_is_made_holds_nothing(world: World) -> None:
-    """A tag that comes after the commits were read is held, too, with its history."""
+def test_a_tag_created_during_a_mark_is_on_hold_with_its_history(world: World) -> None:
+    """It is created after the commits were read."""
     world.hold(f"holds: [{{id: all, tags: '*', history: true, {WHOSE}}}]")
     dangling = next(commit.id for commit in world.lake.commits() if commit.message == "48 days ago")
 

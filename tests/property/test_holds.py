@@ -1,4 +1,4 @@
-"""What holds retain, against the oracle's second statement of it."""
+"""What holds retain, against the oracle's independent statement of it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def product_hold(number: int, hold: oracle.H, end: int | None) -> Hold:
 
 @given(histories(), st.data())
 @settings(patient, max_examples=300)
-def test_a_hold_retains_less_or_more_than_it_names(history: History, data: st.DataObject) -> None:
-    """Each hold retains exactly the commits that it names; all together they only add to what the rules retain."""
+def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, data: st.DataObject) -> None:
+    """All of them together only add to what the rules retain."""
     known = st.sampled_from(sorted(history.commits))
     tags = data.draw(st.dictionaries(st.sampled_from(TAGS), known))
     metadata = data.draw(st.dictionaries(known, st.fixed_dictionaries({}, optional={"legal": values, "who": values})))
@@ -79,8 +79,8 @@ def test_a_hold_retains_less_or_more_than_it_names(history: History, data: st.Da
         assert (one.why is Reason.HELD) is (one.hold is not None)
 
 
-def test_a_branch_that_went_away_meanwhile_holds_nothing() -> None:
-    """A branch that only one of two readings saw is held as it was seen."""
+def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
+    """As it was seen."""
     commits = {name: oracle.C(parents, NOW - 10 * oracle.DAY) for name, parents in (("a", ()), ("b", ("a",)))}
     history = History(commits, {}, 1, {}, NOW)
     hold = BranchHold(id="dev", branches="dev", days="20", **WHOSE)
@@ -91,8 +91,8 @@ def test_a_branch_that_went_away_meanwhile_holds_nothing() -> None:
         assert told == {"a": ("dev",), "b": ("dev",)}
 
 
-def test_the_clock_of_the_machine_ends_a_hold() -> None:
-    """Only the moment that is given decides, to the second."""
+def test_a_hold_ends_at_the_given_moment_to_the_second() -> None:
+    """The machine's clock isn't asked."""
     hold = TagHold(id="h", tags="*", until="2027-01-01T00:00:00Z", **WHOSE)
     graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
 

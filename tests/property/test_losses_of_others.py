@@ -1,4 +1,4 @@
-"""Losses and near losses that other collectors had: what went wrong there, shown to be right here.
+"""Losses and near losses that other collectors had: what went wrong there is shown to work here.
 
 Each test names the public report of its loss. Those that another test shows already have its name in the folder of
 their subject; here is what needs a whole mark of its own, or has no other home.
@@ -141,7 +141,8 @@ def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState,
 
 
 def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
-    """What one commit deleted and added again is live with that commit, though the one that had it first expired.
+    """What one commit deleted and added again is live with that commit, though the commit that had it first has
+    expired.
 
     apache/iceberg#17304, apache/iceberg#2131
     """
@@ -154,7 +155,8 @@ def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
 
 
 def test_address_forms_normalised_before_difference(quiet: Quiet) -> None:
-    """Relative, behind either full form of the namespace, or by prefix, staged or committed: one and the same object.
+    """Relative, behind either full form of the namespace, or by prefix, staged or committed, it is one and the same
+    object.
 
     treeverse/lakeFS#4658, treeverse/lakeFS#4698
     """
@@ -164,7 +166,7 @@ def test_address_forms_normalised_before_difference(quiet: Quiet) -> None:
 
 
 def test_shallow_copy_shares_address(quiet: Quiet) -> None:
-    """A shallow copy keeps the object that it shares when the path it was copied from goes, committed and staged.
+    """A shallow copy, committed or staged, keeps the object that it shares when the source path is deleted.
 
     treeverse/lakeFS#10199
     """
@@ -175,7 +177,7 @@ def test_shallow_copy_shares_address(quiet: Quiet) -> None:
 
 
 def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> None:
-    """Staged addresses are read behind the listing and before any commit, twice; and once more behind all of them.
+    """Staged addresses are read after the listing and before any commit, twice, and once more after all of them.
 
     treeverse/lakeFS: design/accepted/gc_plus/uncommitted-gc.md
     """
@@ -195,8 +197,8 @@ def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> N
     assert [name for name in order[last:] if name != "served"] == ["ranges", "staged", "graph"]
 
 
-def test_a_mark_killed_between_any_two_steps_is_finished_or_in_the_way(quiet: Quiet) -> None:
-    """A mark that is killed at any moment is unfinished and can't be approved; the next one begins anew, and is whole.
+def test_a_mark_killed_between_any_two_steps_is_unfinished_and_blocks_no_other(quiet: Quiet) -> None:
+    """It can't be approved; the next mark begins anew, and is complete.
 
     kopia/kopia#3563, kopia/kopia#4769
     """
@@ -277,7 +279,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
 
 
 def test_commit_landing_between_listing_and_walk(busy: Busy) -> None:
-    """A commit that is made when the list of commits was written already, and is not walked yet, is live.
+    """A commit that is created after the list of commits was written, and before it is walked, is live.
 
     treeverse/lakeFS#8282, treeverse/lakeFS#8261
     """
@@ -287,8 +289,8 @@ def test_commit_landing_between_listing_and_walk(busy: Busy) -> None:
 
 
 def test_copy_commit_race_keeps_address(busy: Busy) -> None:
-    """A shallow copy behind the cursor whose source goes before it, and that is committed then, is on no list of staged
-    addresses: it is live by its commit, which is read behind them.
+    """A shallow copy behind the cursor whose source is deleted ahead of it, and that is then committed, is on no list
+    of staged addresses: it is live by its commit, which is read after them.
 
     treeverse/lakeFS#5088
     """
@@ -298,8 +300,8 @@ def test_copy_commit_race_keeps_address(busy: Busy) -> None:
 
 
 def test_branch_deleted_during_mark(busy: Busy) -> None:
-    """A branch that is deleted when branches are listed, and before it is asked, stops no mark; what it had staged when
-    it was read stays.
+    """A branch that is deleted after branches were listed, and before its turn, stops no mark; what it had staged when
+    it was read is kept.
 
     treeverse/lakeFS#9772
     """
@@ -309,7 +311,7 @@ def test_branch_deleted_during_mark(busy: Busy) -> None:
 
 
 def test_one_snapshot_of_refs_feeds_every_stage(busy: Busy) -> None:
-    """What was a branch when branches were read is one in every later step: only more is live by a later reading.
+    """What was a branch when branches were read is one in every later step: a later reading only adds live objects.
 
     gitgitgadget/git#2219
     """
@@ -331,7 +333,7 @@ KNOWN = ("data/direct", "data/slice/id", "data/slice/id,token", "data/!ab/c/slic
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter: bool) -> None:
-    """What lakeFS doesn't know as an object's place is not even listed, whatever it is and whoever put it there.
+    """Keys that lakeFS doesn't give to objects aren't even listed, whatever they are and whoever wrote them.
 
     projectnessie/nessie#9879, trinodb/trino#19965, apache/amoro#1959
     """
@@ -347,8 +349,8 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])
 
 
-def test_unknown_commits_stop_the_run() -> None:
-    """A commit of a later version is not judged by the rules of earlier ones.
+def test_commits_of_an_unknown_version_stop_the_mark() -> None:
+    """The rules of earlier versions may not apply to them.
 
     lance-format/lance#8956
     """
@@ -360,7 +362,7 @@ def test_unknown_commits_stop_the_run() -> None:
 
 
 def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
-    """Ages are told by the clock that dates objects, the store's; not by the server's or by this machine's.
+    """Ages are measured by the clock that dates objects, the store's, not by the server's or by this machine's.
 
     earth-mover/icechunk#2310
     """
@@ -383,7 +385,7 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
 
 
 def test_cutoff_with_whole_second_last_modified() -> None:
-    """Where a store tells whole seconds, an object that may have come right after the cutoff is young.
+    """Where a store reports whole seconds, an object that may have been written right after the cutoff is young.
 
     earth-mover/icechunk#2368
     """
@@ -410,7 +412,7 @@ def test_cutoff_with_whole_second_last_modified() -> None:
 
 
 def test_object_written_after_listing_survives(task: Task) -> None:
-    """What is written beside, or in the place of, an object that was listed is not what was approved, and stays.
+    """What is written beside, or in the place of, a listed object is not what was approved, and is kept.
 
     apache/hudi#11600
     """

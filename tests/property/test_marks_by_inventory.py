@@ -48,8 +48,8 @@ def options(file: Path, taken: datetime) -> MarkOptions:
     )
 
 
-def test_a_mark_by_an_inventory_has_another_set(sandbox: Sandbox, tmp_path: Path) -> None:
-    """What was garbage when it was taken is expired, what came since isn't; what changed since is left alone."""
+def test_a_mark_by_an_inventory_expires_what_was_garbage_when_it_was_taken(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Later objects don't expire, and the sweep leaves objects that changed since."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     addresses = {name: garbage(lake, name) for name in ("a", "b", "c")}
@@ -74,8 +74,8 @@ def test_a_mark_by_an_inventory_has_another_set(sandbox: Sandbox, tmp_path: Path
     ]  # fmt: skip
 
 
-def test_a_mark_by_an_inventory_is_compared_with_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    """It is compared with the mark that was finished before it, though it begins earlier; and it is not for others."""
+def test_a_mark_by_an_inventory_is_compared_with_the_mark_finished_before_it(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Though it begins earlier than that one; and no incremental mark may use it as a base."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     garbage(lake, "a")
     lake.commit("main", "one")
@@ -97,8 +97,8 @@ def test_a_mark_by_an_inventory_is_compared_with_nothing(sandbox: Sandbox, tmp_p
         drawn_up(proposal, word, BrakeLimits(), now=sandbox.now())
 
 
-def test_an_inventory_of_elsewhere_makes_everything_garbage(sandbox: Sandbox, tmp_path: Path) -> None:
-    """A list that lacks what is live stops the mark, and so does one of the future, or one that isn't there."""
+def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:
+    """So does one of the future, and one that doesn't exist."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     live = lake.put("main", "a", b"live")

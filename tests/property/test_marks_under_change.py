@@ -63,8 +63,8 @@ def with_garbage(repository: SandboxRepository) -> str:
     return address
 
 
-def test_staged_bytes_that_are_moved_between_the_lists_and_the_question_stay(sandbox: Sandbox) -> None:
-    """The same bytes staged again are on no list. Moved away before the branch is asked, they are on the last list."""
+def test_re_staged_content_moved_between_the_lists_and_the_path_probe_is_kept(sandbox: Sandbox) -> None:
+    """Identical content re-staged is on no list. Moved away before its path is probed, it is on the last list."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")
@@ -82,8 +82,8 @@ def test_staged_bytes_that_are_moved_between_the_lists_and_the_question_stay(san
     assert mark.expired == {garbage}
 
 
-def test_a_branch_made_of_an_expired_commit_at_the_last_moment_brings_it_back(sandbox: Sandbox) -> None:
-    """A commit that becomes a head after heads were read is live again when the mark ends."""
+def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects(sandbox: Sandbox) -> None:
+    """The commit becomes a head after heads were read, and is live again when the mark ends."""
     lake = sandbox.create("lake")
     set_rules(lake, Rules(1, {}))
     garbage = with_garbage(lake)
@@ -102,8 +102,8 @@ def test_a_branch_made_of_an_expired_commit_at_the_last_moment_brings_it_back(sa
     assert mark.expired == {garbage}
 
 
-def test_a_commit_that_was_made_and_left_again_while_it_was_marked_holds_nothing(sandbox: Sandbox) -> None:
-    """What was invisible while it was staged, then committed, and left by its branch, is live like any new commit's."""
+def test_a_commit_created_and_left_by_its_branch_during_the_mark_is_live(sandbox: Sandbox) -> None:
+    """Its object was invisible while it was staged; the commit is young like any new one."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")
@@ -121,8 +121,8 @@ def test_a_commit_that_was_made_and_left_again_while_it_was_marked_holds_nothing
     assert mark.expired == {garbage}
 
 
-def test_without_rules_and_without_a_dump_every_range_counts(sandbox: Sandbox) -> None:
-    """All range tables are read then, old ones too; tables of an earlier dump of references are not taken for them."""
+def test_without_rules_and_dump_every_range_table_is_live(sandbox: Sandbox) -> None:
+    """Old ones, too; tables of an earlier dump of references are not taken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     kept = {lake.put("main", "a", b"one").address}
@@ -142,8 +142,8 @@ def test_without_rules_and_without_a_dump_every_range_counts(sandbox: Sandbox) -
     assert not kept & mark.expired
 
 
-def test_a_lost_range_of_an_old_commit_is_missed_without_a_dump(sandbox: Sandbox) -> None:
-    """Every range that is there, is not every range: one that a known commit needs and that is lost stops the mark."""
+def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
+    """Reading every range that is there isn't reading every range: a known commit needs the lost one."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "a", b"one")
@@ -159,8 +159,8 @@ def test_a_lost_range_of_an_old_commit_is_missed_without_a_dump(sandbox: Sandbox
 
 
 @pytest.mark.parametrize("address", ["data/s//folded", "data/s/folded/", "data/s/./folded", "data/s\\folded"])
-def test_a_live_address_that_the_store_folds_stops_the_mark(sandbox: Sandbox, address: str) -> None:
-    """The object is there under another name, which looks like garbage; nor can such a loss be waved through."""
+def test_a_live_address_that_the_store_would_fold_stops_the_mark(sandbox: Sandbox, address: str) -> None:
+    """The object is there under another name, which looks like garbage. Nor can such a loss be accepted."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "fine", b"fine")

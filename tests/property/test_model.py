@@ -1,4 +1,4 @@
-"""Marks of a repository that lives: any operations in any order, and after each mark the sets are compared.
+"""Marks of a repository in use: any operations in any order, and after each mark the sets are compared.
 
 LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of them a mark; a long run is
 
@@ -108,8 +108,8 @@ class LivingRepository(WatchedLiving):
 
 
 @pytest.mark.timeout(0)  # as long as the number of steps takes
-def test_what_is_live_is_never_expired_and_garbage_always(capsys: pytest.CaptureFixture[str]) -> None:
-    """After any operations in any order a mark holds exactly the garbage, and while others write nothing live."""
+def test_live_objects_never_expire_and_garbage_always_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """After any operations in any order a mark has exactly the garbage; while others write, it has nothing live."""
     machine: Any = LivingRepository if SEED is None else seed(int(SEED))(LivingRepository)
     run(
         machine,

@@ -1,4 +1,4 @@
-"""A repository that lives and is swept: after every sweep all that is live is read byte for byte, however it went.
+"""Sweeps of a repository in use: after every sweep everything live is read byte for byte, however the sweep ended.
 
 LAKEGC_MODEL_SWEEPS says how many sweeps there are; a long run is
 
@@ -178,8 +178,8 @@ class SweptRepository(WatchedLiving):
 
 
 @pytest.mark.timeout(0)  # as long as the number of sweeps takes
-def test_a_sweep_takes_what_somebody_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happened before, and whether or not it is killed, a sweep takes exactly the garbage."""
+def test_a_sweep_deletes_exactly_the_garbage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever happened before, and whether or not it is killed."""
     run(
         SweptRepository,
         capsys,

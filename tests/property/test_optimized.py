@@ -1,4 +1,4 @@
-"""Marks made since earlier ones hold exactly what clean ones hold at the same moment, whatever happened in between.
+"""Incremental marks expire exactly what full ones expire at the same moment, whatever happened in between.
 
 LAKEGC_OPTIMIZED_MARKS says how many pairs are compared; a long run is
 
@@ -142,7 +142,7 @@ def counts(mark: Marked) -> dict[str, int]:
 
 @pytest.mark.timeout(0)  # as long as the number of pairs takes
 def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happened since, a mark made since the last one holds what a clean one holds, no more and no less.
+    """Whatever happened since its base, an incremental mark expires what a full one expires, no more and no less.
 
     apache/iceberg#13568
     """

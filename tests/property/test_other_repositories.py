@@ -39,9 +39,9 @@ def refer(other: SandboxRepository, path: str, entry: Entry, root: str, kind: Ad
     other.stage("main", [there])
 
 
-def test_objects_that_another_repository_imported_go(sandbox: Sandbox) -> None:
-    """What another repository has staged or committed of this namespace stays, in either spelling, whatever branch or
-    retention there says; what it once imported and is gone stops nothing. A table is read for this once."""
+def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> None:
+    """What another repository has staged or committed of this namespace stays, in either spelling, whatever the branch
+    or retention there. An import whose object is missing stops nothing. Each table is read for this once."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     names, paths = "local://lake", f"local://{sandbox.local_path}/lake"
     set_rules(other, Rules(0))
@@ -78,11 +78,9 @@ def test_objects_that_another_repository_imported_go(sandbox: Sandbox) -> None:
     assert 0 < again["tables_read"] < again["tables"] - 1
 
 
-def test_a_repository_that_breaks_gives_up_what_it_imported(sandbox: Sandbox) -> None:
-    """A repository that can't be read any more doesn't stop the mark: it is named, and what was known of it stays.
-
-    Where all are required it does stop it; where it is trusted not to refer here, nobody looks.
-    """
+def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbox) -> None:
+    """The repository is named and doesn't stop the mark. It does stop it where all are required, and isn't read where
+    it is trusted not to refer to this one."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
@@ -106,8 +104,8 @@ def test_a_repository_that_breaks_gives_up_what_it_imported(sandbox: Sandbox) ->
         marked({**sandbox.settings, "require_other_repositories": "true"}, "lake", "m4")
 
 
-def test_repositories_that_may_not_be_read_are_passed_in_silence(sandbox: Sandbox) -> None:
-    """Where other repositories may not be listed, or one of them not be read, the mark and its check say which."""
+def test_other_repositories_that_may_not_be_read_are_named(sandbox: Sandbox) -> None:
+    """By the mark and by its check, where listing repositories or reading one of them isn't allowed."""
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")
     sandbox.create("other")
@@ -133,8 +131,8 @@ def test_repositories_that_may_not_be_read_are_passed_in_silence(sandbox: Sandbo
     assert (others_read(unread)[0], others_read(unread)[1]["unread"]) == (False, "other: not with these rights.")
 
 
-def test_another_spelling_in_another_repository_is_outside(sandbox: Sandbox) -> None:
-    """An address there that is this namespace's but for scheme stops the mark here; it and the repository are shown."""
+def test_another_repositorys_address_in_another_spelling_stops_the_mark(sandbox: Sandbox) -> None:
+    """It is this namespace's but for its scheme; the address and the repository are shown."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")
     refer(other, "imported", garbage(lake, "imported"), "s3://lake")

@@ -112,8 +112,8 @@ def is_whole(history: History) -> bool:
 
 @given(histories())
 @settings(patient, max_examples=400)
-def test_a_retained_commit_gets_the_verdict_expired(history: History) -> None:
-    """The single pass retains exactly the commits that the walks of formats §6 retain, and judges every commit."""
+def test_the_single_pass_retains_exactly_what_the_walks_retain(history: History) -> None:
+    """The walks are those of formats §6. Every commit gets a verdict."""
     told = history.verdicts()
 
     assert set(told) == set(history.commits)
@@ -124,8 +124,8 @@ def test_a_retained_commit_gets_the_verdict_expired(history: History) -> None:
 
 @given(histories())
 @settings(patient, max_examples=400)
-def test_a_reason_is_not_what_decided(history: History) -> None:
-    """The branch, days and moment of every verdict are those of the walk that retains the commit longest."""
+def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: History) -> None:
+    """By branch, days and moment."""
     claims = history.claims()
 
     for name, verdict in history.verdicts().items():
@@ -144,8 +144,9 @@ def test_a_reason_is_not_what_decided(history: History) -> None:
 
 @given(histories())
 @patient
-def test_a_reason_contradicts_the_graph(history: History) -> None:
-    """Heads are called heads, childless others dangling, all others children's parents; the word fits the verdict."""
+def test_reasons_agree_with_the_graph(history: History) -> None:
+    """Heads are called heads, other commits without children dangling, and all others are retained by a child or
+    expired behind one."""
     parents = {oracle.main_parent(commit) for commit in history.commits.values()}
     young = {True: Reason.DANGLING, False: Reason.EXPIRED_DANGLING}
     behind = {True: Reason.CHILD_YOUNG, False: Reason.EXPIRED_BEHIND_CHILD}
@@ -159,8 +160,8 @@ def test_a_reason_contradicts_the_graph(history: History) -> None:
 
 @given(histories(), st.randoms(use_true_random=False))
 @patient
-def test_the_order_of_input_decides(history: History, random: Random) -> None:
-    """Commits and heads in any order give the same verdicts in the same order."""
+def test_verdicts_do_not_depend_on_the_order_of_input(history: History, random: Random) -> None:
+    """Neither on that of commits nor on that of heads."""
     commits, heads = history.product_commits(), list(history.heads.items())
     before = retained_commits(commits, history.heads, history.rules(), now=moment(history.now))
     random.shuffle(commits)
@@ -171,10 +172,10 @@ def test_the_order_of_input_decides(history: History, random: Random) -> None:
 
 @given(histories(), st.sampled_from([*BRANCHES, None]), st.integers(1, 3), st.integers(0, 3 * DAY))
 @patient
-def test_a_longer_rule_or_an_earlier_now_retains_less(
+def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
     history: History, branch: str | None, more: int, earlier: int
 ) -> None:
-    """More days for any branch or the default, and a smaller now, retain at least what was retained before."""
+    """More days for any branch or for the default."""
     before = history.retained()
     if branch is None:
         # Spelled out, so that the default's growth is the only change.
@@ -189,8 +190,8 @@ def test_a_longer_rule_or_an_earlier_now_retains_less(
 
 @given(histories())
 @patient
-def test_dates_of_the_api_retain_less_than_those_of_the_dump(history: History) -> None:
-    """Dates that lost their fractions retain at least what the full ones do."""
+def test_dates_of_the_api_retain_at_least_what_those_of_the_dump_do(history: History) -> None:
+    """The API's dates have lost their fractions of a second."""
     cut_off = {
         name: commit._replace(date=commit.date - commit.date % SECOND) for name, commit in history.commits.items()
     }
@@ -200,8 +201,8 @@ def test_dates_of_the_api_retain_less_than_those_of_the_dump(history: History) -
 
 @given(histories(), st.sets(st.sampled_from([*NAMES, "new1", "new2"])))
 @patient
-def test_the_union_with_the_servers_list_loses_a_commit(history: History, names: set[str]) -> None:
-    """With the server's list, retained is what the rule retains and what is listed, and nothing else."""
+def test_the_union_with_the_servers_list_has_exactly_both(history: History, names: set[str]) -> None:
+    """Retained is what the rule retains and what the server lists."""
     ours = list(history.verdicts().values())
 
     both = with_server_list(ours, [(name, f"range-of-{name}") for name in names])
@@ -213,8 +214,8 @@ def test_the_union_with_the_servers_list_loses_a_commit(history: History, names:
 
 @given(histories())
 @patient
-def test_without_rules_a_commit_expires(history: History) -> None:
-    """Without rules all commits are retained, whatever their dates, heads and versions."""
+def test_without_rules_all_commits_are_retained(history: History) -> None:
+    """Whatever their dates, heads and versions."""
     told = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
 
     assert {(verdict.commit_id, verdict.why) for verdict in told if verdict.retained} == {
@@ -224,8 +225,8 @@ def test_without_rules_a_commit_expires(history: History) -> None:
 
 @given(scrambled())
 @settings(patient, max_examples=400)
-def test_a_graph_that_is_not_whole_is_judged(history: History) -> None:
-    """A missing head or parent and a ring of main parents are errors; every graph without them is judged rightly."""
+def test_an_incomplete_graph_is_an_error(history: History) -> None:
+    """A missing head or parent, or a ring of main parents. Every graph without them gets correct verdicts."""
     event("whole" if is_whole(history) else "not whole")
     if is_whole(history):
         assert history.retained() == oracle.retained(history.claims(), history.now)
@@ -238,8 +239,8 @@ def test_a_graph_that_is_not_whole_is_judged(history: History) -> None:
 @pytest.mark.parametrize(
     "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.HELD)]
 )
-def test_the_histories_never_show_a_reason(reason: Reason) -> None:
-    """Every reason of the rule occurs among the histories that these properties are tried on."""
+def test_the_generated_histories_show_every_reason(reason: Reason) -> None:
+    """So these properties are tried on every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
     shown = find(
@@ -265,8 +266,8 @@ def line(length: int, *, step: timedelta = timedelta(minutes=1)) -> list[Commit]
     ]
 
 
-def test_a_line_of_100_000_commits_is_too_deep() -> None:
-    """A line of 100,000 commits is judged to its root: retained are the head and what stands behind a young child."""
+def test_a_line_of_100_000_commits_is_judged_to_its_root() -> None:
+    """Retained are the head and what stands behind a young child."""
     commits = line(100_000)
 
     told = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
@@ -276,8 +277,8 @@ def test_a_line_of_100_000_commits_is_too_deep() -> None:
     assert kept == [commit.id for commit in commits[-1 - 1441 :]]
 
 
-def test_20_000_branches_walk_a_shared_line_one_by_one() -> None:
-    """20,000 branches on one line of 40,000 commits, the longest rule at its end, are judged in one pass."""
+def test_20_000_branches_on_a_shared_line_are_judged_in_one_pass() -> None:
+    """The line has 40,000 commits, and the longest rule is at its end."""
     commits = line(40_000)
     heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
     longest = {"branch19999": 365}
@@ -288,8 +289,8 @@ def test_20_000_branches_walk_a_shared_line_one_by_one() -> None:
     assert {verdict.branch for verdict in told if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
 
 
-def test_50_000_branches_from_one_parent_forget_the_only_long_one() -> None:
-    """Of 50,000 old children of one commit, a single one with enough days retains it and what stands behind it."""
+def test_of_50_000_branches_from_one_parent_the_longest_rule_retains_it() -> None:
+    """All but one of its children are too old to retain it and what stands behind it."""
     old = moment(NOW) - timedelta(days=5)
     root, parent = Commit("root", (), old, "r"), Commit("parent", ("root",), old, "p")
     children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]

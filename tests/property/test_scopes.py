@@ -1,4 +1,4 @@
-"""What each scope takes for a candidate, and what no scope ever does."""
+"""What each scope expires, and what no scope ever does."""
 
 from __future__ import annotations
 
@@ -70,32 +70,30 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         )
 
 
-def test_the_scope_committed_takes_what_no_commit_held(world: World) -> None:
-    """It takes exactly what expired commits hold, the store has, and nothing live refers to; dangling commits' too."""
+def test_scope_committed_expires_exactly_what_expired_commits_refer_to(world: World) -> None:
+    """That the store has, and nothing live refers to; dangling commits' objects, too."""
     assert world.mark("COMMITTED") == world.expired
 
 
-def test_the_scope_uncommitted_takes_what_a_commit_held(world: World) -> None:
-    """It takes exactly the stored objects that no commit, expired or not, refers to, and that aren't staged."""
+def test_scope_uncommitted_expires_exactly_what_was_never_committed(world: World) -> None:
+    """That isn't staged, and that no commit, expired or not, refers to."""
     assert world.mark("UNCOMMITTED") == world.never_committed
 
 
-def test_the_scope_unified_takes_less_or_more_than_both(world: World) -> None:
-    """It takes what either scope does; not parts of unfinished uploads, the server's files, or another folder's.
-
-    The same key under a prefix that only begins alike, `lake-other`, is another repository's: it keeps nothing here.
-    """
+def test_scope_unified_expires_exactly_what_both_scopes_do(world: World) -> None:
+    """Not parts of unfinished uploads, the server's files, or another folder's. A key under `lake-other`, a prefix that
+    only begins alike, is another repository's and keeps nothing here."""
     assert world.mark("UNIFIED") == world.expired | world.never_committed
 
 
-def test_the_scope_committed_guesses_without_the_graph(world: World) -> None:
-    """Where the commit graph may not be read, nobody knows which commits expired, and that scope is refused."""
+def test_scope_committed_is_refused_without_the_commit_graph(world: World) -> None:
+    """Nobody knows which commits expired where it may not be read."""
     with mock.patch.object(LakeFS, "dump_refs", return_value=None), pytest.raises(Refused, match="needs the commit"):
         marked(world.settings, "lake", "no-graph", {**NO_MINIMUM_AGE, "scope": "COMMITTED"})
 
 
-def test_a_repository_of_imports_alone_stops(tmp_path: Path) -> None:
-    """With no live address inside the namespace there is nothing to miss: the mark ends, and what lies there may go."""
+def test_a_repository_with_only_imports_can_be_marked(tmp_path: Path) -> None:
+    """No live address is inside its namespace, so none can be missing; what lies there expires."""
     with Sandbox(tmp_path) as sandbox:
         lake, where = sandbox.create("lake"), sandbox.create("where-it-lies")
         entry = where.put("main", "a", b"a")

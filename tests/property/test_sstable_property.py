@@ -1,4 +1,4 @@
-"""Whatever bytes a table has, every decoder says the same of it; whatever is written is read again."""
+"""Whatever bytes a table has, all decoders agree about it; whatever is written is read again."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def assert_decoders_agree(data: bytes) -> None:
 
 @given(ENTRIES)
 @settings(deadline=None)
-def test_no_entry_that_is_written_is_lost(entries: list[Entry]) -> None:
-    """Entries of any content are read again as they were written, whole and by columns."""
+def test_entries_are_read_as_they_were_written(entries: list[Entry]) -> None:
+    """Entries of any content, whole and by columns."""
     table = write_range(entries)
 
     assert read_whole_entries(table.data, name=table.id) == entries
@@ -114,10 +114,10 @@ def test_no_entry_that_is_written_is_lost(entries: list[Entry]) -> None:
     data=st.data(),
 )
 @settings(deadline=None)
-def test_a_table_is_the_same_in_any_order_of_its_blocks(
+def test_a_table_has_the_same_id_and_rows_in_any_order_of_its_blocks(
     paths: list[bytes], step: int, parts: int, gap: int, data: st.DataObject
 ) -> None:
-    """Wherever its blocks stand, a table has the id and the rows of its content, in the order of their paths."""
+    """Rows are in the order of their paths."""
     records = [(path, put_value(b"", message(b"data/" + path.hex().encode()))) for path in paths]
     blocks = [data_block(*records[at : at + step]) for at in range(0, len(records), step)]
     order = data.draw(st.permutations(range(len(blocks) + parts + 3)))
@@ -134,7 +134,7 @@ def test_a_table_is_the_same_in_any_order_of_its_blocks(
 @given(st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=80)), max_size=40, unique_by=lambda pair: pair[0]))
 @settings(deadline=None)
 def test_decoders_agree_on_any_records(records: list[tuple[bytes, bytes]]) -> None:
-    """Records that are no entries at all have an id, and no rows."""
+    """Records that are no entries have an id, and no rows."""
     table = write_table([Record(*pair) for pair in sorted(records)], {"type": "ranges"})
 
     assert_decoders_agree(table.data)
@@ -157,7 +157,7 @@ _FIELDS = st.one_of(
 @given(st.lists(_FIELDS, max_size=6), st.binary(max_size=3), st.sampled_from([0, 0, 0, 1, -1]))
 @settings(deadline=None, max_examples=400)
 def test_decoders_agree_on_any_message(fields: list[bytes], behind: bytes, lie: int) -> None:
-    """An entry of known and unknown fields, in any order, cut anywhere, is one or isn't, for all decoders alike."""
+    """An entry of known and unknown fields, in any order and cut anywhere, is valid for all decoders or for none."""
     message = put_bytes_field(1, b"data/x") + b"".join(fields)
     stored = (
         put_value(b"identity", message) if lie == 0 else put_uvarint(2) + b"i" + put_uvarint((len(message) + lie) * 2)
@@ -173,7 +173,7 @@ _RECORDS = st.lists(
 @given(_RECORDS, st.lists(st.integers(0, 2**32 - 1), max_size=3), st.sampled_from([b"", b"\x00", b"\x80"]))
 @settings(deadline=None)
 def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: bytes) -> None:
-    """A block of records with any lengths is refused, or read, by all decoders alike."""
+    """A block of records with any lengths is refused or read by all decoders."""
     body = b""
     for shared, unshared, length, key, trailed, content in records:
         stored = key + (SET_TRAILER if trailed else b"")
@@ -190,7 +190,7 @@ def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: 
 )
 @settings(deadline=None, max_examples=300)
 def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], lie: int, base: int) -> None:
-    """Snappy's elements in any order are decompressed alike, or refused alike, and nothing else is touched."""
+    """Snappy's elements in any order are decompressed alike, or refused; no other memory is touched."""
     good = data_block(*((b"%04d" % n, put_value(b"", put_bytes_field(1, b"data/%d" % n))) for n in range(base // 20)))
     stream = b"\xf4" + (len(good) - 1).to_bytes(2, "little") + good
     for tag, rest in elements:
@@ -203,7 +203,7 @@ def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], li
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
 def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> None:
-    """A table with bytes changed in any block, below its checksums, is refused or read by all decoders alike."""
+    """A table with bytes changed in any block, and correct checksums, is refused or read by all decoders."""
     changed = bytearray(case.data)
     where = data.draw(st.sampled_from(all_blocks(case.data)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -214,7 +214,7 @@ def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> 
 @given(ENTRIES.filter(bool), st.data())
 @settings(deadline=None)
 def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.DataObject) -> None:
-    """As above, for ranges as they are written: compressed, with shared prefixes and all fields."""
+    """Ranges as they are written: compressed, with shared prefixes and all fields."""
     table = write_range(entries).data
     where = data.draw(st.sampled_from(all_blocks(table)))
     changed = bytearray(table)
@@ -225,14 +225,14 @@ def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.Data
 @given(st.binary(max_size=300), st.integers(0, 2))
 @settings(deadline=None)
 def test_decoders_agree_on_anything(noise: bytes, kind: int) -> None:
-    """Bytes that never were a table are refused by all decoders alike."""
+    """Bytes that never were a table are refused by all decoders."""
     tail = WHOLE[0].data[-FOOTER_LENGTH:]
     assert_decoders_agree([noise, noise + tail, WHOLE[0].data + noise][kind] if noise else b"")
 
 
 @given(st.binary(max_size=6), st.binary(max_size=6))
 def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
-    """The key that an index files a block under is not before its last key, and before the next block's first."""
+    """It isn't before the last key of its block, and is before the first key of the next one."""
     if one == other:
         return
     last, following = sorted([one, other])
@@ -241,8 +241,8 @@ def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
     assert last <= _successor(last + SET_TRAILER)[:-8]
 
 
-def test_all_blocks_of_a_table_are_changed() -> None:
-    """What the tests above change is every block, from the first byte to the footer."""
+def test_the_blocks_that_are_changed_cover_the_whole_table() -> None:
+    """From the first byte to the footer: the tests above change any of them."""
     for case in WHOLE:
         blocks = all_blocks(case.data)
 

@@ -1,4 +1,4 @@
-"""A recorded repository, moved to Azure: marked and swept there, it comes out as it does anywhere."""
+"""A recorded repository, moved to Azure, is marked and swept there as it is anywhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.recordings.moving import moved
 from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
 
 
-def test_a_repository_in_azure_is_swept_of_what_is_live(azurite: Azurite, tmp_path: Path) -> None:
-    """What a mark finds there is the true expired set, and that is what a sweep deletes, and nothing else."""
+def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_path: Path) -> None:
+    """The mark finds the true expired set there."""
     to = f"https://{azurite.account}.blob.core.windows.net/golden/{uuid.uuid4().hex}"
     recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="azure")
     azurite.make_container("golden")

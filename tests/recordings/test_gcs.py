@@ -1,4 +1,4 @@
-"""A recorded repository, moved to Cloud Storage: marked and put aside there, it comes out as it does anywhere."""
+"""A recorded repository, moved to Cloud Storage, is marked and quarantined there as it is anywhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.recordings.moving import moved
 from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
 
 
-def test_a_repository_in_google_is_swept_of_what_is_live(fake_gcs: FakeGCS, tmp_path: Path) -> None:
-    """What a mark finds there is the true expired set, and that is what a sweep puts aside, each byte of it."""
+def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: FakeGCS, tmp_path: Path) -> None:
+    """The mark finds the true expired set there, and every byte of it is in quarantine."""
     to = f"gs://golden/{uuid.uuid4().hex}"
     recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="gs")
     fake_gcs.make_bucket("golden")

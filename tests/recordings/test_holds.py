@@ -1,4 +1,4 @@
-"""Holding the tags of recorded repositories: exactly what their commits hold stays, with and without their history."""
+"""Holds on the tags of recorded repositories keep exactly what their commits have, with and without their history."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def held_keys(recording: Recording, *, history: bool) -> set[str]:
 @pytest.mark.parametrize(
     "recording", [each for each in recordings() if each.name in KEPT], ids=lambda recording: str(recording.name)
 )
-def test_a_held_tag_keeps_less_or_more_than_its_commits(
+def test_a_hold_on_tags_keeps_exactly_the_objects_of_their_commits(
     recording: Recording, history: bool, seaweedfs: SeaweedFS
 ) -> None:
-    """What tagged commits hold is left out of the expired set, and nothing else is."""
+    """Nothing else leaves the expired set."""
     upload_to_s3(recording, seaweedfs.client())
     text = f'holds: [{{id: tagged, tags: "t*", history: {str(history).lower()}, owner: ada, reason: because}}]'
     key = f"{recording.namespace.path}/{HOLDS_KEY}"

@@ -63,14 +63,14 @@ def recording(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
-def test_recordings_are_there() -> None:
-    """There is something to check: a folder without recordings is a failure, not a success."""
+def test_recordings_are_at_hand() -> None:
+    """A folder without recordings is a failure, not a success."""
     assert RECORDINGS
 
 
 @pytest.mark.parametrize("decoder", decoders(), ids=lambda decoder: decoder.name)
-def test_no_table_is_another_than_its_name_says(recording: Path, decoder: Any) -> None:
-    """The content of every recorded table hashes to its file name, with every decoder."""
+def test_every_recorded_table_has_the_id_that_its_name_says(recording: Path, decoder: Any) -> None:
+    """Its content hashes to its file name, with every decoder."""
     tables = dict(_tables(recording))
 
     assert {name: name for name in tables} == {
@@ -78,8 +78,8 @@ def test_no_table_is_another_than_its_name_says(recording: Path, decoder: Any) -
     }
 
 
-def test_a_table_under_another_name_is_not_taken_for_it(recording: Path) -> None:
-    """A whole and undamaged table is refused under any name but its own."""
+def test_a_whole_table_is_refused_under_any_name_but_its_own(recording: Path) -> None:
+    """It is undamaged."""
     for name, data in _tables(recording):
         verify_table(data, name=name)
         with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):
@@ -87,8 +87,8 @@ def test_a_table_under_another_name_is_not_taken_for_it(recording: Path) -> None
         break
 
 
-def test_no_recorded_commit_is_another_than_its_id_says(recording: Path) -> None:
-    """Every commit of the dump and of the API has the id that its content gives, and both tell the same."""
+def test_every_recorded_commit_has_the_id_of_its_content(recording: Path) -> None:
+    """Those of the dump and of the API, which agree."""
     dumped = {
         commit.id: commit
         for name, data in _tables(recording)
@@ -107,7 +107,7 @@ def test_no_recorded_commit_is_another_than_its_id_says(recording: Path) -> None
 
 
 def test_dumped_branches_and_tags_are_those_of_the_server(recording: Path) -> None:
-    """The heads and tags of a dump are those that the API lists."""
+    """A dump has the heads and tags that the API lists."""
     tables = dict(_tables(recording))
     branches = {
         b.id: b.commit_id for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)
@@ -119,7 +119,7 @@ def test_dumped_branches_and_tags_are_those_of_the_server(recording: Path) -> No
 
 
 def test_every_metarange_describes_its_ranges_as_they_are(recording: Path) -> None:
-    """What a metarange says of a range (ends, count, size) is what the range says of itself."""
+    """Its ends, count and size of each range are those of the range itself."""
     tables = dict(_tables(recording))
     refs = [
         ref
@@ -132,8 +132,8 @@ def test_every_metarange_describes_its_ranges_as_they_are(recording: Path) -> No
     assert refs == [range_ref(tables[ref.id], name=ref.id) for ref in refs]
 
 
-def test_identity_of_every_recorded_entry_is_computed_alike(recording: Path) -> None:
-    """The identity that the server stored with an entry is the one that lakegc computes from its fields."""
+def test_the_computed_identity_of_every_recorded_entry_is_the_servers(recording: Path) -> None:
+    """The server stores it with the entry."""
     for name, data in _tables(recording):
         if _is(data, "ranges", "") and _small(data):
             stored = [split_value(record.value).identity for record in read_records(data, name=name)]
@@ -142,7 +142,7 @@ def test_identity_of_every_recorded_entry_is_computed_alike(recording: Path) -> 
 
 
 def test_rewriting_a_recorded_table_gives_its_id_and_its_blocks(recording: Path) -> None:
-    """A table written from recorded records has the recorded id and, once decompressed, the recorded blocks."""
+    """The blocks are compared once decompressed."""
     for name, data in _tables(recording):
         properties = read_properties(data, name=name)
         written = write_table(read_records(data, name=name), properties.user)
@@ -152,7 +152,7 @@ def test_rewriting_a_recorded_table_gives_its_id_and_its_blocks(recording: Path)
 
 
 def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(recording: Path) -> None:
-    """Where snappy had nothing to do, the bytes are the server's: properties, index, footer and all."""
+    """Where snappy had nothing to compress, the bytes are the server's: properties, index, footer and all."""
     for name, data in _never_compressed(recording):
         builder = TableBuilder(read_records(data, name=name), read_properties(data, name=name).user)
 
@@ -160,13 +160,13 @@ def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(record
         assert builder.ref() == range_ref(data, name=name)
 
 
-def test_no_table_at_hand_is_without_compressed_blocks() -> None:
-    """The test before has something to compare."""
+def test_a_table_without_compressed_blocks_is_at_hand() -> None:
+    """So the test before has something to compare."""
     assert _never_compressed(AT_HAND / "worked-example")
 
 
 def test_rewriting_dumped_refs_gives_their_ids(recording: Path) -> None:
-    """Dumps of branches and tags written from values have the ids that the server announced."""
+    """Dumps of branches and tags have the ids that the server announced."""
     tables = dict(_tables(recording))
     announced = json.loads((recording / "api" / "refs_dump.json").read_text())["body"]
     branches = [b for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)]

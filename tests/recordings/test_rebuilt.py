@@ -45,9 +45,8 @@ def recorded_file(told: History, pattern: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", [*TOLD, "random-1", "random-2", "random-20", "no-rules", "empty"])
-def test_same_inputs_get_other_ids(sandbox: Sandbox, name: str) -> None:
-    """From the recorded entries and dates come the recorded commits and all their tables, every one by its id; merges
-    and reverts are made anew."""
+def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name: str) -> None:
+    """Of commits and all their tables; merges and reverts are made anew."""
     told = history(name)
     made = rebuild_commits(told, sandbox)
 
@@ -57,11 +56,9 @@ def test_same_inputs_get_other_ids(sandbox: Sandbox, name: str) -> None:
     assert {each.id for each in _dumped_commits(made, dumped)} == told.commits.keys()
 
 
-def test_rows_of_tables_differ(sandbox: Sandbox) -> None:
-    """Every kind of path, address and operation gives the recorded ranges, and so the same rows to the last bit.
-
-    Not every metarange has its id: it holds an estimate of each range's size, which hangs on the compressor.
-    """
+def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
+    """For every kind of path, address and operation, so their rows are the same to the last bit. Not every metarange
+    has its id: it has an estimate of each range's size, which depends on the compressor."""
     told = history("everything")
     made = rebuild_commits(told, sandbox)
 
@@ -78,9 +75,8 @@ def _dumped_commits(made: Rebuilt, dump: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_server_prepares_other_lists(sandbox: Sandbox, name: str) -> None:
-    """With its oversights, the sandbox lists the commits and the staged addresses that the recorded server listed,
-    and serves what it served."""
+def test_the_sandbox_prepares_and_serves_the_recorded_lists(sandbox: Sandbox, name: str) -> None:
+    """With its oversights, it lists the commits and the staged addresses that the recorded server listed."""
     told = history(name)
     lake = rebuild(told, sandbox, uploading=False).lake
     xids = Xids(1, sandbox.now)
@@ -115,9 +111,8 @@ def _addresses(files: list[bytes]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_mark_of_a_rebuilt_history_differs(sandbox: Sandbox, name: str) -> None:
-    """Uploaded, committed, merged and staged again at the recorded times, a history gets the verdicts of the recorded
-    one, and exactly those objects expire that correspond to the recorded truth."""
+def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set(sandbox: Sandbox, name: str) -> None:
+    """Objects were uploaded, committed, merged and staged again at the recorded times."""
     told = history(name)
     made = rebuild(told, sandbox, uploading=True)
     assert _stored(made) == {made.addresses[key] for key in told.recording.listing if key.startswith("data/")}

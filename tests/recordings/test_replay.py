@@ -1,4 +1,4 @@
-"""The replay server says what was recorded, and nothing that wasn't."""
+"""The replay server answers what was recorded, and nothing that wasn't."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def lake(recording: Recording) -> Iterator[LakeFS]:
         yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=requests(1), poll_s=0.001))
 
 
-def test_a_recorded_answer_is_lost(recording: Recording, lake: LakeFS) -> None:
-    """Every recorded call is answered as it was recorded, by the recording's clock."""
+def test_every_recorded_call_is_answered_as_recorded(recording: Recording, lake: LakeFS) -> None:
+    """By the recording's clock."""
     dumped = recording.api("refs_dump")["body"]["commits_meta_range_id"]
 
     assert lake.config().blockstore("") == "s3"
@@ -126,16 +126,16 @@ def test_a_recorded_answer_is_lost(recording: Recording, lake: LakeFS) -> None:
     assert lake.server_time() == RECORDED_AT
 
 
-def test_a_dangling_commit_is_not_found(lake: LakeFS) -> None:
-    """Commits that no branch reaches are known from the refs dump; logs begin at branches, tags and commits."""
+def test_dangling_commits_are_known_from_the_dump(lake: LakeFS) -> None:
+    """Logs begin at branches, tags and commits."""
     assert lake.commit("tiny", "2" * 64).parents == ("1" * 64,)
     assert [each.id[0] for each in lake.log("tiny", "main")] == ["3", "1"]
     assert [each.id[0] for each in lake.log("tiny", "v1")] == ["1"]
     assert [each.id[0] for each in lake.log("tiny", "2" * 64)] == ["2", "1"]
 
 
-def test_a_committed_object_is_not_served(lake: LakeFS) -> None:
-    """Where nothing else was recorded, a branch serves its head's entries, addresses in full, in path order."""
+def test_a_branch_serves_its_heads_entries(lake: LakeFS) -> None:
+    """Where nothing else was recorded; with full addresses and in the order of paths."""
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
@@ -151,8 +151,8 @@ def test_a_committed_object_is_not_served(lake: LakeFS) -> None:
     assert lake.stat("tiny", "main", "b") is None
 
 
-def test_a_staged_object_is_not_served(recording: Recording, lake: LakeFS) -> None:
-    """What branches served is recorded in some recordings, and is the answer then."""
+def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake: LakeFS) -> None:
+    """Some recordings have it, staged objects included."""
     (recording.path / "api" / "objects_served_by_branches.json").write_text(json.dumps({"objects": {"main": [SERVED]}}))
 
     served = lake.stat("tiny", "main", "z")
@@ -162,8 +162,8 @@ def test_a_staged_object_is_not_served(recording: Recording, lake: LakeFS) -> No
     assert lake.stat("tiny", "main", "a") is None
 
 
-def test_what_was_not_recorded_is_made_up(lake: LakeFS) -> None:
-    """Anything else is refused: another repository, a branch that isn't there, a call, a stranger."""
+def test_what_was_not_recorded_is_refused(lake: LakeFS) -> None:
+    """Another repository, a missing branch, another call, or unknown credentials."""
     with pytest.raises(NotThere):
         lake.repository("other")
     with pytest.raises(NotThere):
@@ -174,8 +174,8 @@ def test_what_was_not_recorded_is_made_up(lake: LakeFS) -> None:
         LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=requests(1))).repository("tiny")
 
 
-def test_an_object_is_not_uploaded(recording: Recording) -> None:
-    """Every object is in the store as recorded, filler where bytes are unknown, and its clock has moved on since."""
+def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
+    """With filler where its bytes are unknown; the store's clock has moved on since."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -199,6 +199,6 @@ def test_an_object_is_not_uploaded(recording: Recording) -> None:
     assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in answer["Contents"]) > timedelta(seconds=1)
 
 
-def test_the_truth_is_misread(recording: Recording) -> None:
-    """The expected set is read as it was written."""
+def test_the_expected_set_is_read_as_it_was_written(recording: Recording) -> None:
+    """Odd characters included."""
     assert recording.expired() == {"data/s/1,token"}

@@ -120,24 +120,24 @@ def walks_in_the_servers_order(history: History) -> set[str]:
     return retained
 
 
-def test_recordings_are_there() -> None:
-    """There is something to check: a folder without recordings is a failure, not a success."""
+def test_recordings_are_at_hand() -> None:
+    """A folder without recordings is a failure, not a success."""
     assert RECORDINGS
 
 
-def test_the_rule_lets_go_what_the_server_retains(history: History) -> None:
-    """Everything that the server's lists retain the rule retains, too."""
+def test_the_rule_retains_what_the_server_lists(history: History) -> None:
+    """All commits of all its lists."""
     assert history.listed - history.retained() == set()
 
 
-def test_the_rule_retains_more_than_the_servers_early_stops_explain(history: History) -> None:
+def test_the_servers_early_stops_explain_its_lists(history: History) -> None:
     """With walks that stop early, in the order of ids, the rule gives the server's lists to the commit."""
     for listed in history.server_lists:
         assert {commit_id for commit_id, _ in listed} == walks_in_the_servers_order(history)
 
 
-def test_the_oracle_and_the_rule_disagree(history: History) -> None:
-    """On real histories, too, the single pass retains what the oracle's walks retain."""
+def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
+    """On real histories, too."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}
         return
@@ -149,8 +149,8 @@ def test_the_oracle_and_the_rule_disagree(history: History) -> None:
     assert history.retained() == oracle.retained(said, (history.now - EPOCH) // timedelta(microseconds=1))
 
 
-def test_dates_of_whole_seconds_retain_less(history: History) -> None:
-    """With the dates that the API shows, which lost their fractions, the rule retains what it does with the dump's."""
+def test_dates_of_whole_seconds_retain_at_least_as_much(history: History) -> None:
+    """The dates that the API shows have lost their fractions."""
     shown = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
     cut_off = [replace(commit, created=commit.created.replace(microsecond=0)) for commit in history.commits]
 
@@ -160,8 +160,8 @@ def test_dates_of_whole_seconds_retain_less(history: History) -> None:
     assert {verdict.commit_id for verdict in verdicts if verdict.retained} >= history.retained()
 
 
-def test_the_server_and_the_graph_name_different_metaranges(history: History) -> None:
-    """Every listed commit has the metarange that the graph gives it, so the union with each list holds both."""
+def test_the_server_and_the_graph_name_the_same_metaranges(history: History) -> None:
+    """So the union of the rule with each list has the commits of both."""
     for listed in history.server_lists:
         both = with_server_list(history.verdicts().values(), listed)
 
@@ -169,16 +169,16 @@ def test_the_server_and_the_graph_name_different_metaranges(history: History) ->
         assert not [verdict for verdict in both if verdict.why is Reason.SERVER]
 
 
-def test_the_documented_example_retains_something_else() -> None:
-    """Of the documented history main's 03-09, 03-12, 03-18, merge and 03-26 are retained, and dev's 03-23."""
+def test_the_documented_example_retains_the_documented_commits() -> None:
+    """On main 03-09, 03-12, 03-18, the merge and 03-26, and 03-23 on dev."""
     history = recorded("worked-example")
     expected = {"2022-03-09", "2022-03-12", "2022-03-18", "merge dev", "2022-03-26", "d: 2022-03-23"}
 
     assert history.named(history.retained()) == expected
 
 
-def test_a_parent_that_only_the_second_child_keeps_is_lost() -> None:
-    """All twelve shared parents are retained by their short branches, though the server's list drops four of them."""
+def test_all_shared_parents_are_retained_by_their_short_branches() -> None:
+    """The server's list lacks four of the twelve."""
     history = recorded("shared-parent")
     parents = {verdict for verdict in history.verdicts().values() if (verdict.message or "").startswith("parent ")}
 
@@ -187,8 +187,8 @@ def test_a_parent_that_only_the_second_child_keeps_is_lost() -> None:
     assert history.named(history.retained() - history.listed) == {"parent 1", "parent 5", "parent 6", "parent 11"}
 
 
-def test_without_rules_something_expires() -> None:
-    """In the repository without rules all commits are retained, and there is no list to compare."""
+def test_the_repository_without_rules_retains_all_commits() -> None:
+    """There is no list to compare with."""
     history = recorded("no-rules")
 
     assert {verdict.why for verdict in history.verdicts().values()} == {Reason.NO_RULES}
@@ -232,8 +232,8 @@ def served_in(history: History) -> set[str]:
     return {entry["physical_address"] for objects in branches for entry in objects}
 
 
-def test_the_oracle_of_marks_misses_the_truth(history: History) -> None:
-    """The oracle's expired set of every recording is the recorded truth, address by address."""
+def test_the_oracles_expired_set_is_the_recorded_truth(history: History) -> None:
+    """Address by address, for every recording."""
     with (history.path / "listing.csv").open(newline="") as file:
         listing = {row["key"]: int(row["last_modified_ms"]) * 1000 for row in csv.DictReader(file)}
     truth = (history.path / "expected" / "expired.txt").read_bytes().decode().split("\n")

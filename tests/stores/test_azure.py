@@ -1,4 +1,4 @@
-"""What only Azure can do wrong: forms of a namespace, answers to batches, directories, tokens, copies that go on."""
+"""What only Azure can do wrong: forms of a namespace, answers to batches, directories, tokens, pending copies."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def at(answers: Answers, **settings: object) -> Store:
         ),
     ],
 )
-def test_a_namespace_is_looked_for_elsewhere(uri: str, endpoint: str | None, wanted: Container) -> None:
-    """Account, container and path are read as lakeFS reads them, and asked for with TLS unless an end point is set."""
+def test_a_namespace_is_read_as_lakefs_reads_it(uri: str, endpoint: str | None, wanted: Container) -> None:
+    """Account, container and path; requests use TLS unless an endpoint is set."""
     assert container_of(Namespace.parse(uri), endpoint) == wanted
 
 
@@ -123,14 +123,14 @@ def test_a_namespace_is_looked_for_elsewhere(uri: str, endpoint: str | None, wan
         "https://account.blob.core.windows.net/container/ns./x",
     ],
 )
-def test_a_strange_namespace_is_guessed_at(uri: str) -> None:
-    """What lakeFS doesn't take, or may read as another place than it shows, is refused before anything is sent."""
+def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
+    """lakeFS refuses it, or may read it as another place than it shows. Nothing is sent."""
     with pytest.raises(WrongUsage, match=r"can't be a|in the domain"):
         open_store(Namespace.parse(uri), StoreSettings(azure_account_key="YW55"))
 
 
-def test_an_end_point_of_another_account_is_asked() -> None:
-    """An end point that doesn't name the namespace's account is refused: all would look lost there."""
+def test_an_endpoint_of_another_account_is_refused() -> None:
+    """All objects would seem lost there."""
     for endpoint in ("https://other.blob.core.windows.net", "http://127.0.0.1:1/other", "http://127.0.0.1:1"):
         with pytest.raises(WrongUsage, match="not of the account account"):
             open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url=endpoint, azure_account_key="YW55"))
@@ -139,15 +139,15 @@ def test_an_end_point_of_another_account_is_asked() -> None:
 # --- credentials ----------------------------------------------------------------------------------------------------
 
 
-def test_a_key_that_is_none_is_sent() -> None:
-    """A key that isn't base64 is refused before anything is sent, and isn't shown."""
+def test_a_key_that_is_not_base64_is_refused() -> None:
+    """It isn't shown, and nothing is sent."""
     with pytest.raises(WrongUsage, match="LAKEGC_AZURE_ACCOUNT_KEY") as caught:
         open_store(Namespace.parse(URI), StoreSettings(azure_account_key="hush!"))
     assert "hush" not in str(caught.value)
 
 
-def test_a_key_is_sent_to_another_account() -> None:
-    """With a setting that says whose the key is, another account is asked as who the machine is logged in as."""
+def test_a_key_is_used_only_for_its_own_account() -> None:
+    """A setting says whose key it is; for another account the machine's own identity is used."""
     settings = StoreSettings(azure_account="Account", azure_account_key="YW55")
     ours, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
 
@@ -155,8 +155,8 @@ def test_a_key_is_sent_to_another_account() -> None:
     assert hasattr(other._client.credential, "get_token")
 
 
-def test_a_token_is_sent_in_the_clear() -> None:
-    """Where the machine's own identity is to be used, an end point without TLS is refused."""
+def test_the_machines_identity_is_refused_without_tls() -> None:
+    """Its token would be sent in the clear."""
     with pytest.raises(WrongUsage, match="HTTPS"):
         open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account"))
 
@@ -176,8 +176,8 @@ def sas_token(azurite: Azurite, permission: str = "rwdlc", *, expired: bool = Fa
 
 
 @pytest.mark.parametrize("mark", ["", "?"])
-def test_a_sas_token_does_not_do(azurite: Azurite, name: str, mark: str) -> None:
-    """With a token of the container alone, everything that a mark and a sweep need can be done."""
+def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azurite, name: str, mark: str) -> None:
+    """With or without the question mark in front of it."""
     store = on(azurite, name, azure_account_key=None, azure_sas_token=mark + sas_token(azurite))
     write_all(store, ["data/a", "data/é +&", "data/c"])
     store.copy("data/é +&", "data/copy")
@@ -190,10 +190,10 @@ def test_a_sas_token_does_not_do(azurite: Azurite, name: str, mark: str) -> None
 
 
 @pytest.mark.parametrize(("permission", "expired"), [("rwdlc", True), ("w", False)])
-def test_a_sas_token_without_rights_reads_as_absence(
+def test_a_sas_token_that_is_expired_or_lacks_rights_is_named_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
-    """A token that has expired, or doesn't permit a thing, is named as the cause; nothing is absent by it."""
+    """Nothing is taken for absent because of it."""
     token = sas_token(azurite, permission, expired=expired)
     store = on(azurite, name, azure_account_key=None, azure_sas_token=token)
 
@@ -212,8 +212,8 @@ def nobody_at() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/account"
 
 
-def test_a_token_shows_in_an_error() -> None:
-    """Where nobody answers, the error names the setting to check, and not the token that was in the URL."""
+def test_an_error_names_the_setting_and_not_the_token() -> None:
+    """The token is in the URL of the request that failed."""
     settings = StoreSettings(
         azure_endpoint_url=nobody_at(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=requests(2)
     )
@@ -227,8 +227,8 @@ def test_a_token_shows_in_an_error() -> None:
 # --- checksums, directories, snapshots, leases ----------------------------------------------------------------------
 
 
-def test_a_plain_uploads_checksum_is_not_its_md5(azurite: Azurite, name: str) -> None:
-    """Where Azure has the MD5 of a content, that is the checksum, in a listing as in a look, and in a copy."""
+def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) -> None:
+    """In listings, lookups and copies."""
     store = on(azurite, name)
     store.write("data/x", b"content")
     store.copy("data/x", "data/y")
@@ -241,10 +241,8 @@ def test_a_plain_uploads_checksum_is_not_its_md5(azurite: Azurite, name: str) ->
         store.etag_is_md5("data/none")
 
 
-def test_an_upload_in_blocks_is_the_same_after_another_one(
-    azurite: Azurite, client: ContainerClient, name: str
-) -> None:
-    """Without an MD5 the checksum is the tag, which every write changes; a copy is compared by its bytes."""
+def test_the_checksum_of_an_upload_in_blocks_is_its_etag(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """Every write changes it, even one of the same bytes; a copy is compared by its bytes."""
     store, blob = on(azurite, name), client.get_blob_client(f"{name}/data/x")
 
     def in_blocks(content: bytes) -> None:
@@ -266,8 +264,8 @@ def test_an_upload_in_blocks_is_the_same_after_another_one(
     assert not same_content(store, store.stat("data/x"), store.stat("data/y"))
 
 
-def test_a_directory_is_taken_for_an_object(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """What stands for a directory of a hierarchical account is neither listed nor there."""
+def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """Hierarchical accounts have blobs that stand for them."""
     store = on(azurite, name)
     store.write("data/folder/x", b"x")
     for folder in ("data", "data/folder"):
@@ -284,8 +282,8 @@ def test_a_directory_is_taken_for_an_object(azurite: Azurite, client: ContainerC
             look("data/folder")
 
 
-def test_a_blob_with_snapshots_stays(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """An object goes with its snapshots, which would otherwise keep Azure from deleting it; snapshots aren't listed."""
+def test_a_blob_is_deleted_with_its_snapshots(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """Azure would otherwise refuse to delete it. Snapshots aren't listed."""
     store = on(azurite, name)
     write_all(store, ["data/x", "data/y"])
     for key in ("data/x", "data/y"):
@@ -296,8 +294,8 @@ def test_a_blob_with_snapshots_stays(azurite: Azurite, client: ContainerClient, 
     assert list(client.list_blobs(f"{name}/", include=["snapshots"])) == []
 
 
-def test_a_leased_blob_stops_the_others(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Of a batch on a real server each key has its own answer: deleted, already gone, or kept by a lease."""
+def test_a_leased_blob_fails_alone_in_its_batch(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """On a real server each key has its own result: deleted, already gone, or leased."""
     store = on(azurite, name)
     write_all(store, ["data/a", "data/leased", "data/z"])
     lease = client.get_blob_client(f"{name}/data/leased").acquire_lease()
@@ -334,8 +332,8 @@ def mixed(*answers: tuple[str | None, int, str]) -> bytes:
     return ("".join(parts) + "--batchresponse_1--").encode()
 
 
-def test_answers_of_a_batch_are_taken_in_the_order_in_which_they_come() -> None:
-    """Each answer is that of the request whose number it names, wherever it stands; without one nothing is known."""
+def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
+    """Wherever they stand; a request without an answer has failed."""
     body = mixed(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with answering(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c", "d", "e"])
@@ -349,8 +347,8 @@ def test_answers_of_a_batch_are_taken_in_the_order_in_which_they_come() -> None:
     ]
 
 
-def test_a_missing_container_is_taken_for_missing_blobs() -> None:
-    """A 404 is an object's absence only by Azure's own word for that."""
+def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
+    """A 404 means that a blob is gone only with Azure's own code for it."""
     body = mixed(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
     with answering(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c"])
@@ -373,8 +371,8 @@ def test_a_missing_container_is_taken_for_missing_blobs() -> None:
         (mixed(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
-def test_an_answer_that_is_cut_off_counts_as_deleted(body: bytes, headers: dict[str, str]) -> None:
-    """What can't be read, or names nothing that was asked for, says nothing of any key: it may be asked again."""
+def test_an_unreadable_answer_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+    """Each of its keys has failed, and may be sent again."""
     with answering(202, body, headers) as answers:
         results = at(answers).delete_many(["a", "b"])
 
@@ -382,8 +380,8 @@ def test_an_answer_that_is_cut_off_counts_as_deleted(body: bytes, headers: dict[
     assert "NoAnswer" in PASSING
 
 
-def test_numbers_that_look_alike_are_one() -> None:
-    """Only plain digits are a number of a request; what else is named belongs to none."""
+def test_only_plain_digits_are_a_request_number() -> None:
+    """Other characters that look like digits aren't."""
     body = mixed(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
     found = sub_answers(MIXED["Content-Type"], body)
@@ -395,8 +393,8 @@ def test_numbers_that_look_alike_are_one() -> None:
 
 
 @pytest.mark.parametrize("body", [mixed(("0", 503, ""), ("1", 503, "")), mixed((None, 503, ""))])
-def test_a_busy_answer_in_a_batch_is_final(body: bytes) -> None:
-    """Throttling of single keys, or of the batch in one part, is what passes."""
+def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
+    """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
     with answering(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b"])
@@ -406,8 +404,8 @@ def test_a_busy_answer_in_a_batch_is_final(body: bytes) -> None:
     assert "ServerBusy" in PASSING
 
 
-def test_a_busy_server_is_not_asked_again() -> None:
-    """What says 503 is asked as often as configured, and then it is an error, of a kind that passes."""
+def test_a_busy_server_is_retried_as_often_as_configured() -> None:
+    """Then it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
         store = at(answers, retry=requests(2))
@@ -497,10 +495,10 @@ def batches_refused(status: int, code: str) -> Callable[[str, str], Answer | Non
         (403, "AuthorizationFailure", False),
     ],
 )
-def test_an_account_without_batches_can_not_be_swept(
+def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     azurite: Azurite, name: str, status: int, code: str, is_remembered: bool
 ) -> None:
-    """Where a batch is refused and a single delete isn't, keys are deleted one by one, for good if that is final."""
+    """From then on, if the refusal is permanent."""
     with proxy(azurite) as between:
         between.before = batches_refused(status, code)
         store = on(azurite, name, azure_endpoint_url=between.url)
@@ -516,8 +514,8 @@ def test_an_account_without_batches_can_not_be_swept(
     assert (store.quirks.delete_batch == 1) is is_remembered
 
 
-def test_a_batch_without_rights_is_tried_key_by_key(azurite: Azurite, name: str) -> None:
-    """Where the single delete is refused too, nothing more is sent, and each key has failed."""
+def test_a_batch_without_rights_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
+    """After the first refused single delete nothing more is sent, and each key has failed."""
 
     def before(method: str, path: str) -> Answer | None:
         refused = method == "DELETE" or "comp=batch" in path
@@ -535,8 +533,10 @@ def test_a_batch_without_rights_is_tried_key_by_key(azurite: Azurite, name: str)
     assert store.quirks.delete_batch == 256
 
 
-def test_a_slow_refusal_is_followed_by_single_deletes(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """The time is that since the batch was sent: where its refusal took all of it, nothing is sent after it."""
+def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
+    azurite: Azurite, client: ContainerClient, name: str
+) -> None:
+    """The time counts from when the batch was sent, so that no delete outlasts the lease."""
     on(azurite, name)
     with proxy(azurite) as between:
         between.before = batches_refused(400, "InvalidInput")
@@ -552,8 +552,8 @@ def test_a_slow_refusal_is_followed_by_single_deletes(azurite: Azurite, client: 
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
-def test_deleting_one_by_one_outlives_the_lease(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """A refused batch is deleted one by one for some seconds only; the rest of it wasn't sent, and may be again."""
+def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """So that it doesn't outlast the lease. Keys that were not sent may be sent again."""
     on(azurite, name)
     clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
     with proxy(azurite) as between:
@@ -575,8 +575,8 @@ def test_deleting_one_by_one_outlives_the_lease(azurite: Azurite, client: Contai
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_loses_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """A copy keeps content, type and the user's metadata."""
+def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """Under odd names, too."""
     client.upload_blob(f"{name}/é +?#&x", b"content", metadata={"owner": "me"})
     store = on(azurite, name)
 
@@ -596,8 +596,8 @@ def copies_told(status: str) -> Callable[[str, str, dict[str, str]], None]:
     return after
 
 
-def test_a_copy_that_goes_on_is_taken_for_done(azurite: Azurite, name: str) -> None:
-    """A copy that isn't done with the answer is asked for until it is."""
+def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
+    """A copy that fails in the end is an error."""
     with proxy(azurite) as between:
         between.after = copies_told("pending")
         store = on(azurite, name, azure_endpoint_url=between.url)
@@ -612,8 +612,8 @@ def test_a_copy_that_goes_on_is_taken_for_done(azurite: Azurite, name: str) -> N
             store.copy("data/x", "data/y")
 
 
-def test_a_copy_that_never_ends_is_waited_for(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """After its time a copy is stopped, and is no copy."""
+def test_a_copy_that_takes_too_long_is_aborted(azurite: Azurite, client: ContainerClient, name: str) -> None:
+    """It is an error."""
 
     def after(_: str, __: str, headers: dict[str, str]) -> None:
         if "x-ms-copy-status" in headers:
@@ -630,8 +630,10 @@ def test_a_copy_that_never_ends_is_waited_for(azurite: Azurite, client: Containe
         assert "comp=copy" in between.seen[-1][1]
 
 
-def test_something_else_is_copied_than_was_looked_at(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """A source that was overwritten in between isn't copied."""
+def test_a_source_overwritten_since_its_lookup_is_not_copied(
+    azurite: Azurite, client: ContainerClient, name: str
+) -> None:
+    """No target is written."""
     source, target = (client.get_blob_client(f"{name}/{key}") for key in ("x", "y"))
     tag = source.upload_blob(b"one")["etag"]
     source.upload_blob(b"two", overwrite=True)
@@ -651,8 +653,8 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
         headers["x-ms-version-id"] = "2026-03-31T10:00:00.0000000Z"
 
 
-def test_soft_delete_and_versions_go_unsaid(azurite: Azurite, name: str) -> None:
-    """That deletes free the space is said only where neither soft delete nor versions are known to keep it."""
+def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurite, name: str) -> None:
+    """Where this isn't known, it is reported as unknown."""
     store = on(azurite, name)
     assert store.deleting() is Deleting.UNKNOWN  # nothing of lakegc's own is there to show whether versions are kept
 
@@ -690,8 +692,8 @@ def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) ->
     ).encode()
 
 
-def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
-    """A document that ends early, or doesn't say whether more follows, or lacks what each blob has, is an error."""
+def test_an_incomplete_listing_is_an_error() -> None:
+    """It ends early, doesn't say whether more follows, or lacks what each blob has."""
     whole = listing("ns/data/x")
     for body in (
         whole[:-40],
@@ -708,8 +710,8 @@ def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
             list(at(answers).pages("data/"))
 
 
-def test_a_listing_goes_round_in_circles() -> None:
-    """A server that answers with the same marker for ever is an error after the second page."""
+def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
+    """After the second page; otherwise it would never end."""
     with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
         with pytest.raises(Unavailable, match="for ever"):
             list(at(answers).pages("data/"))
@@ -717,15 +719,15 @@ def test_a_listing_goes_round_in_circles() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
-    """A key that doesn't begin with what was asked for stops everything."""
+def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
+    """The store folds keys, so a delete could hit another object."""
     with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
         list(at(answers).pages("data/"))
     assert caught.value.invariant == 5
 
 
-def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
-    """An encoded name is decoded strictly, one that isn't is taken as it stands; what isn't UTF-8 is counted."""
+def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> None:
+    """Names that aren't UTF-8 are counted as unreadable."""
     with answering(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
         [page] = at(answers).pages("data/")
     [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
@@ -735,15 +737,15 @@ def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
     assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
 
 
-def test_a_directory_that_a_listing_calls_so_is_an_object() -> None:
-    """Hierarchical accounts name the type of what they list; directories are left out by that as well."""
+def test_what_a_listing_calls_a_directory_is_no_object() -> None:
+    """Hierarchical accounts name the type of what they list."""
     body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
 
     assert parsed(body).objects == []
 
 
-def test_a_store_without_a_date_is_given_this_machines() -> None:
-    """Where the store doesn't say its time, no time is made up."""
+def test_a_store_without_a_date_has_no_clock() -> None:
+    """This machine's time isn't used instead."""
     with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
         at(answers).now()
 
@@ -751,8 +753,8 @@ def test_a_store_without_a_date_is_given_this_machines() -> None:
 # --- servers that aren't there, or aren't Azure -----------------------------------------------------------------------
 
 
-def test_an_answer_never_comes() -> None:
-    """A server that takes the request and says nothing is given up after the time-out."""
+def test_a_silent_server_times_out() -> None:
+    """It accepts the connection and doesn't answer."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -784,8 +786,8 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
-    """A web server that is no Azure says nothing about objects: each answer of it is an error, not absence."""
+def test_an_answer_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
+    """A web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers)
         for look in (
@@ -799,8 +801,8 @@ def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> No
             assert not isinstance(caught.value, NotThere)
 
 
-def test_a_redirect_leads_elsewhere() -> None:
-    """A redirect is not followed: another host has no business with this account's objects."""
+def test_redirects_are_not_followed() -> None:
+    """Another host has no business with this account's objects."""
     with answering(200, listing("ns/data/x"), XML) as elsewhere:
         with answering(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
             list(at(answers).pages(""))

@@ -1,4 +1,4 @@
-"""Deleting many keys: each ends in exactly one result, and nothing else goes."""
+"""Deleting many keys: each gets exactly one result, and nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def gone(provider: Provider) -> Deletion:
     return Deletion.ALREADY_GONE if provider.quirks.tells_missing_deletes else Deletion.DELETED
 
 
-def test_a_result_is_missing_or_out_of_order(store: Store, provider: Provider) -> None:
-    """Over a thousand keys, present, missing, hostile, twice: one result each, in the order given."""
+def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:
+    """For more than a thousand keys: present, missing, hostile and repeated ones."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
     hostile = [key for key in hostile if not provider.quirks.unholdable & kinds_of(key)]
@@ -33,8 +33,8 @@ def test_a_result_is_missing_or_out_of_order(store: Store, provider: Provider) -
     assert results[-1].code
 
 
-def test_deleting_takes_what_only_begins_alike(store: Store) -> None:
-    """Deleting a key leaves the keys that it is the beginning of."""
+def test_deleting_a_key_leaves_keys_that_begin_with_it(store: Store) -> None:
+    """Keys are no folders or patterns."""
     write_all(store, ["data/x/1", "data/x/2", "data/x-1", "data/xy"])
 
     store.delete_many(["data/x", "data", "da", "data/x/", "data/x/1/"])
@@ -42,8 +42,8 @@ def test_deleting_takes_what_only_begins_alike(store: Store) -> None:
     assert sorted(all_keys(store)) == ["data/x-1", "data/x/1", "data/x/2", "data/xy"]
 
 
-def test_an_object_deleted_twice_fails(store: Store, provider: Provider) -> None:
-    """Deleting what is gone is no failure: a killed sweep converges when it is run again."""
+def test_deleting_a_missing_object_is_no_failure(store: Store, provider: Provider) -> None:
+    """A killed sweep has to converge when it is run again."""
     store.write("data/x", b"")
 
     assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.DELETED]

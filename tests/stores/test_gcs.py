@@ -107,8 +107,8 @@ def parts(*answers: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
     return f"{body}--b--\r\n".encode(), {"Content-Type": "multipart/mixed; boundary=b"}
 
 
-def test_a_failed_part_hides_the_others() -> None:
-    """Each key of a batch has its own answer, in whatever order they come, and one that has none has failed."""
+def test_each_part_of_a_batch_has_its_own_result() -> None:
+    """In whatever order they come; a key without an answer has failed."""
     body, headers = parts(
         (3, 204, ""),
         (1, 403, refusal(403, "retentionPolicyNotMet", "held until 2030")),
@@ -140,8 +140,8 @@ def test_a_failed_part_hides_the_others() -> None:
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
     ],
 )
-def test_an_answer_that_cannot_be_told_whose_it_is_counts_as_deleted(body: bytes, headers: dict[str, str]) -> None:
-    """An answer without a readable id and status, or with two, says of no key that it is deleted."""
+def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+    """Neither does a second answer for the same key."""
     with answering(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
 
@@ -149,8 +149,8 @@ def test_an_answer_that_cannot_be_told_whose_it_is_counts_as_deleted(body: bytes
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_busy_store_fails_keys_for_good(status: int) -> None:
-    """A key, or a whole batch, that the store had no time for has a code that a sweep repeats."""
+def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
+    """To a single key or a whole batch; a sweep sends it again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
     with answering(200, body, headers) as answers:
         [one] = at(answers.settings()).delete_many(["a"])
@@ -163,8 +163,8 @@ def test_a_busy_store_fails_keys_for_good(status: int) -> None:
 
 
 @pytest.mark.parametrize(("reason", "passes"), [("rateLimitExceeded", True), ("forbidden", False), ("", False)])
-def test_a_refusal_is_repeated(reason: str, passes: bool) -> None:
-    """Of refusals only one for the rate is worth another try."""
+def test_only_a_refusal_for_the_rate_is_transient(reason: str, passes: bool) -> None:
+    """Another try of the others would be refused, too."""
     body, headers = parts((0, 403, refusal(403, reason)))
     with answering(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
@@ -174,8 +174,8 @@ def test_a_refusal_is_repeated(reason: str, passes: bool) -> None:
     assert (result.code in PASSING) is passes
 
 
-def test_a_lost_connection_swallows_a_delete(fake_gcs: FakeGCS) -> None:
-    """A batch without an answer fails each of its keys with a code that a sweep repeats."""
+def test_a_lost_connection_gives_every_key_of_the_batch_a_transient_code(fake_gcs: FakeGCS) -> None:
+    """The deletes may or may not have happened, so the sweep checks and sends them again."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -187,8 +187,8 @@ def test_a_lost_connection_swallows_a_delete(fake_gcs: FakeGCS) -> None:
     assert {result.code for result in (*refused, *silent)} <= PASSING
 
 
-def test_what_is_gone_is_told_from_a_bucket_that_is(fake_gcs: FakeGCS, bucket: str) -> None:
-    """404 is 'already gone' only where the bucket is there; over a hundred keys go in several batches."""
+def test_a_404_means_already_gone_only_where_the_bucket_exists(fake_gcs: FakeGCS, bucket: str) -> None:
+    """More than a hundred keys are sent in several batches."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/gone")
     store.write("data/there", b"")
 
@@ -201,8 +201,8 @@ def test_what_is_gone_is_told_from_a_bucket_that_is(fake_gcs: FakeGCS, bucket: s
     assert "nowhere-at-all" in nowhere[0].message
 
 
-def test_deleting_dots_deletes_the_bucket(fake_gcs: FakeGCS) -> None:
-    """`.` and `..`, which a URL takes for folders, and names that Cloud Storage reserves, are never sent."""
+def test_dots_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
+    """A URL takes `.` and `..` for folders: such a delete would delete the bucket."""
     fake_gcs.make_bucket("dots")
     store = at(fake_gcs.settings(), "gs://dots")
     for key in (".", "..", ".well-known/acme-challenge/x"):
@@ -223,14 +223,14 @@ def test_deleting_dots_deletes_the_bucket(fake_gcs: FakeGCS) -> None:
 
 
 @pytest.mark.parametrize("uri", ["gs://bucket/a%20b", "gs://bucket/a?b", "gs://../ns", "gs://./ns", "gs://bucket/a\nb"])
-def test_a_namespace_that_lakefs_reads_as_another_is_opened(uri: str) -> None:
-    """A namespace that is encoded, or has no bucket or an impossible path, is refused."""
+def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
+    """lakeFS reads it as another place, or it has no bucket or an impossible path."""
     with pytest.raises(WrongUsage):
         at(StoreSettings(gcs_anonymous=True), uri)
 
 
-def test_a_line_end_is_sent_to_google() -> None:
-    """Cloud Storage has no names with line ends, so none is sent, unless a probe found that this server has."""
+def test_keys_with_line_ends_are_refused() -> None:
+    """Cloud Storage has no such names; a probe may find that another server has."""
     with answering(200, b"") as answers:
         store = at(answers.settings())
         for key in ("data/new\nline", "data/carriage\rreturn"):
@@ -243,8 +243,8 @@ def test_a_line_end_is_sent_to_google() -> None:
 # --- what a delete means --------------------------------------------------------------------------------------------
 
 
-def test_a_versioned_bucket_is_said_to_free_space(fake_gcs: FakeGCS, bucket: str) -> None:
-    """A delete in a bucket with versions hides; in one without, here without soft delete, it is final."""
+def test_deletes_in_a_versioned_bucket_hide(fake_gcs: FakeGCS, bucket: str) -> None:
+    """Without versions, and here without soft delete, they are final."""
     fake_gcs.make_bucket("versioned", versioning={"enabled": True})
 
     assert at(fake_gcs.settings(), "gs://versioned/lake").deleting() is Deleting.HIDES
@@ -252,8 +252,8 @@ def test_a_versioned_bucket_is_said_to_free_space(fake_gcs: FakeGCS, bucket: str
     assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").deleting() is Deleting.UNKNOWN
 
 
-def test_versions_are_taken_for_objects(fake_gcs: FakeGCS) -> None:
-    """A listing of a bucket with versions has what is there now, and no version of before."""
+def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
+    """A listing has what is there now."""
     fake_gcs.make_bucket("versions", versioning={"enabled": True})
     store = at(fake_gcs.settings(), "gs://versions/lake")
     for data in (b"one", b"two", b"three"):
@@ -288,8 +288,8 @@ def test_versions_are_taken_for_objects(fake_gcs: FakeGCS) -> None:
         (503, {}, "UNKNOWN"),
     ],
 )
-def test_soft_delete_is_said_to_be_final(status: int, document: object, meaning: str) -> None:
-    """A bucket that keeps what is deleted is told as such; one whose settings may not be read is told as unknown."""
+def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
+    """Where a bucket's settings may not be read, it is reported as unknown."""
     with answering(status, json.dumps(document).encode(), JSON) as answers:
         assert at(answers.settings()).deleting() is Deleting[meaning]
 
@@ -297,8 +297,8 @@ def test_soft_delete_is_said_to_be_final(status: int, document: object, meaning:
 # --- generations and checksums --------------------------------------------------------------------------------------
 
 
-def test_the_same_bytes_written_again_pass_for_the_object_of_before(fake_gcs: FakeGCS, bucket: str) -> None:
-    """A tag names one content at one time: the same bytes written again have another, and the checksum tells bytes."""
+def test_the_same_bytes_written_again_have_another_tag(fake_gcs: FakeGCS, bucket: str) -> None:
+    """The checksum is the same, but a conditional write with the old tag is refused."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/generations")
     first = store.write("lease", b"mine")
     seen = store.stat("lease")
@@ -315,8 +315,8 @@ def test_the_same_bytes_written_again_pass_for_the_object_of_before(fake_gcs: Fa
 
 
 @pytest.mark.parametrize("tag", ["0", "", "tag", "-1", "1.5", "99999999999999"])
-def test_a_tag_that_is_none_makes_an_object(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
-    """A replacement with a tag that no object has writes nothing: 0 would mean that none may be there."""
+def test_a_replacement_with_an_impossible_tag_writes_nothing(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
+    """0 would mean that no object may be there."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/no-tag")
 
     with pytest.raises(Changed, match="gone"):
@@ -324,8 +324,8 @@ def test_a_tag_that_is_none_makes_an_object(fake_gcs: FakeGCS, bucket: str, tag:
     assert all_keys(store) == []
 
 
-def test_a_large_write_forgets_its_condition(fake_gcs: FakeGCS, bucket: str) -> None:
-    """However large it is, what is written under a condition is sent at once, and comes back whole."""
+def test_a_large_conditional_write_keeps_its_condition(fake_gcs: FakeGCS, bucket: str) -> None:
+    """It is sent in one request, and read back whole."""
     store, data = at(fake_gcs.settings(), f"gs://{bucket}/large"), bytes(range(256)) * 36_000  # 9.2 MB
     tag = store.write_if_absent("large", data)
     with pytest.raises(AlreadyThere):
@@ -336,8 +336,8 @@ def test_a_large_write_forgets_its_condition(fake_gcs: FakeGCS, bucket: str) -> 
     assert store.read_with_tag("large") == (data, tag)
 
 
-def test_packed_content_is_unpacked_on_the_way(fake_gcs: FakeGCS, bucket: str) -> None:
-    """An object stored with gzip as its encoding comes back as it is stored: its size and checksum are of that."""
+def test_gzip_encoded_content_is_read_as_it_is_stored(fake_gcs: FakeGCS, bucket: str) -> None:
+    """The size and checksum are those of the stored bytes."""
     packed = gzip.compress(b"content" * 100, mtime=0)
     name = "packed%2Fdata%2Fx"
     url = f"{fake_gcs.endpoint_url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={name}&contentEncoding=gzip"
@@ -349,15 +349,15 @@ def test_packed_content_is_unpacked_on_the_way(fake_gcs: FakeGCS, bucket: str) -
     assert store.stat("data/x").size == len(packed)
 
 
-def test_content_that_changed_on_the_way_is_read() -> None:
-    """Bytes that don't have the checksum that the store tells are an error."""
+def test_content_with_a_wrong_checksum_is_an_error() -> None:
+    """Its bytes changed on the way."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
     with answering(200, b"other bytes", headers) as answers, pytest.raises(Unavailable, match="content did not arrive"):
         at(answers.settings()).read("data/x")
 
 
-def test_content_without_a_generation_gets_a_tag() -> None:
-    """Where the store doesn't say which content it was, no tag is made up."""
+def test_content_without_a_generation_is_an_error() -> None:
+    """No tag is made up."""
     with answering(200, b"bytes") as answers, pytest.raises(Unavailable, match="generation"):
         at(answers.settings()).read_with_tag("data/x")
 
@@ -365,8 +365,8 @@ def test_content_without_a_generation_gets_a_tag() -> None:
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_loses_metadata(fake_gcs: FakeGCS, bucket: str) -> None:
-    """A copy has its source's type, the user's metadata, and its checksum."""
+def test_a_copy_keeps_type_metadata_and_checksum(fake_gcs: FakeGCS, bucket: str) -> None:
+    """Under odd names, too."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/copies")
     store.write("data/é +x", b"content")
     path = f"/storage/v1/b/{bucket}/o/copies%2Fdata%2F%C3%A9%20%2Bx"
@@ -392,8 +392,8 @@ def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict
     return answer
 
 
-def test_a_large_copy_ends_after_its_first_step() -> None:
-    """A copy in steps goes on with the token of the last one until it is done, all of one and the same content."""
+def test_a_copy_in_steps_continues_until_it_is_done() -> None:
+    """With the token of the last step, and of one and the same content."""
     steps = (
         {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"},
         {"done": False, "rewriteToken": "two", "totalBytesRewritten": "8"},
@@ -421,8 +421,8 @@ def test_a_large_copy_ends_after_its_first_step() -> None:
         {"done": True},
     ],
 )
-def test_a_copy_that_is_not_one_counts_as_done(last: dict[str, object]) -> None:
-    """A copy that comes no further, or ends in something else than its source, is an error."""
+def test_a_copy_that_makes_no_progress_or_differs_is_an_error(last: dict[str, object]) -> None:
+    """It would otherwise never end, or lose the content."""
     first = {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"}
     with scripted(copying(first, last)) as (answers, _), pytest.raises(Unavailable):
         at(answers.settings()).copy("data/x", "copy")
@@ -451,8 +451,8 @@ def service_account(folder: Path, token_uri: str) -> Path:
     return folder / "account.json"
 
 
-def test_the_credentials_file_is_not_used(tmp_path: Path) -> None:
-    """The account of the file is asked for a token, and its token goes with every request."""
+def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
+    """It is asked for a token, which goes with every request."""
 
     def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
@@ -469,8 +469,8 @@ def test_the_credentials_file_is_not_used(tmp_path: Path) -> None:
     assert asked[1][2]["authorization"] == "Bearer of-the-file"
 
 
-def test_a_refused_account_reads_as_absence(tmp_path: Path) -> None:
-    """An account that gets no token, or whose token the store refuses, is told as such by every method."""
+def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
+    """Whether it gets no token or the store refuses the token; no object seems absent for that."""
     with answering(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
         file = service_account(tmp_path, f"{answers.url}/token")
         _is_forbidden(at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
@@ -479,8 +479,8 @@ def test_a_refused_account_reads_as_absence(tmp_path: Path) -> None:
             _is_forbidden(at(answers.settings()))
 
 
-def test_a_delete_goes_out_long_after_it_was_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete for which a token came too late is not sent, and one whose token is refused is not sent again."""
+def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Getting a token may take longer than the permission to delete lasts."""
 
     def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
@@ -503,10 +503,8 @@ def test_a_delete_goes_out_long_after_it_was_allowed(tmp_path: Path, monkeypatch
     assert [(result.deletion, result.code) for result in refused] == [(Deletion.FAILED, "authError")]
 
 
-def test_a_machine_without_credentials_waits_or_reads_as_absence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Without any credentials the setting is named, by every method; opening the store asks nobody for them."""
+def test_missing_credentials_are_named_by_every_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the setting. Opening the store requests no credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -535,8 +533,8 @@ def _is_forbidden(store: Store, match: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "hush-hush", '{"type": "service_account", "private_key": "hush-hush"}'])
-def test_a_bad_credentials_file_is_printed(tmp_path: Path, content: str | None) -> None:
-    """A credentials file that isn't there, or isn't one, is an error of usage that names it and shows none of it."""
+def test_a_bad_credentials_file_is_refused_without_showing_it(tmp_path: Path, content: str | None) -> None:
+    """Its name is shown, and none of its content."""
     file = tmp_path / "account.json"
     if content is not None:
         file.write_text(content)
@@ -563,8 +561,8 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
     assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
 
 
-def test_nobody_answers(fake_gcs: FakeGCS) -> None:
-    """An end point without a server, or with a silent one, is named as the cause, with the setting to check."""
+def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
+    """There is no server, or a silent one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(
@@ -578,15 +576,15 @@ def test_nobody_answers(fake_gcs: FakeGCS) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
-def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
-    """A web server that is no Cloud Storage says nothing about objects, whatever its status."""
+def test_an_answer_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
+    """Whatever its status: a web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
         _is_unavailable(at(answers.settings()))
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_not_asked_again(status: int) -> None:
-    """What is busy is asked as often as configured, and then it is an error."""
+def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
+    """Then it is an error. Deletes aren't retried."""
     with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
         store = at(answers.settings(retry=retries.requests(2)))
         with pytest.raises(Unavailable, match=str(status)):
@@ -621,16 +619,16 @@ def test_a_busy_server_is_not_asked_again(status: int) -> None:
         listing(item("ns/data/x"), prefixes=[None]),
     ],
 )
-def test_a_listing_that_is_cut_off_reads_as_whole(body: bytes) -> None:
-    """A document that ends early, lacks what the store always says, or is no listing, is an error."""
+def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
+    """It ends early, lacks what the store always says, or is no listing."""
     with answering(200, body, JSON) as answers:
         for look in (lambda: list(at(answers.settings()).pages("data/")), at(answers.settings()).now):
             with pytest.raises(Unavailable):
                 look()
 
 
-def test_a_listing_goes_round_in_circles() -> None:
-    """A server that answers with the same page for ever is an error after the second one."""
+def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
+    """After the second one; otherwise it would never end."""
     with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
         with pytest.raises(Unavailable, match="for ever"):
             list(at(answers.settings()).pages("data/"))
@@ -638,22 +636,22 @@ def test_a_listing_goes_round_in_circles() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
-    """A key or prefix that doesn't begin with what was asked for stops everything."""
+def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
+    """The store folds keys, so a delete could hit another object."""
     for body in (listing(item(key)), listing(prefixes=[key])):
         with answering(200, body, JSON) as answers, pytest.raises(Refused, match="folds") as caught:
             list(at(answers.settings()).pages("data/", delimiter="/"))
         assert caught.value.invariant == 5
 
 
-def test_another_object_is_looked_at() -> None:
-    """A look at a key that is answered with another object stops."""
+def test_a_lookup_answered_with_another_object_is_refused() -> None:
+    """The store folds keys."""
     with answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers, pytest.raises(Refused, match="folds"):
         at(answers.settings()).stat("data/x")
 
 
-def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
-    """A name that is half a surrogate pair is counted as unreadable; its neighbours are listed."""
+def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
+    """Their neighbours are listed."""
     body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
     with answering(200, body, JSON) as answers:
         [page] = at(answers.settings()).pages("data/", delimiter="/")
@@ -662,8 +660,8 @@ def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
 
 
-def test_an_object_under_the_clients_own_key_has_a_checksum() -> None:
-    """An object whose checksum the store doesn't show has none."""
+def test_an_object_without_a_shown_checksum_has_none() -> None:
+    """It is encrypted with the client's own key."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with answering(200, listing(without), JSON) as answers:
         [page] = at(answers.settings()).pages("data/")
@@ -671,7 +669,7 @@ def test_an_object_under_the_clients_own_key_has_a_checksum() -> None:
     assert [found.checksum for found in page.objects] == [None]
 
 
-def test_a_store_without_a_date_is_given_this_machines() -> None:
-    """Where the store doesn't say its time, no time is made up."""
+def test_a_store_without_a_date_has_no_clock() -> None:
+    """This machine's time isn't used instead."""
     with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
         at(answers.settings()).now()

@@ -71,8 +71,8 @@ _runs = itertools.count()
 
 
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
-def test_a_hostile_key_becomes_another_key(store: Store, provider: Provider, key: str) -> None:
-    """What is written under a key is listed, looked at, read, copied and deleted under exactly that key, or refused."""
+def test_a_hostile_key_is_kept_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
+    """For listing, lookups, reading, copying and deleting."""
     if provider.quirks.unholdable & kinds_of(key):
         _is_refused(store, key)
     else:
@@ -123,7 +123,7 @@ def _is_refused(store: Store, key: str) -> None:
 
 
 def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> None:
-    """What is told to be deleted is gone, and nothing of which an escaped, decoded or composed form of its key tells.
+    """Exactly these keys are deleted, and no escaped, decoded or composed form of one.
 
     delta-io/delta-rs#4646
     """
@@ -140,8 +140,8 @@ def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
-def test_what_is_no_key_is_sent(store: Store, key: str) -> None:
-    """An empty key, and text without UTF-8 bytes, are refused by every store."""
+def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str) -> None:
+    """By every store."""
     with pytest.raises(WrongUsage):
         store.write(key, b"")
     with pytest.raises(WrongUsage):
@@ -150,8 +150,8 @@ def test_what_is_no_key_is_sent(store: Store, key: str) -> None:
     assert all_keys(store) == []
 
 
-def test_a_key_too_long_for_the_store_is_cut(store: Store) -> None:
-    """A key of 1,300 bytes in short segments is held whole, or refused."""
+def test_a_long_key_is_kept_whole_or_refused(store: Store) -> None:
+    """It has 1,300 bytes in short segments, and is never cut."""
     key = "/".join(["x" * 99] * 13)
     try:
         store.write(key, b"long")
@@ -167,8 +167,8 @@ _nasty_segments = st.text(st.sampled_from("a+%/ .\\\n\r\x01é~&<?#"), max_size=6
 _keys = st.lists(_segments | _nasty_segments, min_size=1, max_size=4).map("/".join).filter(bool)
 
 
-def test_some_key_that_nobody_thought_of(provider: Provider) -> None:
-    """Sets of arbitrary keys are listed exactly, and deleted exactly."""
+def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> None:
+    """For sets of generated keys."""
     namespace = provider.uri()
 
     @settings(

@@ -21,15 +21,15 @@ def in_bytes(wanted: object) -> list[str]:
     return sorted(wanted, key=str.encode)  # type: ignore[call-overload,no-any-return]
 
 
-def test_an_empty_namespace_is_an_error(store: Store) -> None:
-    """A prefix without objects is an empty listing, not an error: the bucket or root is there."""
+def test_an_empty_namespace_has_an_empty_listing(store: Store) -> None:
+    """The bucket or root exists, so it isn't an error."""
     assert all_keys(store) == []
     assert all_keys(store, "data/") == []
     assert all_keys(store, "data/", delimiter="/") == []
 
 
-def test_a_missing_bucket_lists_as_empty(provider: Provider) -> None:
-    """A bucket or root folder that isn't there is named in an error; it is never an empty listing."""
+def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
+    """It is never an empty listing."""
     store = provider.open(provider.nowhere())
 
     with pytest.raises(NotThere, match="no-such-place"):
@@ -39,7 +39,7 @@ def test_a_missing_bucket_lists_as_empty(provider: Provider) -> None:
 
 
 def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
-    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are no objects of `ns`, nor deleted with it.
+    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are neither listed nor deleted with `ns`.
 
     treeverse/dvc#1300, treeverse/dvc#7610
     """
@@ -56,7 +56,7 @@ def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
 
 
 def test_empty_prefix_namespace(provider: Provider) -> None:
-    """A namespace that is a whole bucket holds everything in it, with plain keys: none begins with a slash.
+    """A namespace that is a whole bucket has everything in it, with plain keys: none begins with a slash.
 
     earth-mover/icechunk: Changelog.python.md
     """
@@ -92,8 +92,8 @@ def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str
 
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])
-def test_a_namespace_with_strange_slashes_is_another_namespace(provider: Provider, path: str) -> None:
-    """A namespace whose path the store would fold is refused; elsewhere it is a namespace of its own."""
+def test_a_namespace_with_strange_slashes_is_kept_exactly_or_refused(provider: Provider, path: str) -> None:
+    """A store that would fold its path refuses it; elsewhere it is a namespace of its own."""
     bucket = provider.bucket_uri()
     uri = f"{bucket}/{path}"
     provider.open(bucket).write("a/b/data/x", b"not in it")
@@ -108,8 +108,8 @@ def test_a_namespace_with_strange_slashes_is_another_namespace(provider: Provide
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 1000])
-def test_a_page_boundary_loses_or_repeats_a_key(store: Store, provider: Provider, page_size: int) -> None:
-    """However small the pages, each key is listed once, and no page holds more than it may."""
+def test_every_key_is_listed_once_whatever_the_page_size(store: Store, provider: Provider, page_size: int) -> None:
+    """No page has more keys than it may."""
     write_all(store, TREE)
 
     pages = list(store.pages("", page_size=page_size))
@@ -120,8 +120,8 @@ def test_a_page_boundary_loses_or_repeats_a_key(store: Store, provider: Provider
     assert all(page.unreadable_names == 0 for page in pages)
 
 
-def test_more_than_a_thousand_keys_are_cut_off(store: Store) -> None:
-    """A listing goes on behind the first thousand keys."""
+def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
+    """Servers end a page there."""
     wanted = [f"data/slice/{number:05}" for number in range(1_050)]
     write_all(store, wanted)
 
@@ -132,8 +132,8 @@ def test_more_than_a_thousand_keys_are_cut_off(store: Store) -> None:
     assert len(pages) >= 2
 
 
-def test_pages_come_in_another_order_than_bytes(store: Store, provider: Provider) -> None:
-    """Keys come in the order of their bytes: `a-b` before `a/b` before `a0`."""
+def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None:
+    """`a-b` before `a/b` before `a0`."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     write_all(store, TREE)
 
@@ -144,8 +144,8 @@ def test_pages_come_in_another_order_than_bytes(store: Store, provider: Provider
 @pytest.mark.parametrize(
     "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
 )
-def test_start_after_skips_or_repeats_a_key(store: Store, provider: Provider, after: str) -> None:
-    """A listing that starts after a key, there or not, holds every greater key and no other."""
+def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Provider, after: str) -> None:
+    """Whether the given key exists or not."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     write_all(store, TREE)
 
@@ -155,23 +155,23 @@ def test_start_after_skips_or_repeats_a_key(store: Store, provider: Provider, af
     ]
 
 
-def test_start_after_loses_keys_where_the_order_is_another(store: Store, provider: Provider) -> None:
-    """A store known to list in another order refuses to start in the middle."""
+def test_start_after_is_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
+    """Keys would be lost."""
     if provider.quirks.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     with pytest.raises(WrongUsage, match="order"):
         list(store.pages("", start_after="a"))
 
 
-def test_start_after_and_a_delimiter_mean_what_the_store_likes(store: Store) -> None:
-    """Stores disagree on the two together, so all refuse."""
+def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
+    """Stores disagree about the two together."""
     with pytest.raises(WrongUsage, match="start_after or a delimiter"):
         list(store.pages("", start_after="a", delimiter="/"))
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_a_delimiter_hides_an_object(store: Store, page_size: int) -> None:
-    """With a delimiter each key is either listed or behind a listed prefix, and each prefix comes once."""
+def test_with_a_delimiter_every_key_is_listed_or_behind_a_listed_prefix(store: Store, page_size: int) -> None:
+    """Each prefix is listed once."""
     write_all(store, TREE)
 
     pages = list(store.pages("", delimiter="/", page_size=page_size))
@@ -185,8 +185,8 @@ def test_a_delimiter_hides_an_object(store: Store, page_size: int) -> None:
     assert list(below.prefixes) == ["a/c/"]
 
 
-def test_a_prefix_that_ends_inside_a_name_is_taken_for_a_folder(store: Store) -> None:
-    """A prefix is a beginning of keys, with or without a slash at its end."""
+def test_a_prefix_may_end_inside_a_name(store: Store) -> None:
+    """It is a beginning of keys, with or without a slash at its end."""
     write_all(store, TREE)
 
     assert in_bytes(all_keys(store, "a")) == ["a-b", "a/b", "a/b-c", "a/c/d", "a/c/e", "a0"]
@@ -200,8 +200,8 @@ _runs = itertools.count()
 _names = st.text(st.sampled_from("a-/0.é"), min_size=1, max_size=5)
 
 
-def test_a_listing_differs_from_the_plain_definition(provider: Provider) -> None:
-    """For any set of keys: those with the prefix, greater than `start_after`, in order, folded at the delimiter."""
+def test_listings_agree_with_the_plain_definition(provider: Provider) -> None:
+    """For any set of keys: those with the prefix, greater than `start_after`, in order, grouped at the delimiter."""
     namespace = provider.uri()
 
     @settings(

@@ -39,8 +39,8 @@ def opened(root: Path) -> Store:
 @pytest.mark.parametrize(
     "key", ["../secret", "data/../../secret", "..", "/etc/passwd", "data/./x", ".lakegc-tmp/lock", "data/.lakegc-tmp/x"]
 )
-def test_a_key_leads_out_of_the_root(store: Store, root: Path, key: str) -> None:
-    """A key that would lead out of the root, or among lakegc's own files, is refused by every method."""
+def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: Path, key: str) -> None:
+    """By every method. So are keys among lakegc's own working files."""
     secret = root.parent / "secret"
     secret.write_bytes(b"secret")
     store.write("data/x", b"")
@@ -59,8 +59,8 @@ def test_a_key_leads_out_of_the_root(store: Store, root: Path, key: str) -> None
     assert secret.read_bytes() == b"secret"
 
 
-def test_a_link_leads_out_of_the_root(store: Store, root: Path) -> None:
-    """Links are neither listed nor followed, to a file or through a folder, and are counted as unreadable."""
+def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None:
+    """To a file or through a folder; they are counted as unreadable."""
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / "x").write_bytes(b"secret")
@@ -90,8 +90,8 @@ def test_a_link_leads_out_of_the_root(store: Store, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["linked", "outside-by/inner"])
-def test_the_namespace_itself_is_a_link(root: Path, name: str) -> None:
-    """A namespace whose folder, or one above it below the configured path, is a link is refused by every method."""
+def test_a_namespace_behind_a_link_is_refused(root: Path, name: str) -> None:
+    """Its own folder, or one between it and the configured path, by every method."""
     outside = root.parent.parent / "outside"
     (outside / "inner").mkdir(parents=True)
     (outside / "inner" / "x").write_bytes(b"secret")
@@ -113,8 +113,8 @@ def test_the_namespace_itself_is_a_link(root: Path, name: str) -> None:
     assert [path.name for path in (outside / "inner").iterdir()] == ["x"]
 
 
-def test_the_configured_path_is_a_link(root: Path) -> None:
-    """The configured path itself is the operator's, and may be a link to another disk."""
+def test_the_configured_path_may_be_a_link(root: Path) -> None:
+    """It is the operator's, and may lead to another disk."""
     (root.parent.parent / "by-link").symlink_to(root.parent)
     store = open_store(Namespace.parse("local://ns"), StoreSettings(local_path=str(root.parent.parent / "by-link")))
 
@@ -124,8 +124,8 @@ def test_the_configured_path_is_a_link(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", ""])
-def test_the_working_folder_leads_out_of_the_root(store: Store, root: Path, name: str) -> None:
-    """A link in the place of the hidden folder, or of the lock in it, is refused, and nothing is made behind it."""
+def test_a_working_folder_or_lock_that_is_a_link_is_refused(store: Store, root: Path, name: str) -> None:
+    """Nothing is made behind it."""
     outside = root.parent / "outside"
     outside.mkdir()
     hidden = root / ".lakegc-tmp"
@@ -143,8 +143,8 @@ _NAMES = ["...", "outside", "secret", ".lakegc-tmp", "lock", "\n", "~", "%2e%2e"
 _keys = st.lists(st.sampled_from([*_SEGMENTS, *_NAMES]), min_size=1, max_size=5).map("/".join)
 
 
-def test_some_path_that_nobody_thought_of_leads_out(store: Store, root: Path) -> None:
-    """Whatever a key is put together of, nothing outside the root is read, listed, changed, made or deleted."""
+def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> None:
+    """Nothing outside is read, listed, changed, made or deleted."""
     outside = root.parent / "outside"
     outside.mkdir()
     for name in ("secret", "a", "lock"):
@@ -185,8 +185,8 @@ def test_some_path_that_nobody_thought_of_leads_out(store: Store, root: Path) ->
     run()
 
 
-def test_a_path_is_longer_than_the_system_takes_at_once(store: Store, root: Path) -> None:
-    """A key beyond PATH_MAX is held as any other, with few descriptors, or refused; none is cut."""
+def test_keys_longer_than_path_max_are_kept_whole(store: Store, root: Path) -> None:
+    """With few file descriptors."""
     deep = "/".join(["data", *["d" * 200] * 25, "x"])
     many = "/".join(["data", *["d"] * 300, "x"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -205,8 +205,8 @@ def test_a_path_is_longer_than_the_system_takes_at_once(store: Store, root: Path
     assert not (root / "data").exists()
 
 
-def test_two_keys_that_differ_in_case_are_one(store: Store) -> None:
-    """Keys are bytes: another case, or another normal form of the same letters, is another object or none."""
+def test_keys_that_differ_in_case_are_different_objects(store: Store) -> None:
+    """Keys are bytes."""
     store.write("data/X", b"upper")
     for other in ("data/x", "DATA/X", "Data/X"):
         with pytest.raises(NotThere):
@@ -215,8 +215,8 @@ def test_two_keys_that_differ_in_case_are_one(store: Store) -> None:
     assert all_keys(store) == ["data/X"]
 
 
-def test_what_is_no_object_is_listed_or_lost_silently(store: Store, root: Path) -> None:
-    """Names that are not UTF-8, and pipes, are counted; objects beside them are listed."""
+def test_names_that_are_not_utf8_and_pipes_are_counted_and_not_listed(store: Store, root: Path) -> None:
+    """Objects beside them are listed."""
     (root / "data").mkdir()
     for name in (b"latin-\xe9", b"b\xff"):
         Path(os.fsdecode(os.fsencode(root / "data") + b"/" + name)).write_bytes(b"")
@@ -232,8 +232,8 @@ def test_what_is_no_object_is_listed_or_lost_silently(store: Store, root: Path) 
     assert store.delete_many(["data/pipe"])[0].deletion is Deletion.FAILED
 
 
-def test_a_key_is_object_and_folder(store: Store) -> None:
-    """Where a name is taken by a folder, or a part of the key by an object, writing says so and changes nothing."""
+def test_a_key_that_would_be_object_and_folder_is_refused(store: Store) -> None:
+    """Nothing is changed."""
     store.write("data/x", b"object")
     store.write("data/folder/y", b"inside")
 
@@ -246,8 +246,8 @@ def test_a_key_is_object_and_folder(store: Store) -> None:
     assert all_keys(store) == ["data/folder/y", "data/x"]
 
 
-def test_an_empty_folder_is_left_or_one_too_many_goes(store: Store, root: Path) -> None:
-    """With its last object a folder goes, and the parents this empties; one with an object stays, as does the root."""
+def test_emptied_folders_are_removed_up_to_the_root(store: Store, root: Path) -> None:
+    """A folder with an object stays, as does the root."""
     store.write("data/a/b/x", b"")
     store.write("data/a/y", b"")
 
@@ -262,8 +262,8 @@ def test_an_empty_folder_is_left_or_one_too_many_goes(store: Store, root: Path) 
     assert root.exists()
 
 
-def test_empty_folders_are_prefixes(store: Store, root: Path) -> None:
-    """A folder without objects in it, however deep, is no common prefix."""
+def test_empty_folders_are_no_prefixes(store: Store, root: Path) -> None:
+    """However deep they are."""
     (root / "data" / "empty" / "deeper").mkdir(parents=True)
     store.write("data/full/x", b"")
 
@@ -272,8 +272,8 @@ def test_empty_folders_are_prefixes(store: Store, root: Path) -> None:
     assert list(page.prefixes) == ["data/full/"]
 
 
-def test_an_unfinished_write_is_listed(store: Store, root: Path) -> None:
-    """What a killed writer leaves is listed nowhere, and is in nobody's way."""
+def test_unfinished_writes_are_not_listed(store: Store, root: Path) -> None:
+    """A killed writer leaves a file, which doesn't block others."""
     store.write("data/x", b"whole")
     (root / ".lakegc-tmp" / f"{os.getpid()}-1-1").write_bytes(b"half")
 
@@ -284,8 +284,8 @@ def test_an_unfinished_write_is_listed(store: Store, root: Path) -> None:
     assert [page.prefixes for page in store.pages("", delimiter="/")] == [["data/"]]
 
 
-def test_the_folder_of_another_namespace_shows_its_working_files(store: Store, root: Path) -> None:
-    """A namespace inside another one's folder has its objects listed there, and nothing of lakegc's own."""
+def test_working_files_of_an_inner_namespace_are_not_listed(store: Store, root: Path) -> None:
+    """Its objects are."""
     (root / "inner").mkdir()
     inner = open_store(Namespace.parse("local://ns/inner"), StoreSettings(local_path=str(root.parent)))
     inner.write("data/x", b"")
@@ -293,8 +293,8 @@ def test_the_folder_of_another_namespace_shows_its_working_files(store: Store, r
     assert all_keys(store) == ["inner/data/x"]
 
 
-def test_the_sandboxs_clock_is_not_the_files(root: Path) -> None:
-    """With a clock file, the store's time, its offset and the dates of what is written agree."""
+def test_the_sandboxs_clock_dates_what_is_written(root: Path) -> None:
+    """The store's time, its offset and the dates agree."""
     (root.parent / ".clock").write_text(json.dumps({"offset_seconds": -86_400.5}))
     store = opened(root)
 
@@ -308,8 +308,8 @@ def test_the_sandboxs_clock_is_not_the_files(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"offset_seconds": "soon"}', '{"offset_seconds": 1e300}'])
-def test_a_damaged_clock_reads_as_no_offset(root: Path, content: str) -> None:
-    """A clock file that can't be read is an error: a wrong clock makes young objects look old."""
+def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
+    """A wrong clock makes young objects look old."""
     store = opened(root)
     (root.parent / ".clock").write_text(content)
 
@@ -319,8 +319,8 @@ def test_a_damaged_clock_reads_as_no_offset(root: Path, content: str) -> None:
         store.write("data/x", b"")
 
 
-def test_a_folder_that_may_not_be_read_lists_as_empty(store: Store, root: Path) -> None:
-    """A folder without the right to read it is an error, and no shorter listing."""
+def test_a_folder_that_may_not_be_read_is_an_error(store: Store, root: Path) -> None:
+    """It isn't a shorter listing."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     store.write("data/x", b"")
@@ -347,8 +347,8 @@ def _count(root: str, times: int) -> None:
         times -= 1
 
 
-def test_another_process_loses_an_increment(store: Store, root: Path) -> None:
-    """The conditional replace is atomic between processes too."""
+def test_conditional_replaces_are_atomic_between_processes(store: Store, root: Path) -> None:
+    """No increment of a counter is lost."""
     store.write("counter", b"0")
     spawned = multiprocessing.get_context("spawn")
     processes = [spawned.Process(target=_count, args=(str(root), 20)) for _ in range(3)]

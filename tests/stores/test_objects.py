@@ -1,4 +1,4 @@
-"""Reading, writing, copying and deleting single objects; and what each says where it can't."""
+"""Reading, writing, copying and deleting single objects; and the error of each where it can't."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spark_resources.stores.base import AlreadyThere, Changed, Deletion
 from tests.stores.providers import Provider, all_keys, write_all
 
 
-def test_an_object_comes_back_changed(store: Store) -> None:
-    """Bytes come back as they were written: empty ones, binary ones, and more than a server keeps in one piece."""
+def test_objects_are_read_as_they_were_written(store: Store) -> None:
+    """Empty, binary, and larger than what a server keeps in one piece."""
     for data in (b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000):
         store.write("data/x", data)
 
@@ -23,8 +23,8 @@ def test_an_object_comes_back_changed(store: Store) -> None:
         assert store.read_with_tag("data/x")[0] == data
 
 
-def test_a_missing_object_reads_as_empty(store: Store) -> None:
-    """What isn't there is named in an error, whatever is done with it."""
+def test_a_missing_object_is_an_error_of_every_method(store: Store) -> None:
+    """It is named."""
     store.write("data/folder/x", b"")
 
     for key in ("data/none", "none", "data/folder", "data/folder/x/y"):
@@ -34,8 +34,8 @@ def test_a_missing_object_reads_as_empty(store: Store) -> None:
     assert all_keys(store) == ["data/folder/x"]
 
 
-def test_a_missing_bucket_is_taken_for_a_missing_object(provider: Provider) -> None:
-    """A bucket or root that isn't there is told as such by every method, also by those that look at one key."""
+def test_a_missing_bucket_is_reported_as_such_by_every_method(provider: Provider) -> None:
+    """A bucket or root, even by methods that look up one key."""
     store = provider.open(provider.nowhere())
 
     for act in (
@@ -52,8 +52,8 @@ def test_a_missing_bucket_is_taken_for_a_missing_object(provider: Provider) -> N
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_wrong_credentials_read_as_absence(provider: Provider, which: int) -> None:
-    """Credentials that the store refuses are named as the cause by every method, with the setting to check."""
+def test_refused_credentials_are_named_by_every_method(provider: Provider, which: int) -> None:
+    """With the setting to check; no object seems absent for that."""
     provider.needs("credentials", has=which < len(provider.wrong_credentials))
     uri = provider.uri()
     provider.open(uri).write("data/x", b"")
@@ -78,8 +78,8 @@ def test_wrong_credentials_read_as_absence(provider: Provider, which: int) -> No
     assert result.code
 
 
-def test_a_copy_loses_the_content_or_the_original(store: Store) -> None:
-    """A copy has the content of its source, replaces its target, and leaves the source as it was."""
+def test_a_copy_has_its_sources_content_and_replaces_its_target(store: Store) -> None:
+    """The source stays as it was; copying onto itself is refused."""
     write_all(store, ["data/x", "data/y"])
 
     store.copy("data/x", "data/y")
@@ -90,8 +90,8 @@ def test_a_copy_loses_the_content_or_the_original(store: Store) -> None:
         store.copy("data/x", "data/x")
 
 
-def test_the_stores_clock_is_taken_for_another(store: Store, provider: Provider) -> None:
-    """The store's clock, here the machine's, is told with its zone, and an object is dated by it."""
+def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider) -> None:
+    """It has a zone, and is this machine's here."""
     before = store.now()
     store.write("data/x", b"")
     after = store.now()
@@ -104,8 +104,8 @@ def test_the_stores_clock_is_taken_for_another(store: Store, provider: Provider)
     assert [found.modified for page in store.pages("") for found in page.objects] == [modified]
 
 
-def test_a_listing_tells_another_size_or_checksum_than_a_look(store: Store) -> None:
-    """An object is the same in a listing and looked at alone."""
+def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
+    """In size, time and checksum."""
     store.write("data/x", b"12345")
 
     [found] = [found for page in store.pages("") for found in page.objects]
@@ -114,8 +114,8 @@ def test_a_listing_tells_another_size_or_checksum_than_a_look(store: Store) -> N
     assert found.size == 5
 
 
-def test_a_conditional_write_overwrites(store: Store) -> None:
-    """A write that must not overwrite doesn't; one that must find an object unchanged doesn't either."""
+def test_conditional_writes_never_overwrite(store: Store) -> None:
+    """Neither one that needs the object to be absent, nor one that needs it unchanged."""
     first = store.write_if_absent("lease", b"one")
     with pytest.raises(AlreadyThere, match="lease"):
         store.write_if_absent("lease", b"two")
@@ -134,8 +134,8 @@ def test_a_conditional_write_overwrites(store: Store) -> None:
     assert store.read_with_tag("lease")[1] == third
 
 
-def test_replacing_what_is_gone_brings_it_back(store: Store) -> None:
-    """A replacement of an object that isn't there any more is refused and writes nothing."""
+def test_replacing_a_missing_object_is_refused(store: Store) -> None:
+    """Nothing is written."""
     tag = store.write("lease", b"one")
     store.delete_many(["lease"])
 

@@ -20,8 +20,8 @@ SETTINGS = StoreSettings(
 )
 
 
-def test_a_secret_is_printed() -> None:
-    """Settings and stores show no secret, and settings survive the way to an executor with it."""
+def test_no_secret_is_printed() -> None:
+    """Neither by settings nor by stores; executors get it with the settings."""
     store = open_store(Namespace.parse("s3://bucket/ns"), SETTINGS)
 
     for text in (repr(SETTINGS), str(SETTINGS), SETTINGS.model_dump_json(), store.where, repr(store)):
@@ -31,15 +31,15 @@ def test_a_secret_is_printed() -> None:
     assert again.s3_secret_access_key.get_secret_value() == "hush-hush"
 
 
-def test_a_password_in_the_end_point_is_printed() -> None:
-    """What names a store leaves out credentials that somebody wrote into its URL."""
+def test_credentials_in_the_endpoint_are_not_printed() -> None:
+    """Somebody wrote them into its URL."""
     settings = SETTINGS.model_copy(update={"s3_endpoint_url": "http://me:hush@127.0.0.1:9000"})
 
     assert open_store(Namespace.parse("s3://bucket/ns"), settings).where == "s3://bucket/ns at 127.0.0.1:9000"
 
 
-def test_settings_are_changed_or_misspelt() -> None:
-    """Settings can't be changed once made, and an unknown one is refused."""
+def test_settings_are_immutable_and_unknown_ones_refused() -> None:
+    """A misspelt one would be ignored otherwise."""
     with pytest.raises(ValidationError):
         SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -50,16 +50,16 @@ def test_settings_are_changed_or_misspelt() -> None:
     ("endpoint", "wanted", "is_path_style"),
     [(None, None, False), ("http://x", None, True), ("http://x", False, False), (None, True, True)],
 )
-def test_a_lookalike_is_asked_for_a_host_it_does_not_have(
+def test_an_endpoint_implies_path_style_unless_set_otherwise(
     endpoint: str | None, wanted: bool | None, is_path_style: bool
 ) -> None:
-    """The bucket goes into the path where an end point is set, unless the settings say otherwise."""
+    """S3-compatible stores have no host for each bucket."""
     assert StoreSettings(s3_endpoint_url=endpoint, s3_path_style=wanted).uses_path_style is is_path_style
 
 
 @pytest.mark.parametrize("uri", ["mem://bucket/ns", "abfss://c@account.dfs.core.windows.net/ns"])
-def test_a_scheme_that_nobody_reads_is_opened(uri: str) -> None:
-    """A scheme without a store is refused, with those that have one."""
+def test_an_unknown_scheme_is_refused(uri: str) -> None:
+    """The message lists the known ones."""
     with pytest.raises(WrongUsage, match=r"s3://, gs://, https:// \(Azure\) and local://"):
         open_store(Namespace.parse(uri), SETTINGS)
 
@@ -76,8 +76,8 @@ def test_a_scheme_that_nobody_reads_is_opened(uri: str) -> None:
         ("local://ns", "http://127.0.0.1:1", False),
     ],
 )
-def test_a_lookalike_is_believed_at_its_word(uri: str, endpoint: str | None, is_one: bool) -> None:
-    """A store at an end point of somebody else's is one to be probed; the other provider's end point says nothing."""
+def test_a_store_at_its_own_endpoint_has_to_be_probed(uri: str, endpoint: str | None, is_one: bool) -> None:
+    """It may be a compatible one. The other provider's endpoint doesn't matter."""
     other = {"s3_endpoint_url": "http://127.0.0.1:2", "gcs_endpoint_url": "http://127.0.0.1:2"}
     own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
     settings = StoreSettings.model_validate(other | {own: endpoint})
@@ -85,8 +85,8 @@ def test_a_lookalike_is_believed_at_its_word(uri: str, endpoint: str | None, is_
     assert lookalike(Namespace.parse(uri), settings) == (endpoint if is_one else None)
 
 
-def test_an_account_in_azure_is_believed_without_a_look() -> None:
-    """Every account is probed, for hierarchical ones hold other keys; an end point of one's own is named instead."""
+def test_every_azure_account_has_to_be_probed() -> None:
+    """Hierarchical accounts keep other keys. A configured endpoint is named instead of the account's."""
     namespace = Namespace.parse("https://account.blob.core.windows.net/c/ns")
 
     assert lookalike(namespace, StoreSettings()) == "https://account.blob.core.windows.net"
@@ -95,14 +95,14 @@ def test_an_account_in_azure_is_believed_without_a_look() -> None:
     )
 
 
-def test_a_local_namespace_without_its_path_is_opened() -> None:
-    """Where the local adapter's path isn't known, the setting is named."""
+def test_a_local_namespace_without_a_configured_path_is_refused() -> None:
+    """The setting is named."""
     with pytest.raises(WrongUsage, match="LAKEGC_LOCAL_PATH"):
         open_store(Namespace.parse("local://repo"), StoreSettings())
 
 
-def test_the_spellings_of_a_local_namespace_are_two_places(tmp_path: Path) -> None:
-    """`local://<name>` and `local:///<configured path>/<name>` are one folder; a path elsewhere is refused."""
+def test_both_spellings_of_a_local_namespace_are_one_folder(tmp_path: Path) -> None:
+    """`local://<name>` and `local:///<configured path>/<name>`; a path elsewhere is refused."""
     settings = StoreSettings(local_path=str(tmp_path))
     (tmp_path / "repo").mkdir()
     short = open_store(Namespace.parse("local://repo"), settings)
@@ -117,7 +117,7 @@ def test_the_spellings_of_a_local_namespace_are_two_places(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("uri", ["local://repo/../other", "local://../other", "local://a//b", "local://./a"])
-def test_a_local_namespace_leads_out_of_its_path(tmp_path: Path, uri: str) -> None:
-    """A namespace whose name isn't one folder under the configured path is refused."""
+def test_a_local_namespace_that_is_not_one_folder_of_the_path_is_refused(tmp_path: Path, uri: str) -> None:
+    """It would lead out of the configured path."""
     with pytest.raises(WrongUsage):
         open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))

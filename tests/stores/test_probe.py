@@ -1,4 +1,4 @@
-"""What the probe finds out is what this suite declares, and it leaves nothing behind."""
+"""The probe finds what this suite declares, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_resources.stores.probe import SCRATCH, probe
 from tests.stores.providers import Provider, all_keys
 
 
-def test_a_declared_quirk_is_not_the_stores(provider: Provider) -> None:
-    """A probe that is told nothing finds the declared quirks, no more and no fewer, and clears up."""
+def test_the_probe_finds_exactly_the_declared_quirks(provider: Provider) -> None:
+    """It begins without knowledge of them, and cleans up."""
     store = provider.open(provider.uri(), quirks=Quirks())
     store.write("data/x", b"left alone")
 
@@ -22,8 +22,8 @@ def test_a_declared_quirk_is_not_the_stores(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "data/", "_lakefs/", SCRATCH, SCRATCH + "x", "_lakefs/retention/gc/unified/m/"])
-def test_a_probe_writes_among_objects(store: Store, prefix: str) -> None:
-    """A probe outside its own corner is refused before anything is written."""
+def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) -> None:
+    """Nothing is written."""
     with pytest.raises(WrongUsage, match="probe"):
         probe(store, prefix)
     assert all_keys(store) == []

@@ -1,4 +1,4 @@
-"""Several writers at once: exactly one of them gets what only one may have."""
+"""Several writers at once: exactly one of them wins what only one may have."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def winners(act: Callable[[bytes], object]) -> list[bytes]:
         return [content for content in writers.map(wins, range(WRITERS)) if content is not None]
 
 
-def test_two_take_the_same_lease(store: Store, provider: Provider) -> None:
-    """Of many that write a key if it is absent, one does, and it is its content that stands there."""
+def test_exactly_one_of_many_writes_if_absent_wins(store: Store, provider: Provider) -> None:
+    """The content of the winner is what is stored."""
     provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
     for turn in range(TURNS):
         won = winners(partial(store.write_if_absent, f"lease-{turn}"))
@@ -42,8 +42,8 @@ def test_two_take_the_same_lease(store: Store, provider: Provider) -> None:
         assert store.read(f"lease-{turn}") == won[0]
 
 
-def test_two_renew_the_same_lease(store: Store, provider: Provider) -> None:
-    """Of many that replace what they all have seen, one does, and it is its content that stands there."""
+def test_exactly_one_of_many_conditional_replaces_wins(store: Store, provider: Provider) -> None:
+    """The content of the winner is what is stored."""
     provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
     store.write("lease", b"nobody's")
     for turn in range(TURNS):
@@ -58,8 +58,8 @@ def test_two_renew_the_same_lease(store: Store, provider: Provider) -> None:
         assert store.read("lease").startswith(won[0])
 
 
-def test_an_increment_is_lost(store: Store, provider: Provider) -> None:
-    """Counting by read and conditional replace, from several threads, loses no count."""
+def test_no_increment_by_conditional_replace_is_lost(store: Store, provider: Provider) -> None:
+    """Several threads count by reading and replacing."""
     provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
     store.write("counter", b"0")
 

@@ -1,4 +1,4 @@
-"""Listings cut into ranges of keys and put together again, and several at once: each key is told exactly once."""
+"""Listings split into ranges of keys, and several at once: each key is listed exactly once."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def cut_store(store: Store, provider: Provider) -> Store:
     return store
 
 
-def test_a_key_at_a_seam_is_lost_or_doubled(cut_store: Store, provider: Provider) -> None:
-    """Wherever a folder is cut, its ranges hold each of its keys once, and nothing else."""
+def test_ranges_list_every_key_once_wherever_a_folder_is_split(cut_store: Store, provider: Provider) -> None:
+    """Nothing else is listed."""
     write_all(cut_store, NAMES)
     wanted = {part: whole(cut_store, part) for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))}
     texts = st.sampled_from(NAMES) | st.text(st.sampled_from("0Aab-/dt1zé~"), min_size=1, max_size=6)
@@ -96,8 +96,8 @@ def test_a_key_at_a_seam_is_lost_or_doubled(cut_store: Store, provider: Provider
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("at_once", [2, 8])
-def test_whoever_has_nothing_to_do_doubles_what_another_lists(cut_store: Store, flat: bool, at_once: int) -> None:
-    """A listing that is cut again and again while it goes on tells each key once."""
+def test_a_listing_split_while_it_runs_lists_every_key_once(cut_store: Store, flat: bool, at_once: int) -> None:
+    """Idle threads take over a part of what another one lists, again and again."""
     names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
     write_all(cut_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
     small, part = SmallPages(cut_store, size=6), Part("", flat=flat)
@@ -105,8 +105,8 @@ def test_whoever_has_nothing_to_do_doubles_what_another_lists(cut_store: Store, 
     assert told(small, [part], at_once=at_once, pages_first=1) == whole(cut_store, part)
 
 
-def test_several_parts_at_once_mix_their_rows(store: Store) -> None:
-    """Parts listed at the same time, on any store, are told with the folder that each row is of."""
+def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
+    """On any store."""
     write_all(store, [*LONG, "root", "data/right"])
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
     parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
@@ -117,8 +117,8 @@ def test_several_parts_at_once_mix_their_rows(store: Store) -> None:
     assert told(store, []) == []
 
 
-def test_a_folder_spread_over_tasks_loses_a_key(cut_store: Store) -> None:
-    """A long folder is cut into about as many ranges as are wanted, which hold each of its keys once."""
+def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cut_store: Store) -> None:
+    """They list each of its keys once."""
     write_all(cut_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
@@ -133,8 +133,8 @@ def test_a_folder_spread_over_tasks_loses_a_key(cut_store: Store) -> None:
         assert spread(cut_store, part, wanted=6) == [part]  # it is no whole page
 
 
-def test_a_range_of_a_store_in_another_order_loses_keys(store: Store, provider: Provider) -> None:
-    """A store known to list in another order has no ranges."""
+def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
+    """They would lose keys."""
     if provider.quirks.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     for part in (Part("", after="a"), Part("", upto="a")):
@@ -142,8 +142,8 @@ def test_a_range_of_a_store_in_another_order_loses_keys(store: Store, provider: 
             list(listed(store, [part]))
 
 
-def test_an_order_that_is_not_what_was_said_loses_keys(provider: Provider) -> None:
-    """Where a listing comes in another order than the store is known for, a range of it is an error."""
+def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) -> None:
+    """The store was wrongly declared to list in byte order."""
     if provider.quirks.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     uri = provider.uri()
@@ -158,8 +158,8 @@ def test_an_order_that_is_not_what_was_said_loses_keys(provider: Provider) -> No
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_a_page_that_fails_ends_a_part_early(store: Store, at_once: int) -> None:
-    """Where one page of one part fails, the listing fails."""
+def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) -> None:
+    """No part just ends early."""
     write_all(store, LONG)
 
     class Breaking(SmallPages):
@@ -173,8 +173,8 @@ def test_a_page_that_fails_ends_a_part_early(store: Store, at_once: int) -> None
         told(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
 
 
-def test_a_listing_that_is_left_goes_on(store: Store) -> None:
-    """Who stops reading a listing ends it: no thread is left that asks for more."""
+def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
+    """No more pages are requested."""
     write_all(store, LONG)
     small = SmallPages(store, size=1)
     pages = listed(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
@@ -186,8 +186,8 @@ def test_a_listing_that_is_left_goes_on(store: Store) -> None:
     assert small.told == seen
 
 
-def test_arrow_tells_another_row_than_a_page(store: Store, provider: Provider) -> None:
-    """A page as Arrow holds what the page does: strange keys, sizes, times and tags alike."""
+def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:
+    """In strange keys, sizes, times and tags."""
     write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
 
     for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
@@ -204,8 +204,8 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
-def test_half_way_lies_outside(shared: str, low: str, high: str | None) -> None:
-    """What lies between two keys lies between them in the order of bytes, with what they share in front."""
+def test_between_gives_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
+    """In the order of bytes, and with their common beginning."""
     low, high = shared + low, None if high is None else shared + high
     middle = between(low, high, len(shared))
 
@@ -215,8 +215,8 @@ def test_half_way_lies_outside(shared: str, low: str, high: str | None) -> None:
         assert high is None or middle.encode() < high.encode()
 
 
-def test_halving_never_ends() -> None:
-    """Halving finds where keys of lakeFS differ in a few steps, and then stops."""
+def test_halving_a_range_ends_after_a_few_steps() -> None:
+    """lakeFS's keys differ only after a long common beginning."""
     low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
     high: str | None = None
     while (high := between(low, high, len("data/s/"))) is not None:

@@ -68,8 +68,8 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 # --- tags -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_plain_uploads_tag_is_doubted(server: S3Server) -> None:
-    """A plain upload to a store known for MD5 tags has one; without that knowledge nothing is sure."""
+def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(server: S3Server) -> None:
+    """Without that knowledge nothing is certain."""
     store = on(server, "plain")
     store.write("data/x", b"content")
 
@@ -80,8 +80,8 @@ def test_a_plain_uploads_tag_is_doubted(server: S3Server) -> None:
         store.etag_is_md5("data/none")
 
 
-def test_the_tag_of_a_multipart_upload_is_taken_for_an_md5(server: S3Server) -> None:
-    """An object uploaded in parts, even in one, has a tag that says nothing of its content."""
+def test_the_tag_of_a_multipart_upload_is_no_md5(server: S3Server) -> None:
+    """Even of an upload in a single part."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
     upload = client.create_multipart_upload(**place)["UploadId"]
@@ -93,8 +93,8 @@ def test_the_tag_of_a_multipart_upload_is_taken_for_an_md5(server: S3Server) -> 
     assert not on(server, "parts").etag_is_md5("data/x")
 
 
-def test_the_tag_of_an_object_under_kms_is_taken_for_an_md5(moto_server: S3Server) -> None:
-    """A KMS-encrypted object's tag looks like an MD5 and isn't one."""
+def test_the_tag_of_a_kms_encrypted_object_is_no_md5(moto_server: S3Server) -> None:
+    """It looks like one."""
     moto_server.make_bucket("s3-tests")
     moto_server.client().put_object(
         Bucket="s3-tests", Key="kms/data/x", Body=b"content", ServerSideEncryption="aws:kms", SSEKMSKeyId="key"
@@ -118,8 +118,10 @@ def test_the_tag_of_an_object_under_kms_is_taken_for_an_md5(moto_server: S3Serve
         ({"ETag": ""}, "bucket", False),
     ],
 )
-def test_a_tag_that_looks_like_an_md5_is_taken_for_one(headers: dict[str, str], bucket: str, is_md5: bool) -> None:
-    """Only 32 hex digits of an object that is not encrypted, or by S3 itself, in an ordinary bucket, are an MD5."""
+def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket(
+    headers: dict[str, str], bucket: str, is_md5: bool
+) -> None:
+    """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
     known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
     with answering(200, b"", known | headers) as answers:
         store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), quirks=MD5)
@@ -127,8 +129,8 @@ def test_a_tag_that_looks_like_an_md5_is_taken_for_one(headers: dict[str, str], 
         assert store.etag_is_md5("data/x") is is_md5
 
 
-def test_a_head_that_is_refused_for_its_key_stops_the_mark() -> None:
-    """An object under a key of the client's own can't be looked at (400): its tag is no MD5, and that is no error."""
+def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
+    """An object under a key of the client's own can't be looked up (400). That is no error."""
     with answering(400, b"") as answers:
         store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), quirks=MD5)
 
@@ -138,8 +140,8 @@ def test_a_head_that_is_refused_for_its_key_stops_the_mark() -> None:
 # --- copies ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_in_parts_loses_metadata(server: S3Server) -> None:
-    """A copy keeps content, type and the user's metadata, in one request and in parts."""
+def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
+    """In one request and in parts."""
     client = server.client()
     data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5
     client.put_object(
@@ -160,8 +162,8 @@ def test_a_copy_in_parts_loses_metadata(server: S3Server) -> None:
 # --- servers that aren't there, or aren't S3 --------------------------------------------------------------------------
 
 
-def test_nobody_answers() -> None:
-    """An end point without a server is named as the cause, with the setting to check."""
+def test_an_endpoint_without_a_server_is_named_with_the_setting() -> None:
+    """It is named as the cause."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -171,8 +173,8 @@ def test_nobody_answers() -> None:
     _is_unavailable(at(settings), r"LAKEGC_S3_ENDPOINT_URL.* Tried 2 times")
 
 
-def test_an_answer_never_comes() -> None:
-    """A server that takes the request and says nothing is given up after the time-out."""
+def test_a_silent_server_times_out() -> None:
+    """It accepts the connection and doesn't answer."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -186,8 +188,8 @@ def test_an_answer_never_comes() -> None:
         _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
 
 
-def test_a_busy_server_is_not_asked_again() -> None:
-    """What says 503 is asked as often as configured, and then it is an error."""
+def test_a_busy_server_is_retried_as_often_as_configured() -> None:
+    """Then it is an error."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with answering(503, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
@@ -211,7 +213,7 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
 def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: bytes) -> None:
-    """Another host has no business with these credentials, and botocore would look for a region without end."""
+    """Another host has no business with these credentials, and botocore would search for a region without end."""
     with answering(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with answering(status, body, {"Location": location}) as answers:
@@ -233,8 +235,9 @@ def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: 
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_busy_store_is_asked_again_for_all_but_deletes(name: str) -> None:
-    """A delete is repeated by the sweep, behind the checks of a first one: the store must not do it unseen."""
+def test_all_requests_but_deletes_are_retried(name: str) -> None:
+    """A sweep repeats a delete itself, after the same checks as before the first one: the store must not repeat it
+    unseen."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with answering(503, body, XML) as answers:
         store = at(answers.settings(retry=requests(3)))
@@ -267,8 +270,8 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_another_servers_answer_reads_as_absence(status: int, body: bytes) -> None:
-    """A web server that is no S3 says nothing about objects: a listing or a look is an error, not absence."""
+def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
+    """A web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers.settings())
         looks = [lambda: list(store.pages("data/")), store.now]
@@ -295,8 +298,8 @@ def test_an_answer_that_boto3_can_not_parse_is_unavailable() -> None:
 # --- answers to listings ----------------------------------------------------------------------------------------------
 
 
-def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
-    """A document that ends early, or doesn't say whether more follows, or where, is an error."""
+def test_an_incomplete_listing_is_an_error() -> None:
+    """It ends early, or doesn't say whether more follows, or where."""
     whole = listing("ns/data/x")
     for body in (
         whole[:-40],
@@ -311,8 +314,8 @@ def test_a_listing_that_is_cut_off_reads_as_whole() -> None:
             list(at(answers.settings()).pages("data/"))
 
 
-def test_a_listing_goes_round_in_circles() -> None:
-    """A server that answers with the same page for ever is an error after the second one."""
+def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
+    """After the second one; otherwise it would never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
     with answering(200, listing("ns/data/x", more=more), XML) as answers:
         with pytest.raises(Unavailable, match="for ever"):
@@ -321,15 +324,15 @@ def test_a_listing_goes_round_in_circles() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_lies_outside_of_what_was_asked(key: str) -> None:
-    """A key that doesn't begin with what was asked for stops everything."""
+def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
+    """The store folds keys, so a delete could hit another object."""
     with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
         list(at(answers.settings()).pages("data/"))
     assert caught.value.invariant == 5
 
 
-def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
-    """A key whose bytes are not UTF-8 is counted as unreadable; its neighbours are listed."""
+def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
+    """Their neighbours are listed."""
     with answering(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as answers:
         [page] = at(answers.settings()).pages("data/")
 
@@ -337,16 +340,16 @@ def test_a_key_that_is_not_text_is_listed_as_another_key() -> None:
     assert page.unreadable_names == 1
 
 
-def test_a_key_is_decoded_that_was_not_encoded() -> None:
-    """Where the server didn't encode the keys, they are taken as they stand."""
+def test_keys_are_decoded_only_where_the_server_encoded_them() -> None:
+    """Otherwise they are taken as they are."""
     [found] = parsed(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
     assert (found["address"], found["size"], found["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
 
 
 @pytest.mark.parametrize("lacking", ["ETag", "Size", "LastModified", "Key"])
-def test_what_one_object_lacks_is_taken_from_the_next(lacking: str) -> None:
-    """Where one of several objects lacks a field, the others keep theirs; only a tag may be unknown."""
+def test_a_field_that_one_object_lacks_is_not_taken_from_the_next(lacking: str) -> None:
+    """Only a tag may be missing; another missing field is an error."""
     body = "".join(
         f"<Contents><Key>ns/data/{name}</Key><LastModified>2026-03-31T10:00:0{size}Z</LastModified><ETag>{name}</ETag>"
         f"<Size>{size}</Size></Contents>"
@@ -402,10 +405,8 @@ _OBJECT = [
     st.sampled_from(["", "<!--", "<Owner>", "<![CDATA[", "<CommonPrefixes><Prefix>p</Prefix></CommonPrefixes>"]),
 )
 @example(_OBJECT, [], "")
-def test_an_object_is_cut_out_otherwise_than_it_is_parsed(
-    fields: list[str], more: list[tuple[int, str]], before: str
-) -> None:
-    """Whether the objects of a document are cut out of it or parsed with it, they are the same, or it is an error."""
+def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int, str]], before: str) -> None:
+    """One cuts the objects out of the document, the other one parses it: they give the same objects, or an error."""
     strange = list(fields)
     for place, piece in more:
         strange.insert(place, piece)
@@ -433,8 +434,8 @@ def outcome(document: bytes) -> object:
 
 @settings(deadline=None)
 @given(st.text(min_size=1), st.sampled_from(["", "/", "/ +%!,="]))
-def test_an_encoded_key_is_decoded_otherwise(key: str, safe: str) -> None:
-    """Whatever a server leaves as it is, and whatever it encodes, a key comes back as it was."""
+def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None:
+    """Whatever a server encodes, and whatever it leaves as it is."""
     encode = quote_plus if not safe else quote
     [row] = parsed(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
 
@@ -451,15 +452,15 @@ def test_an_encoded_key_is_decoded_otherwise(key: str, safe: str) -> None:
         ("20260331T100000Z", "2026-03-31T10:00:00+00:00"),
     ],
 )
-def test_a_time_in_another_form_is_another_time(written: str, meant: str) -> None:
-    """Times are read in every form that ISO 8601 gives them, never younger or older than they are."""
+def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None:
+    """Never younger or older than they are."""
     [row] = parsed(listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())).objects.to_pylist()
 
     assert row["modified"].isoformat() == meant
 
 
-def test_entities_blow_a_listing_up() -> None:
-    """A document with a type declaration, which no S3 sends, is refused before any entity is put in."""
+def test_a_listing_with_a_document_type_is_refused() -> None:
+    """No S3 sends one. It is refused before entities are expanded."""
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
     document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
     with answering(200, document, XML) as answers, pytest.raises(Unavailable, match="document type"):
@@ -473,13 +474,13 @@ def test_entities_blow_a_listing_up() -> None:
     "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
 )
 def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
-    """`s3://bucket/a%20b` is the folder `a b` to lakeFS: what lies in `a%20b` is not of this repository."""
+    """`s3://bucket/a%20b` is the folder `a b` to lakeFS: what lies in `a%20b` isn't of this repository."""
     with pytest.raises(WrongUsage, match="can't be a namespace"):
         at(StoreSettings(), uri)
 
 
-def test_a_key_that_the_answer_leaves_out_counts_as_deleted() -> None:
-    """Only a key that the store's answer names is deleted; one with an error, or left out, has failed."""
+def test_only_keys_that_the_answer_names_are_deleted() -> None:
+    """One with an error, or left out, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
         b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
@@ -494,8 +495,8 @@ def test_a_key_that_the_answer_leaves_out_counts_as_deleted() -> None:
     ]
 
 
-def test_one_bad_key_fails_a_whole_batch() -> None:
-    """A batch that the store can't read is deleted key by key."""
+def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
+    """One bad key doesn't make the others fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
     with answering(400, body, XML) as answers:
         results = at(answers.settings()).delete_many(["a", "b"])
@@ -504,8 +505,8 @@ def test_one_bad_key_fails_a_whole_batch() -> None:
     assert [result.code for result in results] == ["MalformedXML"] * 2
 
 
-def test_a_store_without_batches_is_sent_batches_for_ever() -> None:
-    """A store that takes no batches is asked key by key from then on, and says so by its quirks."""
+def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
+    """Its quirks say so, too."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with answering(501, body, XML) as answers:
         store = at(answers.settings())
@@ -517,8 +518,8 @@ def test_a_store_without_batches_is_sent_batches_for_ever() -> None:
     assert [result.code for result in results] == ["NotImplemented"] * 2
 
 
-def test_a_slow_refusal_is_followed_by_single_deletes() -> None:
-    """The time is that since the batch was sent: where its refusal took all of it, nothing is sent after it."""
+def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
+    """The time counts from when the batch was sent, so that no delete outlasts the lease."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with answering(501, body, XML) as answers:
         results = delete_keys(
@@ -530,8 +531,8 @@ def test_a_slow_refusal_is_followed_by_single_deletes() -> None:
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
-def test_a_batch_that_goes_key_by_key_outlasts_its_lease() -> None:
-    """Who sent a batch made sure of the time of one request: what is not begun by then is not sent, and told so."""
+def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
+    """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
     clock = itertools.count(step=ONE_BY_ONE_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with answering(501, body, XML) as answers:
@@ -543,14 +544,14 @@ def test_a_batch_that_goes_key_by_key_outlasts_its_lease() -> None:
     assert [result.code for result in results] == ["NotImplemented", NOT_SENT, NOT_SENT]
 
 
-def test_a_store_without_a_date_is_given_this_machines() -> None:
-    """Where the store doesn't say its time, no time is made up."""
+def test_a_store_without_a_date_has_no_clock() -> None:
+    """This machine's time isn't used instead."""
     with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
         at(answers.settings()).now()
 
 
-def test_a_profile_that_is_not_there_is_ignored() -> None:
-    """A profile that the machine doesn't have is an error of usage, before anything is sent."""
+def test_an_unknown_profile_is_refused() -> None:
+    """Nothing is sent."""
     with pytest.raises(WrongUsage, match="no-such-profile"):
         at(StoreSettings(s3_profile="no-such-profile"))
 
@@ -558,8 +559,8 @@ def test_a_profile_that_is_not_there_is_ignored() -> None:
 # --- the Dagster resource ---------------------------------------------------------------------------------------------
 
 
-def test_the_resources_client_lists_nothing(server: S3Server) -> None:
-    """The Dagster resource gives an ordinary client, in path style, for the store that its settings open."""
+def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None:
+    """In path style, for the store that its settings open."""
     from dagster_aws.s3 import S3Resource
 
     from spark_resources.stores.s3_resource import StoreS3Resource
@@ -584,8 +585,8 @@ def test_the_resources_client_lists_nothing(server: S3Server) -> None:
 ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/ab", "data/.x", "data/a=b/c.d-e_f")
 
 
-def test_what_is_read_quickly_is_other_than_what_is_there(server: S3Server) -> None:
-    """Any object is read whole, empty, large or of an odd name; what isn't there is told as such."""
+def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
+    """Empty, large or with an odd name. A missing one is reported as such."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
     there = [key for key in ODD if not folding or not re.search(r"//|/\./|/$", key)]
@@ -602,7 +603,7 @@ def test_what_is_read_quickly_is_other_than_what_is_there(server: S3Server) -> N
 
 
 def test_a_failing_server_is_asked_as_often_as_the_policy_allows() -> None:
-    """Soon boto3 alone asks it, as often as the policy allows."""
+    """Soon by boto3 alone."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
@@ -615,8 +616,8 @@ def test_a_failing_server_is_asked_as_often_as_the_policy_allows() -> None:
         assert len(answers.seen) == 4
 
 
-def test_a_quick_way_that_fails_is_gone_for_ever() -> None:
-    """After three failures all is left to boto3, which waits between its attempts; a few among thousands are borne."""
+def test_quick_requests_stop_after_three_failures() -> None:
+    """Then everything is left to boto3, which waits between its attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         client = s3_client(answers.settings())
@@ -637,10 +638,10 @@ def test_a_quick_way_that_fails_is_gone_for_ever() -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
-def test_a_variable_sends_quick_reads_to_another_store(
+def test_quick_reads_ignore_endpoints_in_the_environment(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Whatever the environment says of end points, all is read where lakegc's settings say."""
+    """Everything is read where lakegc's settings say."""
     seaweedfs.make_bucket("s3-tests")
     store = on(seaweedfs, "elsewhere")
     store.write("data/x", b"here")
@@ -650,8 +651,8 @@ def test_a_variable_sends_quick_reads_to_another_store(
         assert answers.seen == []
 
 
-def test_credentials_that_end_are_used_for_ever(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What boto3 renews is asked for anew, and what never ends is not; session tokens go along."""
+def test_expiring_credentials_are_requested_anew(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permanent ones aren't; session tokens go along."""
     seaweedfs.make_bucket("s3-tests")
     settings = seaweedfs.settings()
     client = s3_client(settings)

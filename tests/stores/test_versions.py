@@ -1,4 +1,4 @@
-"""What a delete means in a store is told before anybody approves one."""
+"""What a delete means in a store is reported before anybody approves one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.servers import MotoServer, SeaweedFS
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
-def test_a_bucket_that_keeps_versions_is_said_to_free_space(moto_server: MotoServer, status: str) -> None:
-    """A delete there leaves a marker, and what it hides goes on costing."""
+def test_deletes_in_a_bucket_with_versions_hide(moto_server: MotoServer, status: str) -> None:
+    """A delete leaves a marker, and what it hides is still paid for."""
     bucket = f"versions-{uuid.uuid4().hex}"
     moto_server.make_bucket(bucket)
     moto_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})  # type: ignore[typeddict-item]
@@ -24,8 +24,10 @@ def test_a_bucket_that_keeps_versions_is_said_to_free_space(moto_server: MotoSer
     assert open_store(Namespace(f"s3://{bucket}/lake"), moto_server.settings()).deleting() is Deleting.HIDES
 
 
-def test_a_plain_store_is_said_to_keep_versions(moto_server: MotoServer, seaweedfs: SeaweedFS, tmp_path: Path) -> None:
-    """A bucket without versioning, and a folder, free the space at once."""
+def test_deletes_in_a_plain_bucket_or_folder_are_final(
+    moto_server: MotoServer, seaweedfs: SeaweedFS, tmp_path: Path
+) -> None:
+    """They free the space at once."""
     for server in (moto_server, seaweedfs):
         server.make_bucket("plain-deletes")
         assert open_store(Namespace("s3://plain-deletes/lake"), server.settings()).deleting() is Deleting.FINAL
@@ -33,8 +35,8 @@ def test_a_plain_store_is_said_to_keep_versions(moto_server: MotoServer, seaweed
     assert open_store(Namespace("local://lake"), StoreSettings(local_path=str(tmp_path))).deleting() is Deleting.FINAL
 
 
-def test_a_store_that_does_not_say_is_said_to_free_space(moto_server: MotoServer) -> None:
-    """A bucket that can't be asked is one of which it isn't known."""
+def test_deletes_in_a_store_that_cannot_be_asked_are_unknown(moto_server: MotoServer) -> None:
+    """It isn't said to free space."""
     nowhere = open_store(Namespace("s3://no-such-bucket-here/lake"), moto_server.settings())
 
     assert nowhere.deleting() is Deleting.UNKNOWN

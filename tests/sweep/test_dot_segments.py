@@ -64,7 +64,7 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
 def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
     lake: Lake, lakegc: Lakegc, moto_server: MotoServer
 ) -> None:
-    """A tool that resolves paths would delete another object by such a key; and one such key kept all garbage."""
+    """A tool that resolves paths would delete another object by such a key. One such key used to keep all garbage."""
     name = lake.repository.id
     first = lake.marked("m1")
     review = json.loads(lakegc.told(lake.settings, "review", name, "m1", "--format", "json"))
@@ -88,8 +88,8 @@ def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
     assert (since.expired, since.facts("expired_set")["dot_segments"]) == (set(), len(DOTTED))
 
 
-def test_what_a_mark_keeps_for_its_key_is_what_an_approval_refuses() -> None:
-    """One rule on both sides: no mark can be made that nobody can approve, and no forged one gets through."""
+def test_marks_keep_exactly_the_keys_that_approvals_refuse() -> None:
+    """One rule on both sides: no mark is made that nobody can approve, and no forged one is approved."""
     keys = pa.array(sorted(DOTTED | PLAIN), pa.string())
 
     assert set(strange_keys(keys, local_adapter=False).to_pylist()) == DOTTED

@@ -1,4 +1,4 @@
-"""A whole sweep of which each kind of store refuses a part: who is told, what is written, what the next one does."""
+"""A whole sweep of which each kind of store refuses a part: what is reported, and what the next one does."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def swept(lakegc: Lakegc, lake: Lake) -> Swept:
 
 
 def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
-    """A sweep of which a part failed is no success, for scripts, in its report and in the mark; each key says why.
+    """A sweep of which a part failed is no success for scripts, in its report and in the mark; each key has its reason.
 
     treeverse/lakeFS: clients/spark/src/main/scala/io/treeverse/clients/BulkRemoverFactory.scala
     """
@@ -227,7 +227,7 @@ def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
 
 
 def test_failed_delete_is_retried_by_next_run(twice: Twice) -> None:
-    """The next run of the command tries the keys that failed, and them alone; then the sweep is one that did it all.
+    """The next run of the command tries only the keys that failed; then the sweep is complete.
 
     HUDI-7655, apache/hudi#11343, apache/hudi#11363
     """

@@ -1,4 +1,4 @@
-"""A store that breaks, lies, forgets and comes late: every key ends in its true outcome, and nothing else goes."""
+"""A store that breaks, lies, forgets and comes late: every key gets its true outcome, and nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         ("intent", Fault.BROKEN_AFTER, 2),
     ],
 )
-def test_a_passing_fault_leaves_a_key_or_takes_another(
+def test_passing_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
-    """What passes is tried again: every approved key is deleted in the end, and booked so; the others stay."""
+    """The receipts say so, and all other keys stay."""
     proxy.plan = every(nth, kind, fault)
     settle_alone(run, KEYS)
     proxy.plan = lambda *_: None
@@ -83,7 +83,7 @@ def test_a_passing_fault_leaves_a_key_or_takes_another(
 
 
 def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: StoreProxy) -> None:
-    """Of batches that fail among others that don't, each approved key has one receipt, and what it says is so.
+    """Where some batches fail and others don't, each approved key has one receipt with its true outcome.
 
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
@@ -104,8 +104,10 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
-def test_a_store_that_can_not_be_written_loses_track(run: SweepRun, proxy: StoreProxy, kind: str, words: str) -> None:
-    """Where receipts can't be written the sweep stops with the store's words, and goes on later with true outcomes."""
+def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes(
+    run: SweepRun, proxy: StoreProxy, kind: str, words: str
+) -> None:
+    """It stops with the store's own error."""
     proxy.plan = every(1, kind, Fault.BROKEN if kind == "list" else Fault.FULL)
     with pytest.raises(LakegcError, match=words):
         settle_alone(run, KEYS)
@@ -116,8 +118,8 @@ def test_a_store_that_can_not_be_written_loses_track(run: SweepRun, proxy: Store
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
-def test_a_busy_store_is_hammered(run: SweepRun, proxy: StoreProxy) -> None:
-    """While the store answers 503 to all, requests come ever more slowly; when it is better, the sweep ends."""
+def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) -> None:
+    """While it answers every request with 503; when it recovers, the sweep ends."""
     proxy.plan = every(1, "delete", Fault.BUSY, at_most=25)
     proxy.deletes_at.clear()
     tally = settle_alone(run, KEYS)
@@ -128,8 +130,8 @@ def test_a_busy_store_is_hammered(run: SweepRun, proxy: StoreProxy) -> None:
     assert len(proxy.deletes_at) < 60
 
 
-def test_a_task_that_failed_may_have_left_a_worker_behind(spark: SparkResource) -> None:
-    """After a round of which some attempt failed nobody says that all of its workers are at rest."""
+def test_workers_are_not_known_to_be_at_rest_after_a_failed_attempt(spark: SparkResource) -> None:
+    """A failed task may have left a worker behind that is still deleting."""
     context = spark.spark_session.sparkContext
     settled = at_rest(spark.spark_session)
     assert context.parallelize([1, 2], 2).count() == 2
@@ -144,8 +146,8 @@ def fail(_: int) -> None:
     raise ValueError("as planned")
 
 
-def test_quarantine_through_faults_loses_an_object(run: SweepRun, proxy: StoreProxy) -> None:
-    """Putting aside and bringing back through a breaking store ends with every object in its place."""
+def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
+    """Each object ends in its place."""
     proxy.plan = every(4, "delete", Fault.BROKEN_AFTER)
     settle_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None
@@ -154,8 +156,8 @@ def test_quarantine_through_faults_loses_an_object(run: SweepRun, proxy: StorePr
     assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
 
 
-def test_what_was_brought_back_is_reported_as_put_aside(run: SweepRun) -> None:
-    """A sweep that goes on after an undo tells of each object where it is by then."""
+def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> None:
+    """After an undo, each object is reported where it is by then."""
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     settle_alone(run, KEYS[:4], Action.QUARANTINE)
     back = rows.where(rows["address"].isin(KEYS[:2]))

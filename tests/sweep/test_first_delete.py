@@ -1,4 +1,4 @@
-"""A sweep begins with one approved object: a store that refuses it for missing rights is asked for nothing else."""
+"""A sweep begins with one approved object: a store that refuses it for missing rights gets no other delete."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]
         yield found
 
 
-def test_a_sweep_ends_at_the_first_object_that_may_not_be_deleted(lake: Lake) -> None:
-    """One refused delete says it all: nothing else is asked for, and nothing but approved objects is ever touched."""
+def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> None:
+    """One refused delete is enough: no other is sent, and nothing but approved objects is ever touched."""
     first, *others = lake.keys
     lake.refuse(set(lake.keys))
     refused, left = lake.sweep(), lake.left

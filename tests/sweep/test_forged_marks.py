@@ -1,4 +1,4 @@
-"""What an earlier mark's files say is no proof: somebody who may write to the namespace can have altered them."""
+"""What an earlier mark's files say isn't trusted by a sweep: anybody who may write to the namespace can alter them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(sandbox)
 
 
-def test_an_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> None:
+def test_a_live_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> None:
     """The incremental mark trusts the forged one, but its sweep reads the range again before it deletes anything."""
     assert lake.mark("m1").expired == set()
     lake.days(2)
@@ -105,8 +105,8 @@ def test_an_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> None:
     assert report.objects == {"deleted": 1, "rescued": 1}
 
 
-def test_a_table_of_another_repository_that_an_earlier_mark_calls_clean_is_read_again(lake: Lake) -> None:
-    """An incremental mark trusts what the forged one says of another repository; a full one and a sweep don't."""
+def test_another_repositorys_table_that_an_earlier_mark_calls_free_of_references_is_read_again(lake: Lake) -> None:
+    """An incremental mark trusts what the forged one records of another repository; a full one and a sweep don't."""
     other = lake.sandbox.create("other")
     imported = lake.repository.put("main", "imported", b"served elsewhere")
     lake.repository.delete("main", ["imported"])
@@ -131,7 +131,7 @@ def test_a_table_of_another_repository_that_an_earlier_mark_calls_clean_is_read_
 
 
 def test_an_incremental_mark_is_not_handed_to_the_reference_collector(lake: Lake) -> None:
-    """Its sweep reads nothing again, so what an earlier mark's altered files say would be deleted."""
+    """That collector reads nothing again, so it would delete what altered files of an earlier mark say."""
     lake.mark("m1")
     lake.days(2)
     lake.mark("m2")

@@ -1,4 +1,4 @@
-"""What is done with a key by what is there now: every key in exactly one way, and nothing that changed is garbage."""
+"""The check right before a delete: every key gets exactly one verdict, and nothing that changed is garbage."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ found_objects = st.none() | st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
-def test_a_key_is_lost_or_taken_twice(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Each key of a chunk is garbage, changed, gone or cut off, and in one of these only; sizes are known of all."""
+def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
+    """Garbage, changed, gone or cut off; the sizes of all are known."""
     rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs)]
     found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
     result = judged(rows, found)
@@ -83,8 +83,8 @@ def test_a_key_is_lost_or_taken_twice(pairs: list[tuple[dict[str, Any], dict[str
     ],
     ids=["size", "checksum", "later", "earlier"],
 )
-def test_another_object_is_garbage(now: dict[str, Any]) -> None:
-    """An object of another size, checksum or second is left alone, and booked as changed."""
+def test_an_object_of_another_size_checksum_or_second_has_changed(now: dict[str, Any]) -> None:
+    """It is left alone."""
     result = judged([pending()], [now])
 
     assert (len(result.garbage), addresses(result.changed)) == (0, ["data/s/a"])
@@ -101,20 +101,20 @@ def test_another_object_is_garbage(now: dict[str, Any]) -> None:
     ],
     ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
 )
-def test_an_unchanged_object_is_left(marked: dict[str, Any], now: dict[str, Any]) -> None:
-    """What one of both doesn't tell is no difference, nor are parts of a second, which not every request tells."""
+def test_unknown_values_and_fractions_of_a_second_are_no_change(marked: dict[str, Any], now: dict[str, Any]) -> None:
+    """Not every request reports them."""
     assert addresses(judged([marked], [now]).garbage) == ["data/s/a"]
 
 
-def test_a_young_object_of_a_mark_without_times_is_garbage() -> None:
-    """Where a mark doesn't say what it marked, what is modified after its cutoff is another object."""
+def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_has_changed() -> None:
+    """Such a mark doesn't record what it marked."""
     result = judged([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
-def test_what_appeared_since_it_was_listed_is_garbage() -> None:
-    """A key at which nothing was listed was proved without knowing its size: what is there by now is left alone."""
+def test_an_object_that_appeared_since_the_listing_has_changed() -> None:
+    """Where nothing was listed at its key, it was verified without knowing its size."""
     result = judged([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]

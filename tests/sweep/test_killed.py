@@ -1,4 +1,4 @@
-"""A sweep that is killed at any effect goes on where it was, and ends as if nothing had happened.
+"""A sweep that is killed at any effect resumes where it stopped, and ends as if it had not been killed.
 
 LAKEGC_ALL_KILLS=1 tries every effect, before and after; otherwise it is those that leave most behind.
 """
@@ -80,7 +80,7 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
 def test_kill_at_every_step_then_resume_same_end_state(
     seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str
 ) -> None:
-    """Every key ends as deleted, exactly the approved ones are gone, and nobody is told otherwise.
+    """Every key ends as deleted, exactly the approved ones are gone, and no report says otherwise.
 
     kopia/kopia#3563, kopia/kopia#4769
     """

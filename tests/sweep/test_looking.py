@@ -1,4 +1,4 @@
-"""Keys that are looked at again: what a few cheap requests say is what a full listing says, on every store."""
+"""Looking up keys again: a few cheap requests give what a full listing gives, on every store."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_a_look_says_otherwise_than_a_listing(store: Store, share: float) -> None:
-    """Of random keys, there or not, in slices large and small, a look tells what a full listing tells of them."""
+def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None:
+    """For random keys, there or not, in slices large and small."""
     chance = random.Random(f"{share}")
     every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
     present = [key for _, key in every if chance.random() < 0.6]
@@ -79,8 +79,8 @@ def test_a_look_says_otherwise_than_a_listing(store: Store, share: float) -> Non
         assert seen == {key: listed[key] for key in asked & listed.keys()}
 
 
-def test_a_few_keys_of_a_large_slice_cost_a_listing_of_it(store: Store, provider: Provider) -> None:
-    """Where the store lists in the order of bytes, keys that stand together are found without listing their slice."""
+def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
+    """Where the store lists in the order of bytes and the keys stand together."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     every = [f"data/one/{number:04}" for number in range(120)]
     write_all(store, every)
@@ -93,8 +93,8 @@ def test_a_few_keys_of_a_large_slice_cost_a_listing_of_it(store: Store, provider
 
 
 @pytest.mark.parametrize("kind", [keys.NUL, keys.CONTROL, keys.NOT_XML])
-def test_a_listing_begins_at_a_key_that_its_answer_cannot_repeat(store: Store, provider: Provider, kind: str) -> None:
-    """Keys that stand far from each other in a slice are found, with characters in them that XML doesn't have."""
+def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provider: Provider, kind: str) -> None:
+    """A listing begins at such a key, which the store's answer can't repeat."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     provider.needs("unholdable", has=kind not in provider.quirks.unholdable)
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
@@ -105,8 +105,8 @@ def test_a_listing_begins_at_a_key_that_its_answer_cannot_repeat(store: Store, p
     assert set(wanted) <= set(by_key(found))
 
 
-def test_a_key_that_a_store_cannot_hold_ends_a_sweep(store: Store, provider: Provider) -> None:
-    """A key that the store would fold into another isn't there: nothing of that name can be deleted."""
+def test_a_key_that_a_store_cannot_hold_is_absent(store: Store, provider: Provider) -> None:
+    """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
     provider.needs("unholdable", has="empty segment" in provider.quirks.unholdable)
     write_all(store, ["data/one/a"])
     found = Looker(store).look(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
@@ -114,8 +114,8 @@ def test_a_key_that_a_store_cannot_hold_ends_a_sweep(store: Store, provider: Pro
     assert list(by_key(found)) == ["data/one/a"]
 
 
-def test_a_page_that_fails_is_an_absence(store: Store) -> None:
-    """Where the store doesn't answer, the look fails with it, and no key is said to be gone."""
+def test_a_failing_request_fails_the_lookup(store: Store) -> None:
+    """No key is reported as gone for that."""
 
     class Away(SmallPages):
         def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
@@ -130,6 +130,6 @@ def test_a_page_that_fails_is_an_absence(store: Store) -> None:
             Looker(Away(store)).look(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
 
 
-def test_nothing_to_look_at_is_a_fault(store: Store) -> None:
-    """No keys, no answer, and no request."""
+def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:
+    """It isn't an error."""
     assert Looker(store).look(PENDING.empty_table()).equals(FOUND.empty_table())

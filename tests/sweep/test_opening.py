@@ -1,4 +1,4 @@
-"""What may begin a sweep, or go on with one: a person's word for this very set, and nothing that merely says so."""
+"""What may begin or resume a sweep: an approval of this very set, and nothing that merely claims one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def altered(lake: Lake, **changes: object) -> MarkRecord:
     return Mark.open(lake.place, "m1").record
 
 
-def test_a_mark_that_only_says_sweeping_is_swept(lake: Lake) -> None:
-    """A record whose state was set to a sweep's by hand is no approval."""
+def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
+    """Its record's state is no approval."""
     lake.marked()
     record = altered(lake, state=MarkState.SWEEPING)
 
@@ -37,8 +37,8 @@ def test_a_mark_that_only_says_sweeping_is_swept(lake: Lake) -> None:
         refuse_unapproved(lake.target, record)
 
 
-def test_a_begun_sweep_goes_on_with_another_set(lake: Lake) -> None:
-    """A sweep goes on only with the set that its approval names, even where record and files agree with each other."""
+def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
+    """Even where record and files agree with each other."""
     lake.marked()
     lake.approve()
     mark = Mark.open(lake.place, "m1")
@@ -51,8 +51,8 @@ def test_a_begun_sweep_goes_on_with_another_set(lake: Lake) -> None:
         refuse_unapproved(lake.target, record)
 
 
-def test_a_killed_sweep_ends_with_its_approval(lake: Lake) -> None:
-    """A sweep that was begun goes on after the end of its approval, which it has used."""
+def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
+    """It has used the approval already."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(seconds=1))
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
@@ -63,8 +63,8 @@ def test_a_killed_sweep_ends_with_its_approval(lake: Lake) -> None:
         lake.sandbox.set_clock(given.when)
 
 
-def test_a_mark_is_altered_between_its_proof_and_the_lease(lake: Lake) -> None:
-    """The record that a sweep works by is the one that was verified, whatever is written until the lease is taken."""
+def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
+    """A sweep works by the record that was verified, whatever is written until the lease is taken."""
     verified = lake.marked().record
     approved = replace(verified, state=MarkState.APPROVED)
     refuse_moved(approved, verified)
@@ -80,8 +80,8 @@ def test_a_mark_is_altered_between_its_proof_and_the_lease(lake: Lake) -> None:
             refuse_moved(changed, verified)
 
 
-def test_a_begun_sweep_of_a_reference_mark_is_of_another_set(lake: Lake) -> None:
-    """What a sweep of the reference's mark wrote down about itself doesn't replace the approval."""
+def test_a_begun_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
+    """What the sweep recorded about itself doesn't replace the approval."""
     leave(lake)
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
@@ -93,8 +93,8 @@ def test_a_begun_sweep_of_a_reference_mark_is_of_another_set(lake: Lake) -> None
         approved_theirs(lake.target, partition)
 
 
-def test_an_approval_is_taken_back_from_a_sweep_at_work(lake: Lake) -> None:
-    """Who revokes a reference's mark while it is swept is told that it is too late, and nothing is noted."""
+def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
+    """Revoking is refused as too late, and nothing is recorded."""
     leave(lake)
     lake.approve("t1", **later(lake))
     given = lake.approval("t1")
@@ -105,8 +105,8 @@ def test_an_approval_is_taken_back_from_a_sweep_at_work(lake: Lake) -> None:
     assert lake.approval("t1") == given
 
 
-def test_an_old_word_renews_an_approval_that_has_ended(lake: Lake) -> None:
-    """An approval that has expired is renewed by a newer word only, never by what it was given by itself."""
+def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
+    """Not by the time at which it was given itself."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(minutes=1))
     late = given.until + timedelta(minutes=1)

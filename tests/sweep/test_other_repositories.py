@@ -1,4 +1,4 @@
-"""What other repositories refer to when a sweep verifies again, and other repositories that it can't read."""
+"""References from other repositories when a sweep re-verifies, and other repositories that it can't read."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
 
 
 @pytest.mark.parametrize("status", [503, 403])
-def test_a_sweep_stops_at_another_repository_that_it_can_not_read(
+def test_a_sweep_stops_where_it_cannot_read_another_repository_that_its_mark_could(
     sandbox: Sandbox, lake: SandboxRepository, status: int
 ) -> None:
-    """What the mark could read may refer to more by now, and nobody can tell: nothing is deleted before it is read."""
+    """By now it may refer to more: nothing is deleted before it is read."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
@@ -106,11 +106,10 @@ def test_a_sweep_stops_at_another_repository_that_it_can_not_read(
     assert sandbox.repository("other").read("main", "imported")[1] == b"imported"
 
 
-def test_a_release_by_name_lets_a_sweep_pass_over_that_repository_alone(
+def test_a_released_unreadable_repository_does_not_stop_a_sweep_but_any_other_does(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """A repository that the mark could not read, and the approval released, stops no sweep; any other one still does,
-    and what was known of the released one before stays."""
+    """The mark could not read it, and the approval released it by name. What was known of it before is kept."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_elsewhere(sandbox.repository("other"), imported, "imported")
     mark(sandbox, "m0")
@@ -152,11 +151,11 @@ def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, dat
     other.stage("main", [replace(there, address_type=AddressType.FULL)])
 
 
-def test_content_staged_again_in_another_repository_is_live(
+def test_identical_content_re_staged_in_another_repository_is_live(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
-    """No list and no diff of the other repository says so, yet its branch serves the staged address: the mark and every
-    re-verification ask. Where they get no clear answer, the object is kept as well."""
+    """No list and no diff of that repository shows it, yet its branch serves the staged address: the mark and every
+    re-verification probe the path. Where they get no clear answer, the object is kept as well."""
     other, third = sandbox.repository("other"), sandbox.repository("third")
     before, later, unclear, free = (garbage(lake, name) for name in ("before", "late", "unclear", "nobody's object"))
     stage_again_elsewhere(other, before, "before", b"before")

@@ -34,16 +34,16 @@ def sent(pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE
 
 @pytest.mark.parametrize("most", [3.0, 50.0, 700.0, 5_000.0])
 @pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
-def test_a_ceiling_is_broken_or_not_reached(most: float, prefixes: tuple[str, ...]) -> None:
-    """Over half a minute the rate is within a tenth of the ceiling, in one prefix or in several."""
+def test_the_rate_stays_within_a_tenth_of_the_ceiling(most: float, prefixes: tuple[str, ...]) -> None:
+    """Over half a minute, in one prefix or in several."""
     clock = Clock()
     rate = sent(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
 
     assert 0.9 * most <= rate <= 1.1 * most
 
 
-def test_a_ceiling_is_jumped_over_by_the_first_batches() -> None:
-    """In no second go more keys than the ceiling allows and one batch."""
+def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
+    """Not even the first ones."""
     clock = Clock()
     pace, times = Pace(clock, 100.0), []
     for _ in range(60):
@@ -55,8 +55,8 @@ def test_a_ceiling_is_jumped_over_by_the_first_batches() -> None:
     assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in zip(times, times[2:], strict=False))
 
 
-def test_a_cold_store_gets_all_at_once() -> None:
-    """The first second of a sweep is held to the rate that it starts with; without trouble it doubles."""
+def test_the_rate_starts_low_and_doubles_without_trouble() -> None:
+    """A store that was idle takes a while to scale."""
     clock = Clock()
     pace = Pace(clock)
 
@@ -66,8 +66,8 @@ def test_a_cold_store_gets_all_at_once() -> None:
     assert pace.rate("data/s/") == 2 * START
 
 
-def test_a_busy_store_is_asked_as_fast_as_before() -> None:
-    """A batch that is turned away halves the rate of its prefix and of no other; the rate never ends at nothing."""
+def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
+    """Of no other prefix, and the rate never falls to zero."""
     clock = Clock()
     pace = Pace(clock)
     pace.turned_away("data/s/")
@@ -78,8 +78,8 @@ def test_a_busy_store_is_asked_as_fast_as_before() -> None:
     assert pace.rate("data/s/") == LEAST
 
 
-def test_a_rate_that_was_halved_never_recovers_or_leaps_back() -> None:
-    """After a store said that it is too much, the rate grows again by small steps."""
+def test_a_halved_rate_recovers_in_small_steps() -> None:
+    """The store has said that the rate was too high."""
     clock = Clock()
     pace = Pace(clock)
     pace.turned_away("data/s/")
@@ -90,8 +90,8 @@ def test_a_rate_that_was_halved_never_recovers_or_leaps_back() -> None:
     assert pace.rate("data/s/") == START / 2 + 3 * STEP
 
 
-def test_a_rate_grows_beyond_all_that_a_store_did() -> None:
-    """Batches whose answers are waited for longer than for their turn raise no rate: half of it would be no less."""
+def test_batches_that_wait_for_answers_raise_no_rate() -> None:
+    """A rate far above what the store does would slow nothing down when it is halved."""
     clock = Clock()
     pace = Pace(clock)
     bears = sent(pace, clock, 200 * BATCH, answer_s=0.2)
@@ -102,8 +102,8 @@ def test_a_rate_grows_beyond_all_that_a_store_did() -> None:
     assert sent(pace, clock, 5 * BATCH) <= 1.5 * bears
 
 
-def test_a_bucket_that_wants_a_ramp_is_asked_for_all_at_once() -> None:
-    """All prefixes together begin with the ramp, and have twice as much twenty minutes later, but no more than most."""
+def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() -> None:
+    """For all prefixes together, and never above the ceiling."""
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
 

@@ -1,4 +1,4 @@
-"""Paths that a mark and a sweep ask branches about while branches go, and while the server gives no clear answer."""
+"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear answer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def when_said(words: str, act: Callable[[], object]) -> Callable[[str], None]:
 def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
-    """Of branches that come and go only their own probes fall away: the mark and the sweep take all that is garbage."""
+    """Only the probes of that branch are dropped: the mark and the sweep expire all garbage."""
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
     known = settings(sandbox, server)
 
@@ -89,7 +89,7 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
 def test_a_probe_without_a_clear_answer_keeps_its_candidates(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
-    """What nobody could tell may be what a branch serves: the mark and the sweep keep it, and say why."""
+    """A branch may serve them: the mark and the sweep keep them, and say why."""
     kept, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
     known = settings(sandbox, server)
     server.refused = {"/objects/stat": 503}

@@ -1,4 +1,4 @@
-"""Permission to delete: given for seconds, taken back by a word or by silence, and never for what became live."""
+"""Permission to delete: it is given for seconds, ends by a stop or by silence, and never covers what became live."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def watching(task: Task) -> tuple[PermitWatch, PermitGiver, Time]:
     return watch, task.permit(), time
 
 
-def test_a_permit_that_is_not_renewed_ends_by_itself(task: Task) -> None:
-    """A driver that is dead, cut off, or can't list heads stops deletes without a word to anybody."""
+def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
+    """A driver that is dead, cut off, or unable to list heads stops deletes without telling anybody."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(seconds=10))
     watch.check()
@@ -56,8 +56,8 @@ def test_a_permit_that_is_not_renewed_ends_by_itself(task: Task) -> None:
     assert PATIENCE_S <= time.seconds - 10.0 <= PATIENCE_S + EVERY_S
 
 
-def test_several_threads_do_not_wait_one_after_the_other(task: Task) -> None:
-    """Who comes after the one whose patience has ended is refused at once."""
+def test_threads_wait_for_an_expired_permit_only_once(task: Task) -> None:
+    """After the first one has waited in vain, the others are refused at once."""
     watch, _, time = watching(task)
     task.permit().pause()
     with pytest.raises(Refused):
@@ -69,8 +69,8 @@ def test_several_threads_do_not_wait_one_after_the_other(task: Task) -> None:
     assert time.seconds == before
 
 
-def test_deletes_go_on_when_a_paused_permit_is_given_again(task: Task) -> None:
-    """A look at the heads that takes long costs time, and not the round."""
+def test_deletes_resume_when_a_paused_permit_is_given_again(task: Task) -> None:
+    """Listing the heads may take long; it costs time, and not the round."""
     watch, permit, time = watching(task)
     permit.pause()
     time.at[20.0] = lambda: permit.give(time.now() + timedelta(seconds=10))
@@ -79,8 +79,8 @@ def test_deletes_go_on_when_a_paused_permit_is_given_again(task: Task) -> None:
     assert 20.0 <= time.seconds <= 20.0 + EVERY_S
 
 
-def test_a_task_hears_of_a_stop_within_seconds(task: Task) -> None:
-    """A permit that is still good is read again every few seconds: a stopped round stops its tasks."""
+def test_a_task_stops_within_seconds_of_a_stop(task: Task) -> None:
+    """A valid permit is read again every few seconds, so a stopped round stops its tasks."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(minutes=10))
     watch.check()
@@ -93,8 +93,8 @@ def test_a_task_hears_of_a_stop_within_seconds(task: Task) -> None:
 
 
 @pytest.mark.parametrize("action", TAKES_AWAY)
-def test_a_task_takes_nothing_away_without_a_permit(task: Task, action: Action) -> None:
-    """A round that was stopped, and one that nobody ever permitted, leave every key where it is."""
+def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> None:
+    """A round that was stopped, and one that was never permitted, leave every key where it is."""
     rows = task.write("a")
     task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
     orders = task.orders(action)
@@ -109,8 +109,8 @@ def test_a_task_takes_nothing_away_without_a_permit(task: Task, action: Action) 
     assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 
 
-def test_what_became_live_during_the_round_is_left_alone(task: Task) -> None:
-    """Of the keys of a task those that a new head reaches stay without an outcome; the others go."""
+def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> None:
+    """A new head reaches them: they get no outcome, and the other keys are deleted."""
     rows, orders = task.write("a", "b", "c"), task.orders()
     permit = task.permit()
     permit.revive(pa.array(["data/s/a"]))
@@ -121,8 +121,8 @@ def test_what_became_live_during_the_round_is_left_alone(task: Task) -> None:
     assert task.left() == {"a", "c"}
 
 
-def test_what_became_live_during_a_purge_keeps_its_copy(task: Task) -> None:
-    """A copy lies at another key than the object that a new head reaches: it is all that is left of it."""
+def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> None:
+    """The copy is at another key than the object that a new head reaches, and is all that is left of it."""
     folder, rows, orders = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.orders(Action.PURGE)
     for name in ("a", "b"):
         task.store.copy(f"data/s/{name}", folder + name)
@@ -153,8 +153,8 @@ def test_a_permit_that_ran_out_while_the_lease_was_read_permits_nothing(
     assert task.left() == {"a"}
 
 
-def test_an_unreadable_list_of_what_became_live_is_not_an_empty_one(task: Task) -> None:
-    """Absence is never an empty set: a list that is damaged stops the task."""
+def test_an_unreadable_list_of_what_became_live_stops_the_task(task: Task) -> None:
+    """Absence is never an empty set."""
     watch, permit, time = watching(task)
     permit.revive(pa.array(["data/s/a"]))
     permit.give(time.now() + timedelta(seconds=10))

@@ -1,4 +1,4 @@
-"""Objects that come back to life between any two steps of a sweep, by each way that lakeFS knows.
+"""Objects that become live again between any two steps of a sweep, by each way that lakeFS knows.
 
 A moment is whatever the sweep does that can be seen from outside: each twentieth answer of the server, each sentence,
 and each intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the six
@@ -158,10 +158,11 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, Sandbo
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("offset", range(len(WAYS)) if os.environ.get("LAKEGC_ALL_RACES") else [0])
-def test_what_comes_back_between_two_steps_is_lost(
+def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restorable(
     lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before a proof it stays; after it, it is named by the closing proof at the latest; and undo brings it back."""
+    """Before a re-verification they are kept. After it, the closing re-verification names them at the latest, and undo
+    brings them back."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
     made = Lake(repository, store)

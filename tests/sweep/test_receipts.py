@@ -1,4 +1,4 @@
-"""Receipts: what was written is read, what isn't a receipt is told from one, and the last word on a key counts."""
+"""Receipts: what was written is read, other files are told from receipts, and the last outcome counts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def intents(*addresses: str) -> pa.Table:
     return pa.table({"address": list(addresses)}, schema=INTENTS)
 
 
-def test_a_receipt_comes_back_as_another(receipts: Receipts) -> None:
-    """Keys of every kind, and all that is said of them, come back as they were written."""
+def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
+    """For keys of every kind."""
     written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
     receipts.write("receipt", 3, "00000-7-00000", written)
     receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
@@ -46,8 +46,8 @@ def test_a_receipt_comes_back_as_another(receipts: Receipts) -> None:
     assert [receipts.read(key) for key in receipts.keys("intent")] == [intents("data/s/a")]
 
 
-def test_a_file_of_another_name_is_taken_for_a_receipt(receipts: Receipts) -> None:
-    """Only files that are named as lakegc names them count, of each round and below each name."""
+def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
+    """In each round."""
     receipts.write("receipt", 1, "00000-7-00000", rows("a"))
     receipts.write("receipt", 2, "00001-8-00000", rows("b"))
     receipts.write("receipt", 12_345, "00001-8-00000", rows("c"))
@@ -76,8 +76,8 @@ def test_a_file_of_another_name_is_taken_for_a_receipt(receipts: Receipts) -> No
     ],
     ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
 )
-def test_a_damaged_receipt_is_read_as_no_receipt(receipts: Receipts, name: str, data: bytes) -> None:
-    """A file that isn't what its name says stops whoever reads it, and names itself."""
+def test_a_damaged_receipt_stops_the_reader(receipts: Receipts, name: str, data: bytes) -> None:
+    """It is named, and not taken for an absent one."""
     receipts.store.write(FOLDER + name, data)
 
     with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:
@@ -85,8 +85,8 @@ def test_a_damaged_receipt_is_read_as_no_receipt(receipts: Receipts, name: str, 
     assert damaged.value.invariant == 10
 
 
-def test_an_earlier_word_on_a_key_counts(receipts: Receipts) -> None:
-    """Of several receipts of a key that of the latest round counts, by its number and not by its name's order."""
+def test_the_latest_rounds_receipt_of_a_key_counts(receipts: Receipts) -> None:
+    """By the number of the round, not by the order of names."""
     receipts.write("receipt", 9_999, "00000-1-00000", rows("a", "b", outcome=Outcome.FAILED, code="AccessDenied"))
     receipts.write("receipt", 10_000, "00000-1-00000", rows("a"))
     receipts.write("receipt", 2, "00000-9-00000", rows("a", "c", outcome=Outcome.CHANGED))
@@ -100,8 +100,8 @@ def test_an_earlier_word_on_a_key_counts(receipts: Receipts) -> None:
     assert sorted(row["address"] for row in receipts.intents(spark).collect()) == ["a", "b"]
 
 
-def test_a_resumed_sweep_tries_again_what_failed_or_was_cut_off(receipts: Receipts) -> None:
-    """A key that failed in an earlier run, or that an attempt set out to delete and wrote nothing of, is not done. What
+def test_a_resumed_sweep_retries_what_failed_or_was_cut_off(receipts: Receipts) -> None:
+    """A key that failed in an earlier run, or that an attempt intended to delete without a receipt, is pending. What
     failed in this very run is left to the next one; every other outcome is final."""
     final = [each for each in Outcome if each is not Outcome.FAILED]
     for outcome in final:
@@ -123,8 +123,8 @@ def test_a_resumed_sweep_tries_again_what_failed_or_was_cut_off(receipts: Receip
     }
 
 
-def test_progress_counts_what_was_rescued_as_deleted(receipts: Receipts) -> None:
-    """How far the tasks of a round are is told by their own receipts alone, not by those of its proof."""
+def test_progress_counts_only_receipts_of_the_rounds_tasks(receipts: Receipts) -> None:
+    """Receipts of its re-verification, such as rescues, don't count."""
     receipts.write("receipt", 2, "00000-7-00000", rows("a", "b"))
     receipts.write("receipt", 2, "rescued-part-00000-3", rows("c", outcome=Outcome.RESCUED))
     receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))

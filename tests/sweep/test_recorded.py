@@ -1,4 +1,4 @@
-"""Marks that the reference collector really made, swept by lakegc: what is live in them is rescued."""
+"""Marks that the reference collector really made, swept by lakegc: live objects in them are rescued."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
 
 
 @pytest.mark.parametrize("name", ["same-bytes", "random-20", "shared-parent"])
-def test_what_the_reference_deletes_by_mistake_is_deleted(name: str, lakegc: Lakegc, seaweedfs: SeaweedFS) -> None:
-    """Of a recorded mark exactly what is truly expired goes; the rest is rescued, and the report adds up."""
+def test_of_a_recorded_reference_mark_only_truly_expired_objects_are_deleted(
+    name: str, lakegc: Lakegc, seaweedfs: SeaweedFS
+) -> None:
+    """The reference collector would delete live ones by mistake. They are rescued, and the report adds up."""
     recording = Recording(AT_HAND / name)
     expected = recording.path / "expected"
     theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""What becomes live while a round deletes: a branch at an expired commit loses seconds of deletes, and not the rest."""
+"""What becomes live while a round deletes: a new branch at an expired commit loses seconds of deletes."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ def branch_after_some_deletes(lake: SandboxRepository, store: Store, commit: str
 
 
 @pytest.mark.parametrize(("most_entries", "quarantine"), [(500_000, False), (0, True)], ids=["skipped", "ended"])
-def test_a_branch_at_an_expired_commit_loses_no_more_than_seconds_of_a_slow_sweep(
+def test_a_branch_at_an_expired_commit_loses_at_most_seconds_of_a_slow_sweep(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, most_entries: int, quarantine: bool
 ) -> None:
-    """A reader of the new branch finds what was there when it came but for a few objects, which the report names; and
-    the other garbage goes under the same approval. `ended` is a head that reaches too much to hand to every task."""
+    """A reader of the new branch finds what was there when it was created but for a few objects, which the report
+    names. The other garbage is deleted under the same approval. `ended` is a head that reaches too much to hand to
+    every task."""
     monkeypatch.setattr(head_watch, "MOST_ENTRIES", most_entries)
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)

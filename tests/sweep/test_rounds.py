@@ -1,4 +1,4 @@
-"""What drives the tasks of a sweep: numbers of rounds, proofs in time, and commands to go on by."""
+"""What drives the tasks of a sweep: numbers of rounds, re-verifications in time, and the commands that resume."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run_of(lake: Lake, **more: Any) -> SweepRun:
     return SweepRun(**{**known, "target": lake.target, "mark": mark, "partition": mark.record, **more})
 
 
-def test_a_round_writes_over_an_earlier_one(lake: Lake) -> None:
-    """A new round has a number beyond all that left a trace, whatever else somebody put beside them."""
+def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -> None:
+    """Whatever else somebody wrote beside them."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
     for name in ("proofs/0001/mark.json", "receipts/0003/x", "undone/0002/x", "receipts/strange/x", "proofs/-7/x"):
@@ -40,8 +40,8 @@ def test_a_round_writes_over_an_earlier_one(lake: Lake) -> None:
     assert run.next_number() == 4
 
 
-def test_a_proof_that_took_too_long_is_blamed_on_the_store(lake: Lake) -> None:
-    """Where proving takes longer than a proof counts, the sweep says so, and what to set."""
+def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
+    """It takes longer than it counts for, so nothing could be deleted by it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
     proof: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
 
@@ -52,8 +52,8 @@ def test_a_proof_that_took_too_long_is_blamed_on_the_store(lake: Lake) -> None:
     assert refused.value.invariant == 1
 
 
-def test_a_round_that_outlives_its_proof_blames_the_proof_and_not_the_clocks(lake: Lake) -> None:
-    """With a `proof_age` that is too short no delete is ever sent: what to set is said, not to look at the clocks."""
+def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the_clocks(lake: Lake) -> None:
+    """With too short a `proof_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
     late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
@@ -81,8 +81,8 @@ class Rows:
         pass
 
 
-def test_undo_leaves_objects_behind_without_a_word(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a round could not settle is brought back by another one, until nothing is left."""
+def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round may leave keys without an outcome."""
     left: Iterator[Rows] = iter([Rows(3), Rows(1), Rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
     monkeypatch.setattr(undoing, "aside", lambda run, since: next(left))
@@ -115,14 +115,14 @@ def report(**changes: Any) -> Report:
     return Report(**{**known, **changes})
 
 
-def test_the_command_that_tries_again_deletes_for_good() -> None:
-    """After a sweep that put objects aside, the command that is shown for those that failed puts them aside, too."""
+def test_the_command_that_retries_a_quarantine_quarantines() -> None:
+    """It must not delete for good what failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")
 
 
-def test_a_report_comes_back_as_another() -> None:
-    """A report is read as it was written."""
+def test_a_report_is_read_as_it_was_written() -> None:
+    """A sweep succeeded if every approved object has an outcome and none failed."""
     written = report(quarantine=True, late=("data/s/a",), late_objects=1)
 
     assert Report.from_json(written.to_json(), "here") == written
@@ -133,8 +133,8 @@ def test_a_report_comes_back_as_another() -> None:
     )
 
 
-def test_a_sweep_that_went_on_tells_a_rate_of_what_others_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """The rate is that of the run that ended the sweep; what runs before it did is said beside it."""
+def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """What earlier runs did is shown beside it."""
     show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
 

@@ -1,4 +1,4 @@
-"""Batches of deletes that a store doesn't simply do: each key still ends with what became of it."""
+"""Batches of deletes that a store doesn't simply do: each key still gets its true result."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def left(store: LocalStore) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_one_key_of_a_batch_fails_them_all_or_passes_with_them(tmp_path: Path) -> None:
-    """What a store says of each key is read; what passes is tried again, and what doesn't is not."""
+def test_each_key_of_a_batch_has_its_own_result(tmp_path: Path) -> None:
+    """Keys that failed for a passing reason are retried, and others are not."""
     troubles = {
         "data/s/busy": ["SlowDown", "503", ""],
         "data/s/denied": ["AccessDenied"] * 99,
@@ -89,8 +89,8 @@ def test_one_key_of_a_batch_fails_them_all_or_passes_with_them(tmp_path: Path) -
     assert (stopped, left(store)) == (None, {"data/s/denied"})
 
 
-def test_a_store_without_batches_is_sent_many_keys_under_one_look(tmp_path: Path) -> None:
-    """Once a store turns out to take no batches, every key of one that was under way is asked for before it is sent."""
+def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
+    """A store may turn out to take no batches while one is under way."""
     asked: list[int] = []
 
     class Single(Troubled):
@@ -126,8 +126,8 @@ def test_a_store_without_batches_is_sent_many_keys_under_one_look(tmp_path: Path
     assert isinstance(stopped, Refused)
 
 
-def test_a_key_that_never_passes_is_tried_for_ever(tmp_path: Path) -> None:
-    """After so many tries a key has failed, with the store's own code."""
+def test_a_key_that_is_always_refused_fails_after_a_bounded_number_of_tries(tmp_path: Path) -> None:
+    """With the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
     sent, _ = sender(store).send(written(store, "a"), "data/s/")
 
@@ -135,8 +135,8 @@ def test_a_key_that_never_passes_is_tried_for_ever(tmp_path: Path) -> None:
     assert store.named["data/s/a"] == TRIES
 
 
-def test_a_stop_in_the_middle_books_what_was_not_sent(tmp_path: Path) -> None:
-    """When no more may be sent, what was answered stays answered, and the other keys have no result."""
+def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> None:
+    """What was answered stays answered."""
     store, asked = Troubled(tmp_path, lambda *_: ""), iter(range(99))
 
     def may_send() -> None:
@@ -153,8 +153,8 @@ def test_a_stop_in_the_middle_books_what_was_not_sent(tmp_path: Path) -> None:
     assert left(store) == set(keys[20:])
 
 
-def test_a_stop_between_two_tries_books_a_failure(tmp_path: Path) -> None:
-    """A key whose answer was lost when no more may be sent is neither deleted nor failed: it has no result."""
+def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
+    """A key whose answer was lost is neither deleted nor failed."""
     store, asked = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
 
     def may_send() -> None:
@@ -168,7 +168,7 @@ def test_a_stop_between_two_tries_books_a_failure(tmp_path: Path) -> None:
 
 
 def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
-    """A key that XML can't carry is a request of its own, and is deleted; the others share theirs.
+    """A key that XML can't carry is deleted by a request of its own; the others share theirs.
 
     aws/aws-sdk-go#3592, aws/aws-sdk-java#333
     """
@@ -191,8 +191,8 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ],
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
-def test_an_answer_that_nobody_can_read_ends_a_sweep(body: bytes) -> None:
-    """A batch whose answer is cut off or isn't the store's is tried again, and then has failed key by key."""
+def test_a_batch_with_an_unreadable_answer_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
+    """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
     with answering(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
         sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")

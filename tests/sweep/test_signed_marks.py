@@ -1,4 +1,4 @@
-"""Whole flows with a signing key: forged marks are no base, what is signed needs no second reading, and the key itself
+"""Whole flows with a signing key: forged marks are no base, signed ones aren't read again, and the key itself
 is nowhere but in lakegc's own process."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def unsigned(lake: Lake) -> Any:
     return target_of(lake.sandbox.settings, "lake").place
 
 
-def test_a_mark_is_full_where_its_base_is_forged(lake: Lake, tmp_path: Path) -> None:
-    """Who has no key can make all checksums fit, but not the signature; the mark says why it looks at everything."""
+def test_a_mark_is_full_where_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -> None:
+    """Without the key all checksums can be made to fit, but not the signature. The mark records why it is full."""
     lake.mark("m1")
     lake.days(2)
     record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
@@ -65,8 +65,8 @@ def test_a_mark_is_full_where_its_base_is_forged(lake: Lake, tmp_path: Path) -> 
     assert "changed after it was written" in again.record.basis["why"]
 
 
-def test_signed_marks_are_gone_on_from_and_not_read_again(lake: Lake, tmp_path: Path) -> None:
-    """The base is signed with a key that was retired since; its sweep reads no range that either mark read."""
+def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
+    """It is signed with a key that was retired since; the sweep reads no range that either mark read."""
     lake.mark("m1")
     lake.days(2)
     lake.settings |= {"signing_key": NEW, "retired_signing_keys": OLD}
@@ -119,7 +119,7 @@ def test_a_hold_that_was_given_after_the_approval_can_not_be_removed_unnoticed(l
     assert Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions()).objects == {"rescued": 1}
 
 
-def test_the_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
+def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
     """Neither in the namespace, in Dagster's own records, nor in what commands print, failures included."""
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
@@ -163,8 +163,8 @@ spark.stop()
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="environments are read in Linux's /proc")
-def test_neither_the_jvm_nor_its_workers_get_the_key(tmp_path: Path) -> None:
-    """Spark starts the JVM with lakegc's own environment, and that its workers: both could write it into logs."""
+def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> None:
+    """Spark starts the JVM with lakegc's own environment, and the JVM its workers: both could write it into logs."""
     environment = {**os.environ, **quick_environment({"signing_key": NEW, "retired_signing_keys": OLD})}
     settings = json.dumps({"spark.master": "local[1]"})
     told = subprocess.run(

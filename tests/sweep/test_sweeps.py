@@ -68,8 +68,8 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_more_or_less_than_the_approved_set_goes(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Exactly the approved objects go, the report adds up, all that is served is served still, and the mark is used."""
+def test_exactly_the_approved_set_is_deleted(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """The report adds up, everything that is served is still served, and the approval is used."""
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
     approved = {row["address"] for row in expired(lakegc, sandbox, lake)}
@@ -83,8 +83,8 @@ def test_more_or_less_than_the_approved_set_goes(lakegc: Lakegc, sandbox: Sandbo
     assert shown(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
 
 
-def test_an_unapproved_mark_is_swept(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Without a person's word nothing goes."""
+def test_a_mark_without_an_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """Nothing is deleted."""
     before = keys(sandbox, lake)
     shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
 
@@ -93,8 +93,8 @@ def test_an_unapproved_mark_is_swept(lakegc: Lakegc, sandbox: Sandbox, lake: San
     assert keys(sandbox, lake) == before
 
 
-def test_what_came_back_is_deleted(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """An object that is live again when the sweep proves it is rescued, and named with the reason."""
+def test_an_object_that_is_live_again_is_rescued(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """It is live by the time of the re-verification, and named with the reason."""
     record = marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]
     location = lake.objects.location(address)
@@ -107,8 +107,10 @@ def test_what_came_back_is_deleted(lakegc: Lakegc, sandbox: Sandbox, lake: Sandb
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
-def test_quarantine_is_a_one_way_street(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Objects that were put aside come back byte for byte; put aside again, they can be purged."""
+def test_quarantined_objects_can_be_restored_and_quarantined_again(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """They come back byte for byte."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = {key: store.read(key) for key in keys(sandbox, lake)}
     marked_and_approved(lakegc, sandbox, lake)
@@ -123,10 +125,8 @@ def test_quarantine_is_a_one_way_street(lakegc: Lakegc, sandbox: Sandbox, lake: 
     assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
 
 
-def test_what_was_altered_after_the_approval_is_swept(
-    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
-) -> None:
-    """One byte of the approved set is enough to refuse the sweep, and nothing goes."""
+def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
+    """One byte is enough, and nothing is deleted."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
@@ -144,8 +144,10 @@ def test_what_was_altered_after_the_approval_is_swept(
     assert keys(sandbox, lake) == before
 
 
-def test_a_sweep_goes_by_the_holds_of_its_mark(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """What somebody holds after the approval stays, and what somebody replaced meanwhile is left alone."""
+def test_a_sweep_respects_holds_added_and_objects_replaced_after_the_approval(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """It doesn't use the holds of its mark alone."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     first, second, third = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
@@ -159,10 +161,10 @@ def test_a_sweep_goes_by_the_holds_of_its_mark(lakegc: Lakegc, sandbox: Sandbox,
     assert third not in keys(sandbox, lake)
 
 
-def test_an_object_that_somebody_else_deleted_is_booked_as_deleted(
+def test_an_object_that_somebody_else_deleted_is_reported_as_already_gone(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """What is gone before the sweep comes to it is told from what the sweep deletes."""
+    """It isn't counted as deleted by the sweep."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     store.delete_many([expired(lakegc, sandbox, lake)[0]["address"]])
@@ -170,8 +172,10 @@ def test_an_object_that_somebody_else_deleted_is_booked_as_deleted(
     assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["objects"] == {"already gone": 1, "deleted": 2}
 
 
-def test_a_sweep_waits_for_nobody(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Somebody else's lease is named with its end, and nothing goes meanwhile; afterwards the same command sweeps."""
+def test_a_sweep_is_refused_while_another_run_holds_the_lease(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """The message says who and until when; afterwards the same command sweeps."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
@@ -185,8 +189,10 @@ def test_a_sweep_waits_for_nobody(lakegc: Lakegc, sandbox: Sandbox, lake: Sandbo
     assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["success"]
 
 
-def test_purge_deletes_what_came_back(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Purging deletes quarantined objects for good, but for what is live by then: that is brought back."""
+def test_purge_restores_quarantined_objects_that_are_live_again(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """The others are deleted for good."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)]
@@ -201,8 +207,8 @@ def test_purge_deletes_what_came_back(lakegc: Lakegc, sandbox: Sandbox, lake: Sa
     assert shown(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
 
 
-def test_an_empty_mark_is_a_failure(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """A mark that found nothing can be approved and swept: a success that deletes nothing."""
+def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """It can be approved, and its sweep deletes nothing."""
     empty = sandbox.create("nothing-to-do")
     empty.put("main", "a", b"a")
     marked_and_approved(lakegc, sandbox, empty)
@@ -211,11 +217,11 @@ def test_an_empty_mark_is_a_failure(lakegc: Lakegc, sandbox: Sandbox) -> None:
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
 
 
-def test_a_copy_that_a_killed_sweep_left_is_purged_and_its_original_stays(
+def test_a_stray_copy_of_a_killed_sweep_is_purged_and_its_original_kept(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """A sweep was killed between copying an object and deleting it, and the object came back to life: it has a copy
-    that nobody needs. Until then the copy could be all that there is, and stays."""
+    """The sweep was killed between copying an object and deleting it, and the object became live again. Before another
+    sweep has ended, the copy could be all that there is, and is kept."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]
@@ -238,10 +244,10 @@ def test_a_copy_that_a_killed_sweep_left_is_purged_and_its_original_stays(
     assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
 
 
-def test_a_stray_copy_whose_original_is_gone_is_brought_back_where_it_is_live(
+def test_a_stray_copy_whose_live_original_is_gone_is_restored(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The copy is all that is left of a live object: it goes back to its place, and is never thrown away."""
+    """The copy is all that is left of a live object."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]

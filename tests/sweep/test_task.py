@@ -1,4 +1,4 @@
-"""One task of a sweep: what it does with its keys, and what a crash after each of its effects leaves to the next."""
+"""One task of a sweep: what it does with its keys, and what the next attempt makes of a crash after each effect."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def intend(task: Task, *names: str, round_number: int = 1) -> None:
     task.receipts.write("intent", round_number, "00000-0-00000", rows)
 
 
-def test_a_key_has_no_outcome_or_two(task: Task) -> None:
-    """Each key has one receipt: deleted, changed or gone; a key that isn't the task's is left."""
+def test_each_key_has_exactly_one_receipt(task: Task) -> None:
+    """Deleted, changed or gone; keys of other tasks are left alone."""
     rows = pa.concat_tables([task.write("a", "b", "c"), task.pending("gone")])
     task.store.write("data/s/b", b"another")
     task.store.write("data/s/other", b"x")
@@ -44,8 +44,8 @@ def test_a_key_has_no_outcome_or_two(task: Task) -> None:
     assert task.left() == {"b", "other"}
 
 
-def test_a_crash_before_the_first_delete_books_a_delete(task: Task) -> None:
-    """Keys that were to be deleted and weren't are deleted by the next attempt, and by nothing that it wrote."""
+def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_attempt(task: Task) -> None:
+    """The intent alone is no outcome."""
     rows = task.write("a")
     intend(task, "a")
 
@@ -53,8 +53,8 @@ def test_a_crash_before_the_first_delete_books_a_delete(task: Task) -> None:
     assert task.left() == set()
 
 
-def test_a_crash_after_a_delete_books_an_object_as_gone(task: Task) -> None:
-    """Keys that an attempt deleted before it was cut off are booked as deleted, in its own round and in a later one."""
+def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
+    """In the same round and in a later one, and not as already gone."""
     rows = task.write("a")
     intend(task, "a")
     task.store.delete_many(["data/s/a"])
@@ -63,8 +63,8 @@ def test_a_crash_after_a_delete_books_an_object_as_gone(task: Task) -> None:
     assert task.run(task.pending("b", intended=True), task.orders(round_number=2)) == {"deleted": 1}
 
 
-def test_a_second_attempt_does_it_all_again(task: Task) -> None:
-    """What an earlier attempt of a task wrote receipts for is not touched, nor counted, again."""
+def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
+    """They are neither touched nor counted again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.orders())
     task.store.write("data/s/a", b"new")
@@ -75,11 +75,11 @@ def test_a_second_attempt_does_it_all_again(task: Task) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_a_repeated_delete_looks_at_the_object_again(
+def test_a_repeated_delete_leaves_an_object_written_meanwhile(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """While an answer is waited for, a link token's holder may write another object at the key: a repetition leaves it
-    alone, and books as done what the first request did."""
+    """While an answer is pending, the holder of a link token may write another object at the key. What the first
+    request did is recorded as done."""
     rows = task.write("first", "replaced", "twice")
     delete_many, seen = type(task.store).delete_many, list[list[str]]()
 
@@ -103,8 +103,8 @@ def test_a_repeated_delete_looks_at_the_object_again(
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_an_old_proof_deletes(task: Task, action: Action) -> None:
-    """From the end of its proof on a task deletes nothing, and says of no key what became of it."""
+def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
+    """Its keys get no outcome."""
     counted = task.run(task.write("a"), task.orders(action, proof_until=task.store.now()))
 
     assert counted == {"not settled": 1}
@@ -112,8 +112,8 @@ def test_an_old_proof_deletes(task: Task, action: Action) -> None:
 
 
 @pytest.mark.parametrize("action", list(Action))
-def test_a_task_works_under_the_lease_of_another(task: Task, action: Action) -> None:
-    """Without the lease of its own run a task neither deletes, nor copies, nor brings back."""
+def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Action) -> None:
+    """It neither deletes, copies nor restores."""
     rows = task.write("a")
     task.store.write(QUARANTINE + "a", b"data/s/a")
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
@@ -123,8 +123,8 @@ def test_a_task_works_under_the_lease_of_another(task: Task, action: Action) -> 
     assert task.store.read(QUARANTINE + "a") == task.store.read("data/s/a") == b"data/s/a"
 
 
-def test_a_lease_that_runs_out_is_enough(task: Task) -> None:
-    """With less of the lease left than a request may take nothing is sent."""
+def test_nothing_is_sent_when_the_lease_may_end_before_the_answer(task: Task) -> None:
+    """A request may take longer than what is left of the lease."""
     rows, orders = task.write("a"), task.orders()
     short = Holder("Ada", "m1", "t", task.store.now() + orders.request_time)
     task.store.write(LEASE_KEY, short.to_json())
@@ -141,8 +141,8 @@ def aside(task: Task, name: str) -> bytes | None:
     return None if found is None else task.store.read(found.key)
 
 
-def test_a_quarantined_object_is_lost(task: Task) -> None:
-    """An object put aside lies in quarantine byte for byte, and comes back so."""
+def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> None:
+    """Its copy is in the quarantine folder meanwhile."""
     rows = task.write("a", "b")
 
     assert task.run(rows, task.orders(Action.QUARANTINE)) == {"quarantined": 2}
@@ -153,8 +153,8 @@ def test_a_quarantined_object_is_lost(task: Task) -> None:
 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
-def test_a_cut_off_quarantine_books_a_delete(task: Task, step: str) -> None:
-    """Cut off after the copy, or after the delete that follows it, an object is booked as quarantined, and is so."""
+def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
+    """Whether it was cut off after the copy, or after the delete that follows."""
     rows = task.write("a")
     intend(task, "a")
     task.store.copy("data/s/a", QUARANTINE + "a")
@@ -166,8 +166,8 @@ def test_a_cut_off_quarantine_books_a_delete(task: Task, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
-def test_a_cut_off_undo_loses_an_object(task: Task, step: str) -> None:
-    """Cut off after the copy back, or after its own copy was removed, an object is restored, and booked so."""
+def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
+    """Whether it was cut off after the copy back, or after the quarantined copy was removed."""
     rows = task.write("a")
     if step == "copied":
         task.store.copy("data/s/a", QUARANTINE + "a")
@@ -176,8 +176,8 @@ def test_a_cut_off_undo_loses_an_object(task: Task, step: str) -> None:
     assert (task.left(), aside(task, "a")) == ({"a"}, None)
 
 
-def test_undo_overwrites_what_is_in_its_place(task: Task) -> None:
-    """Where another object took the place, it stays, the quarantined one stays, too, and the receipt says so."""
+def test_undo_does_not_overwrite_another_object(task: Task) -> None:
+    """Both the object and the quarantined copy stay, and the receipt says so."""
     rows = task.write("a")
     task.run(rows, task.orders(Action.QUARANTINE))
     task.store.write("data/s/a", b"new here")
@@ -193,8 +193,8 @@ def code(task: Task, round_number: int) -> str:
 
 
 @pytest.mark.parametrize("there", [None, b"something else"])
-def test_a_lost_object_is_booked_as_restored(task: Task, there: bytes | None) -> None:
-    """Where the quarantined copy is gone and the object isn't back, that is a failure, whatever is in its place."""
+def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -> None:
+    """Whatever is in the object's place."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -204,8 +204,8 @@ def test_a_lost_object_is_booked_as_restored(task: Task, there: bytes | None) ->
     assert code(task, 1) == "Lost"
 
 
-def test_undo_brings_back_what_was_planted(task: Task) -> None:
-    """A copy that isn't of the size that was put aside stays where it is."""
+def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
+    """Somebody planted it."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     task.store.write(QUARANTINE + "a", b"planted by somebody")
@@ -214,8 +214,8 @@ def test_undo_brings_back_what_was_planted(task: Task) -> None:
     assert (task.left(), code(task, 1)) == (set(), "Differs")
 
 
-def test_purge_takes_what_is_in_its_place(task: Task) -> None:
-    """A purge deletes quarantined copies of its keys, and nothing else of that folder or outside it."""
+def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
+    """Nothing else of that folder or outside it."""
     rows = task.write("a")
     task.store.copy("data/s/a", QUARANTINE + "a")
     task.store.write(QUARANTINE + "stranger", b"x")
@@ -224,8 +224,8 @@ def test_purge_takes_what_is_in_its_place(task: Task) -> None:
     assert (task.left(), aside(task, "a"), aside(task, "stranger")) == ({"a"}, None, b"x")
 
 
-def test_a_copy_that_differs_costs_the_original(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object whose copy isn't the same stays, is booked as failed, and the bad copy isn't kept for an undo."""
+def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recorded as failed, and the bad copy isn't kept for an undo."""
 
     def badly(self: Any, source: str, target: str) -> None:
         self.write(target, self.read(source)[:-1] + b"?")

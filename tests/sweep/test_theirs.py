@@ -1,4 +1,4 @@
-"""Sweeps of the reference collector's marks that stop in the middle, and what somebody writes into them meanwhile."""
+"""Sweeps of foreign marks that stop in the middle, and what somebody writes into them meanwhile."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def unavailable(*_: Any) -> None:
     raise Unavailable("the store is away")
 
 
-def test_a_sweep_that_failed_to_list_can_never_go_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that noted that the store was away while it listed it lists it again."""
+def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It recorded that the store was away."""
     approved(lake)
     begin_theirs(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = begun(lake.target, "t1"), lake.now
@@ -56,10 +56,10 @@ def test_a_sweep_that_failed_to_list_can_never_go_on(lake: Lake, monkeypatch: py
     assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
 
 
-def test_what_a_sweep_wrote_down_of_itself_adds_to_the_approved_set(
+def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys planted in the files of a sweep that was begun are left alone when it goes on."""
+    """A resumed sweep deletes the approved set and nothing else."""
     approved(lake)
     with monkeypatch.context() as killed:
         killed.setattr(sweep_report, "settle", unavailable)

@@ -1,4 +1,4 @@
-"""A lease that other processes rely on: it isn't another's before each of them has stopped (invariant 11)."""
+"""A lease that other processes rely on: no other run gets it before each of them has stopped (invariant 11)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(tmp_path, stack)
 
 
-def test_a_task_deletes_under_a_lease_that_is_anothers(lake: Lake) -> None:
-    """After work that failed, the lease is given to another run only when no task relies on it any more."""
+def test_after_failed_work_a_lease_is_not_given_away_while_tasks_rely_on_it(lake: Lake) -> None:
+    """Otherwise a task could delete under another run's lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -50,8 +50,8 @@ def test_a_task_deletes_under_a_lease_that_is_anothers(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_lease_that_nobody_relies_on_is_waited_for(lake: Lake, fails: bool) -> None:
-    """Work that ended well, or whose tasks have all stopped, leaves a lease that is free as soon as it is released."""
+def test_a_lease_without_running_tasks_is_free_once_released(lake: Lake, fails: bool) -> None:
+    """The work ended well, or all its tasks have stopped."""
     lease = lake.take("Ada")
     with ExitStack() as failing:
         if fails:
@@ -64,9 +64,9 @@ def test_a_lease_that_nobody_relies_on_is_waited_for(lake: Lake, fails: bool) ->
     lake.take("Grace")
 
 
-def test_a_lease_outlives_a_task_that_was_tried_again_or_lost(lake: Lake) -> None:
-    """Work can end well while the worker of a lost task goes on, putting objects aside under what it last read of the
-    lease: no other run has the lease before that worker has looked again, also after further work that ended well."""
+def test_a_lease_outlives_workers_of_lost_tasks(lake: Lake) -> None:
+    """Work can end well while such a worker is still quarantining under the lease as it last read it: no other run has
+    the lease before that worker has read it again, even after further work that ended well."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     with lease.watched(REQUEST, lambda: False):
@@ -85,7 +85,7 @@ def test_a_lease_outlives_a_task_that_was_tried_again_or_lost(lake: Lake) -> Non
 
 
 def test_a_lease_outlives_tasks_whose_work_was_interrupted(lake: Lake) -> None:
-    """Ctrl-C, or a signal, ends the driver and not at once its tasks."""
+    """Ctrl-C, or a signal, ends the driver but not its tasks at once."""
     lease = lake.take("Ada")
     with pytest.raises(KeyboardInterrupt), lease.watched(REQUEST, lambda: True):
         raise KeyboardInterrupt
@@ -114,7 +114,7 @@ def leave_dead(lake: Lake, *, tasks_stop_after: timedelta) -> Holder:
 
 
 def test_the_lease_of_a_dead_process_without_tasks_is_taken_over_at_once(lake: Lake) -> None:
-    """A run that was killed doesn't stand in the way of the next one for ten minutes."""
+    """A run that was killed doesn't block the next one for ten minutes."""
     leave_dead(lake, tasks_stop_after=timedelta(0))
 
     assert lake.take("Grace").token == "Grace"
@@ -122,7 +122,7 @@ def test_the_lease_of_a_dead_process_without_tasks_is_taken_over_at_once(lake: L
 
 
 def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake: Lake) -> None:
-    """Who takes over waits until each task of the dead one has seen it, and what it sent before has ended."""
+    """Whoever takes over waits until each task of the dead process has seen it, and what it sent before has ended."""
     dead = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
     watch = LeaseWatch(lake.store, dead.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -142,8 +142,8 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
 
-def test_who_is_interrupted_while_taking_over_leaves_the_lease_to_last(lake: Lake) -> None:
-    """The dead one's tasks are still there for whoever comes next."""
+def test_an_interrupted_takeover_keeps_the_lease_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
+    """They are still there for whoever comes next."""
     leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
 
     def wait(_: float) -> None:
@@ -179,8 +179,8 @@ def test_who_dies_while_taking_over_leaves_the_tasks_of_the_first_to_be_waited_f
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
 
-def test_the_lease_of_a_process_that_may_live_is_waited_for(lake: Lake) -> None:
-    """Of a process of another machine, or of a version that doesn't say which it is, nobody knows that it is dead."""
+def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) -> None:
+    """Nobody knows that a process of another machine is dead, or one of a version that doesn't record its process."""
     dead = leave_dead(lake, tasks_stop_after=timedelta(0))
     assert dead.process is not None
     for process in (replace(dead.process, boot="another"), this_process(), None):
@@ -190,8 +190,8 @@ def test_the_lease_of_a_process_that_may_live_is_waited_for(lake: Lake) -> None:
             lake.take("Grace")
 
 
-def test_a_round_says_how_long_its_tasks_may_go_on_before_they_begin(lake: Lake) -> None:
-    """Whoever takes over from a killed process reads in the lease what it has to wait for."""
+def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake) -> None:
+    """Before they begin, so whoever takes over from a killed process knows how long to wait."""
     lease = lake.take("Ada")
     with lease.watched(REQUEST, lambda: True):
         found = Holder.from_json(lake.store.read(LEASE_KEY), "here")
@@ -202,8 +202,8 @@ def test_a_round_says_how_long_its_tasks_may_go_on_before_they_begin(lake: Lake)
     assert found.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
 
 
-def test_a_watch_believes_a_lease_that_was_taken_over(lake: Lake) -> None:
-    """A task notices within its watching time that the lease is another's, or gone."""
+def test_a_watch_notices_within_its_interval_that_the_lease_was_taken_over(lake: Lake) -> None:
+    """Or that it is gone."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -215,8 +215,8 @@ def test_a_watch_believes_a_lease_that_was_taken_over(lake: Lake) -> None:
         watch.check(at_least=REQUEST)
 
 
-def test_a_renewed_lease_stops_its_tasks(lake: Lake) -> None:
-    """A task goes on under a lease that is renewed, and stops before one that isn't runs out."""
+def test_tasks_continue_under_a_renewed_lease_and_stop_before_it_runs_out(lake: Lake) -> None:
+    """A lease that isn't renewed ends while requests may be under way."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     for _ in range(4):
