@@ -1,4 +1,4 @@
-"""Approving and revoking: what is written, what refuses, and what a crash or somebody else leaves (invariants 7, 9)."""
+"""Approving and revoking: what is written, what is refused, and what a crash or somebody else leaves (invariants 7, 9)."""
 
 from __future__ import annotations
 
@@ -752,7 +752,7 @@ def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake
     lake.verify()
 
 
-@pytest.mark.parametrize("how", ["revoked", "expired", "looked at"])
+@pytest.mark.parametrize("how", ["revoked", "expired", "proposed"])
 def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
     """Whoever lists or proposes a mark whose approval has expired removes its summary."""
     lake.marked()

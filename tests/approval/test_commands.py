@@ -1,4 +1,4 @@
-"""`lakegc approve` and `lakegc revoke`: who is asked, what is shown, and what a script has to say."""
+"""`lakegc approve` and `lakegc revoke`: what people are asked and shown, and what a script has to give."""
 
 from __future__ import annotations
 

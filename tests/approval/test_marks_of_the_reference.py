@@ -57,7 +57,7 @@ def verify(lake: Lake, name: str = "t1", **when: Any) -> None:
 
 
 def later(lake: Lake) -> dict[str, Any]:
-    """A word that is surely newer than a file written just now."""
+    """Times of an approval that is surely newer than a file written just now."""
     return {"now": lake.now + timedelta(seconds=1)}
 
 

@@ -51,7 +51,7 @@ class Lake:
         return target_of(self.sandbox.settings, self.name).place.store()
 
     def __call__(self, *arguments: str, **settings: str) -> Any:
-        """What a command that succeeds says as JSON."""
+        """The JSON that a successful command prints."""
         return json.loads(self.lakegc.told({**self.sandbox.settings, **settings}, *arguments, "--format", "json"))
 
     def fails(self, code: int, *words: str, arguments: tuple[str, ...], **settings: str) -> None:

@@ -61,7 +61,7 @@ def work_in_this_process() -> None:
 
 
 def merged(task: Task) -> dict[str, dict[str, object]]:
-    """The last word of all runs on each object: that it is copied, where one says so."""
+    """The outcome of each object over all runs: copied, where one of them reports it."""
     rows = [row for key in sorted(task.log.keys()) for row in task.log.read(key).to_pylist()]
     found = {row["address"]: row for row in rows}
     return found | {row["address"]: row for row in rows if row["outcome"] in HELD}
@@ -75,7 +75,7 @@ def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
 
 
 def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: str, number: int) -> None:
-    """Let a process work, and kill it right before it has its so-manieth request with this in its path done."""
+    """Let a process work, and kill it right before its nth request with this in its path is done."""
     script = f"from {__name__} import work_in_this_process as it; it()"
     arguments = [what, name, proxy.endpoint, server.access_key, server.secret_key]
     process = subprocess.Popen(

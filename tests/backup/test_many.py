@@ -48,8 +48,8 @@ def hostile(number: int) -> str:
     return f"data/hostile{number % 7}/{number:05d}{samples[number % len(samples)]}"
 
 
-def written(store: Store, folder: str) -> Iterator[str]:
-    """What lies below a folder; nothing while it isn't there."""
+def keys_below(store: Store, folder: str) -> Iterator[str]:
+    """The keys below a folder; none while it isn't there."""
     with suppress(NotThere):
         yield from (one.key for page in store.pages(folder) for one in page.objects)
 
@@ -94,14 +94,14 @@ class Lake:
         print(f"{arguments[0]}: {time.monotonic() - began:.0f} s", flush=True)
         return told
 
-    def killed(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
+    def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
         """Run a command and kill it once a first file of its log is there.
 
         Whoever held the lease is dead, and nobody waits for its ten minutes here.
         """
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
-        kill(home, {**self.settings, **more}, arguments, lambda: any(written(store, trace)))
+        kill(home, {**self.settings, **more}, arguments, lambda: any(keys_below(store, trace)))
         self.store.delete_many([LEASE_KEY])
 
     def served(self) -> dict[int, bytes]:
@@ -109,7 +109,7 @@ class Lake:
         return {n: self.repository.read(self.expired, path_of(n))[1] for n in range(0, COMMITTED, 17)}
 
     def left(self) -> set[str]:
-        return set(written(self.store, "data/"))
+        return set(keys_below(self.store, "data/"))
 
 
 def path_of(number: int) -> str:
@@ -153,14 +153,14 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     served, to, folder = lake.served(), str(tmp_path / "backups"), mark_folder("m1")
     backups = backup_place(to, Settings().store()).store()
 
-    lake.killed(("backup", "many", "m1", to), backups, "many/m1/log/")
-    half_copied = len(set(written(backups, "many/m1/objects/")))
+    lake.run_and_kill(("backup", "many", "m1", to), backups, "many/m1/log/")
+    half_copied = len(set(keys_below(backups, "many/m1/objects/")))
     made = lake.run("backup", "many", "m1", to)
-    lake.killed(("sweep", "many", "m1"), lake.store, f"{folder}receipts/", backup_to=to)
+    lake.run_and_kill(("sweep", "many", "m1"), lake.store, f"{folder}receipts/", backup_to=to)
     half_left = len(lake.left() & set(lake.names))
     swept = lake.run("sweep", "many", "m1", backup_to=to)
     left = lake.left() & set(lake.names)
-    lake.killed(("restore", "many", "m1", to), lake.store, f"{folder}restored/")
+    lake.run_and_kill(("restore", "many", "m1", to), lake.store, f"{folder}restored/")
     half_back = len(lake.left() & set(lake.names))
     restored = lake.run("restore", "many", "m1", to)
     print(f"killed with {half_copied:,} copied, {half_left:,} left, {half_back:,} back", flush=True)

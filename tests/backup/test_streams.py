@@ -1,4 +1,4 @@
-"""Objects in pieces between namespaces: every store, with what is beside the bytes, and never over something else."""
+"""Objects in pieces between namespaces: every store, with type and metadata, and never over another object."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ KEEPS_CONDITIONS = {"seaweedfs": True, "azure": True, "local": True, "moto": Fal
 PART = 5 * 1024 * 1024
 
 
-def beside(store: Store, data: bytes) -> About:
+def about_of(store: Store, data: bytes) -> About:
     return About(len(data), store.now(), None, "", HEADERS, METADATA)
 
 
-def two(provider: Provider) -> tuple[Store, Store]:
+def two_stores(provider: Provider) -> tuple[Store, Store]:
     return provider.open(provider.uri()), provider.open(provider.uri())
 
 
@@ -42,7 +42,7 @@ def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provide
     """Small and large ones alike, with their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
-    shows = streams.put("a/b c", [data[:3], data[3:]], beside(store, data))
+    shows = streams.put("a/b c", [data[:3], data[3:]], about_of(store, data))
     about = streams.about("a/b c")
 
     assert store.read("a/b c") == data
@@ -58,11 +58,11 @@ def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provide
 @pytest.mark.parametrize("size", [5, PART + 7])
 def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) -> None:
     """An existing object stays as it is."""
-    source, target = two(provider)
+    source, target = two_stores(provider)
     data = b"x" * size
     target.write("there", b"first")
     with pytest.raises(AlreadyThere):
-        in_parts(target).put("there", [data], beside(target, data))
+        in_parts(target).put("there", [data], about_of(target, data))
 
     assert target.read("there") == b"first"
     source.write("a", data)
@@ -86,8 +86,8 @@ def test_whether_copies_respect_conditions_is_found_out_by_trying(provider: Prov
 
 def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
     """Copies go from namespace to namespace."""
-    source, target = two(provider)
-    open_streams(source).put("a", [b"hello"], beside(source, b"hello"))
+    source, target = two_stores(provider)
+    open_streams(source).put("a", [b"hello"], about_of(source, b"hello"))
     told = open_streams(target).copy(open_streams(source), source.stat("a"), "deep/er/b")
     copy, original = open_streams(target).about("deep/er/b"), open_streams(source).about("a")
 
@@ -99,7 +99,7 @@ def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(prov
 
 def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: Provider) -> None:
     """Reading is conditional on what was looked up."""
-    source, target = two(provider)
+    source, target = two_stores(provider)
     source.write("a", b"first")
     streams = open_streams(source)
     about, found = streams.about("a"), source.stat("a")
@@ -122,7 +122,7 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
     source, target = (S3Streams(store, one_request=PART) for store in stores)  # type: ignore[arg-type]
     data = b"ab" * PART
-    source.put("a", [data], beside(stores[0], data))
+    source.put("a", [data], about_of(stores[0], data))
     target.copy(source, stores[0].stat("a"), "b")
 
     assert stores[1].read("b") == data
@@ -163,7 +163,7 @@ def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
 
 def test_a_missing_object_raises_not_there_from_every_lookup(provider: Provider) -> None:
     """A restore and a sweep rely on it."""
-    source, target = two(provider)
+    source, target = two_stores(provider)
     streams = open_streams(source)
 
     with pytest.raises(NotThere):

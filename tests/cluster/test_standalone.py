@@ -42,7 +42,7 @@ def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator
         yield running
 
 
-def said(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
+def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
     """What a command of the command line prints as JSON, in a process and with a Spark of its own."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **settings, "DAGSTER_HOME": str(home)}
@@ -80,14 +80,16 @@ def test_a_mark_and_its_sweep_are_exact_though_a_worker_is_killed(
     proxy.plan = kill_once
     settings = {f"LAKEGC_{name.upper()}": value for name, value in sandbox.settings.items()}
     settings |= {**spark.settings(), "LAKEGC_S3_ENDPOINT_URL": proxy.endpoint}
-    record = said(settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young")
-    expired = said(settings, tmp_path / "home", "review", "lake", "m1", "--list")
+    record = json_output(
+        settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young"
+    )
+    expired = json_output(settings, tmp_path / "home", "review", "lake", "m1", "--list")
 
     assert killed
     assert {row["address"] for row in expired} == garbage
     assert {place.parents[1].name for place in spark.shipped.started_in()} == {"worker0", "worker1"}
-    said(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
-    report = said(settings, tmp_path / "home", "sweep", "lake", "m1")
+    json_output(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
+    report = json_output(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
     assert not garbage & {one.key for page in store.pages("data/") for one in page.objects}
     assert lake.read("main", "a/0")[1] == b"new 0"

@@ -1,4 +1,4 @@
-"""`lakegc demo` as somebody runs it who has nothing yet, and what it tells them to type next."""
+"""`lakegc demo` as somebody runs it who has nothing yet, and the commands that it prints to type next."""
 
 from __future__ import annotations
 

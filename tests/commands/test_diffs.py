@@ -35,7 +35,7 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
 
 @pytest.fixture
 def two(place: Place) -> Place:
-    """Mark m1, and a day later m2: one object was deleted meanwhile, one is held, one is needed again, two are new."""
+    """Mark m1, and a day later m2: one object was deleted meanwhile, one is on hold, one is live again, two are new."""
     reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], each=3), "m1")
     reviewable(
         place,

@@ -54,7 +54,7 @@ def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 def running_in(session: int) -> list[str]:
-    """The names of a session's processes, but for those that have ended and that nobody has asked about."""
+    """The names of a session's processes, but for those that have ended and not been waited for."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

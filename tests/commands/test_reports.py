@@ -1,4 +1,4 @@
-"""`lakegc report`, and what `status` and `review` say of a mark that was swept."""
+"""`lakegc report`, and what `status` and `review` show of a mark that was swept."""
 
 from __future__ import annotations
 

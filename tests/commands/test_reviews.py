@@ -1,4 +1,4 @@
-"""What `lakegc review` answers of a mark: how much, how old, where, why, what it costs, and what is unusual."""
+"""What `lakegc review` shows of a mark: how much, how old, where, why, what it costs, and what is unusual."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ UNIFIED = "_lakefs/retention/gc/unified"
 
 
 def states(lakegc: Lakegc, settings: dict[str, str], *repository: str) -> dict[str, dict[str, Any]]:
-    """The marks that the JSON form tells of, by repository and id."""
+    """The marks in the JSON form, by repository and id."""
     found = json.loads(lakegc(settings, "status", *repository, "--format", "json").out)
     return {f"{row['repository']} {row['mark_id']}": row for row in found["marks"]}
 

@@ -40,14 +40,14 @@ class Night:
     sandbox: Sandbox
     instance: dg.DagsterInstance
 
-    def tick(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
-        """What the schedule asks for at an occasion, or why it doesn't."""
+    def evaluate_schedule(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
+        """What the schedule requests at a tick, or why it skips."""
         with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
             found = mark_repositories.evaluate_tick(context)
         return list(found.run_requests or []), found.skip_message or ""
 
-    def look(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
-        """What the sensor asks for, why it doesn't, and what it will remember. Adds the partitions, as the daemon."""
+    def evaluate_sensor(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
+        """What the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
         with daemon_context(self.instance, cursor) as context:
             found = new_repositories.evaluate_tick(context)
         for each in found.dynamic_partitions_requests or []:
@@ -57,8 +57,8 @@ class Night:
     def partitions(self) -> set[str]:
         return set(self.instance.get_dynamic_partitions("repository_and_mark"))
 
-    def ended(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
-        """Note a run of that request, which ended so."""
+    def record_run(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+        """Record a run of that request with this status."""
         self.instance.add_run(dg.DagsterRun(job_name=mark_job.name, tags=dict(request.tags), status=status))
 
 
@@ -91,8 +91,8 @@ def repositories(requests: list[dg.RunRequest]) -> set[str]:
     return {request.tags[REPOSITORY_TAG] for request in requests}
 
 
-def lock_out(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
-    """Let every look at one repository end with a sentence."""
+def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
+    """Let the preflight of one repository fail with a sentence."""
     look = automation.trouble
     monkeypatch.setattr(
         automation, "trouble", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
@@ -104,9 +104,9 @@ def lock_out(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence:
 
 def test_each_repository_is_marked_once_a_tick(night: Night) -> None:
     """A mark's id is the tick's time; evaluating the same tick again requests the same runs."""
-    requests, _ = night.tick()
-    again, _ = night.tick()
-    tomorrow, _ = night.tick(OCCASION + timedelta(days=1))
+    requests, _ = night.evaluate_schedule()
+    again, _ = night.evaluate_schedule()
+    tomorrow, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert {each.partition_key for each in requests} == {f"lake-{one}|20261121T030000Z" for one in "abc"}
@@ -118,7 +118,7 @@ def test_each_repository_is_marked_once_a_tick(night: Night) -> None:
 
 def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> None:
     """Each run carries its partition as a tag."""
-    requests, _ = night.tick()
+    requests, _ = night.evaluate_schedule()
 
     assert night.partitions() == {each.partition_key for each in requests}
     assert all(each.tags["dagster/partition"] == each.partition_key for each in requests)
@@ -139,7 +139,7 @@ def test_repositories_are_selected_by_include_and_exclude_patterns(
     """Where nothing matches, the patterns are named."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", include)
     monkeypatch.setenv("LAKEGC_REPOSITORIES_EXCLUDE", exclude)
-    requests, skipped = night.tick()
+    requests, skipped = night.evaluate_schedule()
 
     assert repositories(requests) == expected
     assert bool(skipped) == (not expected)
@@ -150,33 +150,33 @@ def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left out until its trouble changes or is over."""
-    lock_out(night, monkeypatch, "lake-b", "no rights in lake-b")
-    first, _ = night.tick()
+    fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
+    first, _ = night.evaluate_schedule()
     [said] = [each for each in first if TROUBLE_TAG in each.tags]
     for each in first:
-        night.ended(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
-    second, _ = night.tick(OCCASION + timedelta(days=1))
+        night.record_run(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
+    second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
     assert (said.tags[REPOSITORY_TAG], said.tags[TROUBLE_TAG]) == ("lake-b", "no rights in lake-b")
     assert repositories(second) == {"lake-a", "lake-c"}
 
-    lock_out(night, monkeypatch, "lake-b", "lake-b is read-only")
-    assert repositories(night.tick(OCCASION + timedelta(days=2))[0]) == {"lake-a", "lake-b", "lake-c"}
+    fail_preflight(night, monkeypatch, "lake-b", "lake-b is read-only")
+    assert repositories(night.evaluate_schedule(OCCASION + timedelta(days=2))[0]) == {"lake-a", "lake-b", "lake-c"}
     monkeypatch.undo()
     with environment(night.sandbox.settings):
-        healed, _ = night.tick(OCCASION + timedelta(days=3))
+        healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
     assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
     assert not any(TROUBLE_TAG in each.tags for each in healed)
 
 
 def test_trouble_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run reported nothing, so the same trouble isn't known yet."""
-    lock_out(night, monkeypatch, "lake-b", "the store is slow")
-    for each in night.tick()[0]:
-        night.ended(each, dg.DagsterRunStatus.SUCCESS)
+    fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
+    for each in night.evaluate_schedule()[0]:
+        night.record_run(each, dg.DagsterRunStatus.SUCCESS)
 
-    assert "lake-b" in repositories(night.tick(OCCASION + timedelta(days=1))[0])
+    assert "lake-b" in repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0])
 
 
 def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
@@ -196,7 +196,7 @@ def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
     monkeypatch.setattr(automation, "trouble", slow)
     monkeypatch.setattr(automation, "LOOK_S", 0.5)
     try:
-        requests, _ = night.tick()
+        requests, _ = night.evaluate_schedule()
     finally:
         answered.set()
 
@@ -209,7 +209,7 @@ def test_a_tick_without_a_server_fails(night: Night) -> None:
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
-        night.tick()
+        night.evaluate_schedule()
 
     failure = caught.value.__cause__
     assert isinstance(failure, dg.Failure)
@@ -246,10 +246,10 @@ def test_every_partition_tags_its_runs_with_the_repository(job: str) -> None:
 
 def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
     """A repository that it has seen gets no run."""
-    requests, _, cursor = night.look()
-    later, skipped, _ = night.look(cursor)
+    requests, _, cursor = night.evaluate_sensor()
+    later, skipped, _ = night.evaluate_sensor(cursor)
     night.sandbox.create("lake-d")
-    newer, _, cursor = night.look(cursor)
+    newer, _, cursor = night.evaluate_sensor(cursor)
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert (later, skipped) == ([], "3 repositories, none of them new.")
@@ -260,10 +260,10 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
 
 def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
     """The creation date distinguishes it from the old one of its name."""
-    requests, _, cursor = night.look()
+    requests, _, cursor = night.evaluate_sensor()
     [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
     before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
-    newer, _, cursor = night.look(before)
+    newer, _, cursor = night.evaluate_sensor(before)
 
     assert repositories(newer) == {"lake-a"}
     assert {each.run_key for each in newer} == {old} == {each.run_key for each in requests if "lake-a" in each.run_key}
@@ -274,21 +274,21 @@ def test_the_sensor_requests_a_bounded_number_of_runs_a_tick(night: Night) -> No
     """The next ticks request the rest, each once."""
     for number in range(MOST_AT_ONCE):
         night.sandbox.create(f"more-{number:03}")
-    first, _, cursor = night.look()
-    second, _, cursor = night.look(cursor)
+    first, _, cursor = night.evaluate_sensor()
+    second, _, cursor = night.evaluate_sensor(cursor)
 
     assert (len(first), len(second)) == (MOST_AT_ONCE, 3)
     assert not repositories(first) & repositories(second)
-    assert night.look(cursor)[0] == []
+    assert night.evaluate_sensor(cursor)[0] == []
 
 
 def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
     """It doesn't fail every minute, and keeps its cursor."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
-    _, _, cursor = night.look()
+    _, _, cursor = night.evaluate_sensor()
     night.sandbox.stop()
     with environment(settings):
-        requests, skipped, kept = night.look(cursor)
+        requests, skipped, kept = night.evaluate_sensor(cursor)
 
     assert requests == []
     assert "could not be asked for the repositories" in skipped

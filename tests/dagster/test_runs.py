@@ -120,10 +120,10 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
 
 
-def left_as_it_is(
+def run_without_effect(
     world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Mapping[str, Any]:
-    """What a run of a partition says that found nothing to do: it materializes and fails nothing."""
+    """What a run of a partition reports that found nothing to do: it materializes and fails nothing."""
     result = launched(world, key, only=only, config=config)
     assert result.success
     assert not [each for each in result.all_events if each.is_step_materialization]
@@ -245,7 +245,7 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
     """Neither whole nor in part: the run reports so, no file changes, and nothing turns red."""
     assert ran.run.is_success
     before = world.files()
-    said = left_as_it_is(world, str(MARK), only=only)
+    said = run_without_effect(world, str(MARK), only=only)
 
     assert "mark m1 of lake is finished (marked) and can't be made again" in said["description"]
     assert (said["invariant"], said["exit_code"]) == (12, 3)
@@ -264,7 +264,7 @@ def test_a_finished_mark_stays_as_it_is_whatever_options_it_is_launched_again_wi
     assert ran.run.is_success
     before = world.files()
 
-    said = left_as_it_is(world, str(MARK), config=config)
+    said = run_without_effect(world, str(MARK), config=config)
 
     assert "mark m1 of lake is finished" in said["description"]
     assert world.files() == before
@@ -295,7 +295,7 @@ UNUSABLE = {
 def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: str, words: str) -> None:
     """The run ends with a sentence, nothing is written or turns red, and the partition key is removed again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
-    said = left_as_it_is(world, key)
+    said = run_without_effect(world, key)
 
     assert words in said["description"]
     assert said["kind"] == "NotAPartition"

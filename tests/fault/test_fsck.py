@@ -1,4 +1,4 @@
-"""`lakegc fsck`: every damage that a repository has a place for is found and named, and nothing on a sound one."""
+"""`lakegc fsck`: every kind of damage is found and named, and nothing in a sound repository."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
 
 
 def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
-    """Do harm in each kind of place: what is to be found, the branches that break, and a commit to forge in logs."""
+    """Damage each kind of place: what has to be found, the branches that break, and a commit to forge in logs."""
     metaranges, heads = [*stored.metaranges.values()], stored.heads
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]

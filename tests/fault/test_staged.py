@@ -85,8 +85,8 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 
 
 @contextmanager
-def once_said(words: str, act: Callable[[], object]) -> Iterator[None]:
-    """Act the first time that lakegc says these words."""
+def on_first_message(words: str, act: Callable[[], object]) -> Iterator[None]:
+    """Act at lakegc's first message with these words."""
     said: list[str] = []
 
     def hear(sentence: str) -> None:
@@ -224,7 +224,10 @@ def test_a_reading_that_lacks_staged_objects_of_an_earlier_one_stops_the_mark(la
         lake.sandbox.faults.broken = {("main", "staged/4")}
         lake.stage_again(came_back)
 
-    with once_said("(second time)", break_and_stage), pytest.raises(LakegcError, match="may not be all that is staged"):
+    with (
+        on_first_message("(second time)", break_and_stage),
+        pytest.raises(LakegcError, match="may not be all that is staged"),
+    ):
         lake.mark()
 
 

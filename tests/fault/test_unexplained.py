@@ -1,4 +1,4 @@
-"""What a review may say of an object where something that would explain it can't be read."""
+"""What a review may report of an object whose explanation can't be read."""
 
 from __future__ import annotations
 

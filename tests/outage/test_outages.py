@@ -1,4 +1,4 @@
-"""A store and a server that go away, and branches that come and go, in each phase: mark, back up, re-verify, delete.
+"""Outages of store and server, and branches created and deleted, in each phase: mark, back up, re-verify, delete.
 
 One flow goes through all phases, with an outage in each. In CI it lasts a second; LAKEGC_LONG_OUTAGES=1 tries ten and
 forty seconds as well.
@@ -94,15 +94,15 @@ class Outages:
 
     @contextmanager
     def each(self, triggers: Mapping[str, str | bytes]) -> Iterator[None]:
-        """An outage by phase, when a sentence begins so, or when a request to the store that holds this was sent."""
+        """An outage by phase, when a message begins so, or when a request to the store that contains this was sent."""
         self._triggers = dict(triggers)
-        with listening(self.heard):
+        with listening(self.on_message):
             yield
         for timer in self._timers:
             timer.join()
         assert not self._triggers, "never came"
 
-    def heard(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         self._begin(lambda trigger: isinstance(trigger, str) and sentence.startswith(trigger))
 
     def sent(self, data: bytes) -> None:
@@ -173,7 +173,7 @@ class Churn:
     _errors: list[BaseException] = field(default_factory=list)
 
     @contextmanager
-    def going_on(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
@@ -185,7 +185,7 @@ class Churn:
 
     @contextmanager
     def felt(self) -> Iterator[None]:
-        """Around a phase, in which branches must have come and gone."""
+        """Around a phase, in which branches must have been created and deleted."""
         before = self.turns
         yield
         assert self.turns > before + 2
@@ -213,7 +213,7 @@ def test_branches_created_and_deleted_in_any_phase_change_no_result(lake: Lake, 
     that."""
     settings, before = lake.sandbox.settings, lake.stored()
     to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
-    with churn.going_on():
+    with churn.running():
         with churn.felt():
             marked = Marker().mark(settings, "lake", "m1", NO_AGE)
         Sweeper().approve(settings, "lake", "m1")

@@ -256,7 +256,7 @@ def test_a_mark_of_another_scope_is_full_and_never_a_base(lake: Lake) -> None:
 
 
 def retained_but_no_head(lake: Lake) -> str:
-    """An object that a commit of yesterday holds, which the rules retain and no branch is at."""
+    """An object of a commit of yesterday that the rules retain, and that no branch is at."""
     live = lake.put("live", b"live bytes")
     lake.repository.commit("main", "third")
     lake.put("live", b"others")

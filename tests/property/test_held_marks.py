@@ -59,7 +59,7 @@ class World:
         return {self.named[address] for address in mark.expired}
 
     def held(self, mark: Marked) -> dict[str, str]:
-        """What would have gone, by name, with the holds that keep it."""
+        """What would have expired, by name, with the holds that keep it."""
         dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "held")
         return {self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, HELD_OBJECTS)}
 

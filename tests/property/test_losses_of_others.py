@@ -124,7 +124,7 @@ def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str
 
 
 def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState, str]]:
-    """What is in the namespace at each sentence of a mark m0 that is killed at its last one."""
+    """What is in the namespace at each message of a mark m0 that is killed at its last one."""
     found: list[tuple[str, MarkState, str]] = []
     place = target_of(settings, "lake").place
 

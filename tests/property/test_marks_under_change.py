@@ -31,8 +31,8 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 @contextmanager
-def once_said(words: str, do: Callable[[], object]) -> Iterator[None]:
-    """Do something the first time that a mark says these words."""
+def on_first_message(words: str, do: Callable[[], object]) -> Iterator[None]:
+    """Act at a mark's first message with these words."""
     done: list[str] = []
 
     def hear(sentence: str) -> None:
@@ -57,7 +57,7 @@ def days_ago(days: int) -> datetime:
 
 
 def with_garbage(repository: SandboxRepository) -> str:
-    """Something that may go in any case, so that a mark has work to do: its address."""
+    """The address of an object that is garbage in any case, so that a mark has work to do."""
     address = repository.put("main", "garbage", b"nobody wants this").address
     repository.delete("main", ["garbage"])
     return address
@@ -75,7 +75,7 @@ def test_re_staged_content_moved_between_the_lists_and_the_path_probe_is_kept(sa
         lake.stage("main", [replace(again, path=b"elsewhere/_SUCCESS")])
         lake.delete("main", ["_SUCCESS"])
 
-    with once_said("reading the commit graph", move):
+    with on_first_message("reading the commit graph", move):
         mark = marked(sandbox.settings, "lake")
 
     assert lake.stat("main", "elsewhere/_SUCCESS").address == again.address
@@ -92,7 +92,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     lake.put("main", "a", b"newer")
     lake.commit("main", "newer", date=days_ago(20))
 
-    with once_said("asking what branches serve", lambda: lake.create_branch("rescue", expired.id)):
+    with on_first_message("asking what branches serve", lambda: lake.create_branch("rescue", expired.id)):
         lake.put("main", "staged", b"...")  # as long as the old object, so that there is a question
         lake.commit("main", "a question", date=days_ago(10))
         lake.put("main", "staged", b"+++")
@@ -115,7 +115,7 @@ def test_a_commit_created_and_left_by_its_branch_during_the_mark_is_live(sandbox
         lake.commit("main", "moved")
         lake.hard_reset("main", first.id)
 
-    with once_said("asking what branches serve", commit_elsewhere_and_leave):
+    with on_first_message("asking what branches serve", commit_elsewhere_and_leave):
         mark = marked(sandbox.settings, "lake")
 
     assert mark.expired == {garbage}

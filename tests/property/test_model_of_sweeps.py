@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(sentence: int) -> Iterator[None]:
-    """End what is done at the so-manieth thing that it says."""
+    """End what is done at its nth message."""
     said = 0
 
     def listen(_: str) -> None:
@@ -73,7 +73,7 @@ class SweptRepository(WatchedLiving):
     @precondition(lambda self: self.due)
     @rule(killed=st.sampled_from([0, 0, 1, 3, 6, 9, 12, 15, 18, 21]), ending=st.sampled_from(["", "", "undo", "purge"]))
     def sweep(self, killed: int, ending: str) -> None:
-        """A sweep of a quiet repository, killed and gone on with or not, takes all garbage and nothing else."""
+        """A sweep of a quiet repository, killed and resumed or not, deletes all garbage and nothing else."""
         self.marked_and_approved()
         stored, began = self.stored(), self.sandbox.now()
         before = self.readable()
@@ -87,13 +87,13 @@ class SweptRepository(WatchedLiving):
         assert report.success, report.sentence()
         assert sum(report.objects.values()) == report.approved
         hold("garbage that stays", surely & self.stored().keys())
-        self.ended(ending, stored)
+        self.undo_or_purge(ending, stored)
         self.still_read(before)
 
     @precondition(lambda self: self.due)
     @rule(planned=st.lists(writes, min_size=4, max_size=16))
     def sweep_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]]) -> None:
-        """What comes to life during a sweep is rescued, or named by its closing proof, and undo brings it back."""
+        """What becomes live during a sweep is rescued, or named by its closing re-verification; undo brings it back."""
         self.marked_and_approved()
         writers = Writers(self.model, planned)
         live_before_closing: set[str] = set()
@@ -144,8 +144,8 @@ class SweptRepository(WatchedLiving):
                 return report
         return self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
 
-    def ended(self, ending: str, stored: Mapping[str, int]) -> None:
-        """What was put aside comes back, or is gone for good."""
+    def undo_or_purge(self, ending: str, stored: Mapping[str, int]) -> None:
+        """What was quarantined is restored or purged."""
         COUNTED[ending or "delete"] += 1
         if ending == "undo":
             tally = self.sweeper.undo(self.settings, "lake", self.mark_id)

@@ -87,7 +87,7 @@ class RepeatedMarks(Living):
         swept=st.booleans(),
     )
     def compare(self, days: int, min_age_days: int, sweep: str, swept: bool) -> None:
-        """Both marks hold the same objects, with the same reasons, and count alike."""
+        """Both marks have the same objects, reasons and counts."""
         self.pass_days(days)
         self.steps += 1
         self.pairs += 1
@@ -132,7 +132,7 @@ class RepeatedMarks(Living):
 
 
 def explained(mark: Marked) -> dict[str, Mapping[str, Any]]:
-    """The expired objects with all that is said of them."""
+    """The expired objects with all their columns."""
     return {row["address"]: {name: row[name] for name in EXPIRED_OBJECTS.names} for row in mark.expired_rows()}
 
 

@@ -1,3 +1,5 @@
+"""The retention rule against the oracle's walks, on generated histories, and on very large ones."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

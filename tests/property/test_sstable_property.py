@@ -64,7 +64,7 @@ ENTRIES = st.lists(
 
 
 def _rows(data: bytes, decoder: Decoder, columns: tuple[str, ...]) -> Any:
-    """What a decoder makes of a table: its rows, or the error and its words."""
+    """What a decoder makes of a table: its rows, or the error and its message."""
     try:
         batch = read_entries(data, name=NAME, columns=columns, decoder=decoder)
     except DamagedData as error:

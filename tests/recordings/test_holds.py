@@ -29,7 +29,7 @@ def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:
 
 
 def keys_of(recording: Recording, metarange_id: str) -> Iterator[str]:
-    """What a commit holds, as keys of the namespace."""
+    """The objects of a commit, as keys of the namespace."""
     parts = read_ranges(recording.recorded_bytes(f"_lakefs/{metarange_id}"), name=metarange_id) if metarange_id else []
     for part in parts:
         batch = read_entries(recording.recorded_bytes(f"_lakefs/{part.id}"), name=part.id)

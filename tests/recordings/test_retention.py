@@ -88,7 +88,7 @@ class History:
 
 
 def recorded(name: str) -> History:
-    """One of the recordings that are always at hand, whichever others are looked at."""
+    """One of the recordings that are always at hand, whichever others are tested."""
     return History(AT_HAND / name)
 
 

@@ -205,7 +205,7 @@ def test_a_sas_token_that_is_expired_or_lacks_rights_is_named_as_the_cause(
     assert all(result.code and result.code not in PASSING for result in results)
 
 
-def nobody_at() -> str:
+def unused_url() -> str:
     """The address of a port that nothing listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -215,7 +215,7 @@ def nobody_at() -> str:
 def test_an_error_names_the_setting_and_not_the_token() -> None:
     """The token is in the URL of the request that failed."""
     settings = StoreSettings(
-        azure_endpoint_url=nobody_at(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=requests(2)
+        azure_endpoint_url=unused_url(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=requests(2)
     )
     store = open_store(Namespace.parse(URI), settings)
 
@@ -320,7 +320,7 @@ GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exi
 DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
 
 
-def mixed(*answers: tuple[str | None, int, str]) -> bytes:
+def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
     """An answer to a batch: number of the request (None: it isn't named), status, and document."""
     parts = []
     for number, status, document in answers:
@@ -334,7 +334,7 @@ def mixed(*answers: tuple[str | None, int, str]) -> bytes:
 
 def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without an answer has failed."""
-    body = mixed(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
+    body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with answering(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c", "d", "e"])
 
@@ -349,7 +349,7 @@ def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
 
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     """A 404 means that a blob is gone only with Azure's own code for it."""
-    body = mixed(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
+    body = batch_answer(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
     with answering(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c"])
 
@@ -365,10 +365,10 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     [
         (b"", MIXED),
         (b"--batchresponse_1\r\n", MIXED),
-        (mixed(("0", 202, ""))[:60], MIXED),
+        (batch_answer(("0", 202, ""))[:60], MIXED),
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
-        (mixed(("7", 202, ""), ("x", 202, ""), (None, 202, "")), MIXED),
-        (mixed(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
+        (batch_answer(("7", 202, ""), ("x", 202, ""), (None, 202, "")), MIXED),
+        (batch_answer(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
 def test_an_unreadable_answer_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
@@ -382,7 +382,7 @@ def test_an_unreadable_answer_to_a_batch_deletes_nothing(body: bytes, headers: d
 
 def test_only_plain_digits_are_a_request_number() -> None:
     """Other characters that look like digits aren't."""
-    body = mixed(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
+    body = batch_answer(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
     found = sub_answers(MIXED["Content-Type"], body)
 
@@ -392,7 +392,7 @@ def test_only_plain_digits_are_a_request_number() -> None:
     }
 
 
-@pytest.mark.parametrize("body", [mixed(("0", 503, ""), ("1", 503, "")), mixed((None, 503, ""))])
+@pytest.mark.parametrize("body", [batch_answer(("0", 503, ""), ("1", 503, "")), batch_answer((None, 503, ""))])
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
@@ -586,8 +586,8 @@ def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerCl
     assert (about.metadata, about.size) == ({"owner": "me"}, 7)
 
 
-def copies_told(status: str) -> Callable[[str, str, dict[str, str]], None]:
-    """Makes the answer to a copy say that it is not done yet."""
+def copy_status_as(status: str) -> Callable[[str, str, dict[str, str]], None]:
+    """Changes the status that the answer to a copy reports."""
 
     def after(method: str, _: str, headers: dict[str, str]) -> None:
         if method == "PUT" and "x-ms-copy-status" in headers:
@@ -599,7 +599,7 @@ def copies_told(status: str) -> Callable[[str, str, dict[str, str]], None]:
 def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
     """A copy that fails in the end is an error."""
     with proxy(azurite) as between:
-        between.after = copies_told("pending")
+        between.after = copy_status_as("pending")
         store = on(azurite, name, azure_endpoint_url=between.url)
         store.write("data/x", b"content")
         between.seen.clear()
@@ -607,7 +607,7 @@ def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
         store.copy("data/x", "data/y")
 
         assert [method for method, _ in between.seen] == ["HEAD", "PUT", "HEAD"]
-        between.after = copies_told("failed")
+        between.after = copy_status_as("failed")
         with pytest.raises(Unavailable, match="could not be copied: it ended as failed"):
             store.copy("data/x", "data/y")
 

@@ -8,8 +8,8 @@ from spark_resources.stores.keys import kinds_of
 from tests.stores.providers import Provider, all_keys, write_all
 
 
-def gone(provider: Provider) -> Deletion:
-    """What a store says of a key that wasn't there."""
+def missing_result(provider: Provider) -> Deletion:
+    """What a store reports of a key that wasn't there."""
     return Deletion.ALREADY_GONE if provider.quirks.tells_missing_deletes else Deletion.DELETED
 
 
@@ -28,7 +28,7 @@ def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Pro
     assert all_keys(store) == ["data/kept"]
     by_key = {result.key: result.deletion for result in results[:-2]}
     assert {by_key[key] for key in [*present[1:], *hostile]} == {Deletion.DELETED}
-    assert {by_key[key] for key in missing} == {gone(provider)}
+    assert {by_key[key] for key in missing} == {missing_result(provider)}
     assert results[-1].deletion is Deletion.FAILED
     assert results[-1].code
 
@@ -47,5 +47,5 @@ def test_deleting_a_missing_object_is_no_failure(store: Store, provider: Provide
     store.write("data/x", b"")
 
     assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.DELETED]
-    assert [result.deletion for result in store.delete_many(["data/x"])] == [gone(provider)]
+    assert [result.deletion for result in store.delete_many(["data/x"])] == [missing_result(provider)]
     assert store.delete_many([]) == []

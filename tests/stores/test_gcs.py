@@ -63,7 +63,7 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 
 @contextmanager
 def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> Iterator[tuple[Answers, list[Request]]]:
-    """A server on a free loopback port that answers as it is told to; and the requests that it got."""
+    """A server on a free loopback port with scripted answers, and the requests that it got."""
     asked: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):

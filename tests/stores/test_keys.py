@@ -1,4 +1,4 @@
-"""A key is held byte for byte, or refused; never another one in its place."""
+"""A key is stored byte for byte, or refused; never another one in its place."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_a_hostile_key_is_kept_exactly_or_refused(store: Store, provider: Provid
     if provider.quirks.unholdable & kinds_of(key):
         _is_refused(store, key)
     else:
-        _is_held(store, key)
+        _is_kept_exactly(store, key)
 
 
-def _is_held(store: Store, key: str) -> None:
+def _is_kept_exactly(store: Store, key: str) -> None:
     store.write(key, b"content")
 
     assert all_keys(store) == [key]

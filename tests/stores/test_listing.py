@@ -1,4 +1,4 @@
-"""What a listing holds, in which order, and how it is cut into pages."""
+"""What a listing has, in which order, and how it is split into pages."""
 
 from __future__ import annotations
 

@@ -76,8 +76,10 @@ def test_an_unknown_scheme_is_refused(uri: str) -> None:
         ("local://ns", "http://127.0.0.1:1", False),
     ],
 )
-def test_a_store_at_its_own_endpoint_has_to_be_probed(uri: str, endpoint: str | None, is_one: bool) -> None:
-    """It may be a compatible one. The other provider's endpoint doesn't matter."""
+def test_a_store_at_an_endpoint_of_another_provider_has_to_be_probed(
+    uri: str, endpoint: str | None, is_one: bool
+) -> None:
+    """It may be a compatible one. The endpoint of the other scheme doesn't matter."""
     other = {"s3_endpoint_url": "http://127.0.0.1:2", "gcs_endpoint_url": "http://127.0.0.1:2"}
     own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
     settings = StoreSettings.model_validate(other | {own: endpoint})

@@ -44,18 +44,18 @@ class SmallPages:
 
     store: Store
     size: int = 3
-    told: int = 0
+    pages_read: int = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
     def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
         for page in self.store.pages(prefix, **{**how, "page_size": min(self.size, how["page_size"])}):
-            self.told += 1
+            self.pages_read += 1
             yield page
 
 
-def told(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
+def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
     """Folder and key of each object, in the order of bytes."""
     pages = listed(store, parts, **how)
     rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
@@ -67,42 +67,45 @@ def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
     return [replace(part, after=after, upto=upto) for after, upto in itertools.pairwise(bounds)]
 
 
-def whole(store: Store, part: Part) -> list[tuple[str, str]]:
-    """What a plain listing tells."""
+def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
+    """What a plain listing has."""
     keys = all_keys(store, part.folder, delimiter="/" if part.flat else None)
     return sorted(((part.folder, key) for key in keys), key=lambda row: row[1].encode())
 
 
 @pytest.fixture
-def cut_store(store: Store, provider: Provider) -> Store:
+def cuttable_store(store: Store, provider: Provider) -> Store:
     provider.needs("byte_order", has=provider.quirks.byte_order)
     return store
 
 
-def test_ranges_list_every_key_once_wherever_a_folder_is_split(cut_store: Store, provider: Provider) -> None:
+def test_ranges_list_every_key_once_wherever_a_folder_is_split(cuttable_store: Store, provider: Provider) -> None:
     """Nothing else is listed."""
-    write_all(cut_store, NAMES)
-    wanted = {part: whole(cut_store, part) for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))}
+    write_all(cuttable_store, NAMES)
+    wanted = {
+        part: plain_listing(cuttable_store, part)
+        for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))
+    }
     texts = st.sampled_from(NAMES) | st.text(st.sampled_from("0Aab-/dt1zé~"), min_size=1, max_size=6)
 
     @settings(max_examples=200 if provider.name == "local" else 10, deadline=None)
     @given(st.sampled_from(sorted(wanted, key=repr)), st.lists(texts, max_size=5, unique=True), st.integers(2, 5))
     @example(Part("", flat=True), ["data/", "data/z", "a/"], 2)
     def run(part: Part, cuts: list[str], page_size: int) -> None:
-        assert told(cut_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
+        assert listed_keys(cuttable_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
 
     run()
 
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("at_once", [2, 8])
-def test_a_listing_split_while_it_runs_lists_every_key_once(cut_store: Store, flat: bool, at_once: int) -> None:
+def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Store, flat: bool, at_once: int) -> None:
     """Idle threads take over a part of what another one lists, again and again."""
     names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
-    write_all(cut_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
-    small, part = SmallPages(cut_store, size=6), Part("", flat=flat)
+    write_all(cuttable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
+    small, part = SmallPages(cuttable_store, size=6), Part("", flat=flat)
 
-    assert told(small, [part], at_once=at_once, pages_first=1) == whole(cut_store, part)
+    assert listed_keys(small, [part], at_once=at_once, pages_first=1) == plain_listing(cuttable_store, part)
 
 
 def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
@@ -111,26 +114,26 @@ def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
     parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
 
-    assert told(store, parts) == sorted(
+    assert listed_keys(store, parts) == sorted(
         [("", "root"), ("data/", "data/right"), *((key[: key.index("/", 5) + 1], key) for key in LONG)]
     )
-    assert told(store, []) == []
+    assert listed_keys(store, []) == []
 
 
-def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cut_store: Store) -> None:
+def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store: Store) -> None:
     """They list each of its keys once."""
-    write_all(cut_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
+    write_all(cuttable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
-        parts = spread(cut_store, part, wanted=6, page_size=10)
-        if not can_be_cut(cut_store):
+        parts = spread(cuttable_store, part, wanted=6, page_size=10)
+        if not can_be_cut(cuttable_store):
             assert parts == [part]
             continue
 
         assert 3 <= len(parts) <= 6
-        assert told(cut_store, parts) == whole(cut_store, part)
-        assert sum(1 for one in parts if told(cut_store, [one])) >= len(parts) - 1
-        assert spread(cut_store, part, wanted=6) == [part]  # it is no whole page
+        assert listed_keys(cuttable_store, parts) == plain_listing(cuttable_store, part)
+        assert sum(1 for one in parts if listed_keys(cuttable_store, [one])) >= len(parts) - 1
+        assert spread(cuttable_store, part, wanted=6) == [part]  # it is no whole page
 
 
 def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
@@ -152,7 +155,7 @@ def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) 
     if all_keys(store) == ["a-b", "a/b", "b"]:
         pytest.skip(f"{provider.name} lists these keys in byte order")
 
-    assert told(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
+    assert listed_keys(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
     with pytest.raises(Unavailable, match="order"):
         list(listed(store, [Part("", upto="b")]))
 
@@ -170,7 +173,7 @@ def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) ->
                 yield page
 
     with pytest.raises(Unavailable, match="away"):
-        told(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
+        listed_keys(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
 
 
 def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
@@ -180,10 +183,10 @@ def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
     pages = listed(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
     next(pages)
     pages.close()  # type: ignore[attr-defined]
-    seen = small.told
+    seen = small.pages_read
 
     assert seen < 20
-    assert small.told == seen
+    assert small.pages_read == seen
 
 
 def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:

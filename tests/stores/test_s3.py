@@ -283,9 +283,9 @@ def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None
             assert not isinstance(caught.value, NotThere)
 
 
-def test_an_answer_that_boto3_can_not_parse_is_unavailable() -> None:
-    """A time that is none, in a header or a body, is an error of the store: a person reads what to check, and a delete
-    whose answer can't be read counts as failed, not as done.
+def test_an_answer_that_boto3_cannot_parse_is_unavailable() -> None:
+    """For example an invalid time in a header or a body. People read what to check, and a delete whose answer can't be
+    read counts as failed, not as done.
     """
     said = {"Last-Modified": "yesterday"}
     with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="its answer is not S3's"):
@@ -424,7 +424,7 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
 
 
 def outcome(document: bytes) -> object:
-    """What a document says, or that it can't be read."""
+    """The content of a document, or the error of reading it."""
     try:
         found = parsed(document)
     except (ValueError, ElementTree.ParseError):
@@ -617,7 +617,7 @@ def test_a_failing_server_is_asked_as_often_as_the_policy_allows() -> None:
 
 
 def test_quick_requests_stop_after_three_failures() -> None:
-    """Then everything is left to boto3, which waits between its attempts. A few failures among thousands don't count."""
+    """Then everything is left to boto3, which waits between attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         client = s3_client(answers.settings())

@@ -73,7 +73,7 @@ class Lake:
         return self.repository.objects.file(address).exists()
 
     def drop(self, mark_id: str, place: Place | None = None) -> None:
-        """Take `dropped` out of what a mark wrote down of the second commit's range, as somebody without a key."""
+        """Remove `dropped` from what a mark recorded of the second commit's range, as somebody without a key."""
         number = range_number(self.range_id)
 
         def without(table: pa.Table) -> pa.Table:

@@ -52,7 +52,7 @@ def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
 
 
 def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
-    """Of each key its size, the second of its time, and its checksum; a key that is there twice is a fault."""
+    """Size, second of its time, and checksum of each key; a key that is there twice is an error."""
     rows = table.to_pylist()
     found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
     assert len(found) == len(rows)

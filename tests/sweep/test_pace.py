@@ -20,8 +20,10 @@ class Clock:
         return self.seconds
 
 
-def sent(pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, answer_s: float = 0.0) -> float:
-    """The keys a second at which so many went, one batch after the other, each answered well after so many seconds."""
+def measured_rate(
+    pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, answer_s: float = 0.0
+) -> float:
+    """The keys a second at which so many are sent, batch by batch, each answered with success after so many seconds."""
     began, left, number = clock.seconds, keys, 0
     while left:
         batch = min(left, pace.batch(BATCH))
@@ -37,7 +39,7 @@ def sent(pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE
 def test_the_rate_stays_within_a_tenth_of_the_ceiling(most: float, prefixes: tuple[str, ...]) -> None:
     """Over half a minute, in one prefix or in several."""
     clock = Clock()
-    rate = sent(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
+    rate = measured_rate(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
 
     assert 0.9 * most <= rate <= 1.1 * most
 
@@ -94,12 +96,12 @@ def test_batches_that_wait_for_answers_raise_no_rate() -> None:
     """A rate far above what the store does would slow nothing down when it is halved."""
     clock = Clock()
     pace = Pace(clock)
-    bears = sent(pace, clock, 200 * BATCH, answer_s=0.2)
+    bears = measured_rate(pace, clock, 200 * BATCH, answer_s=0.2)
 
     assert pace.rate("data/s/") <= 4 * bears
     pace.turned_away("data/s/")
     pace.turned_away("data/s/")
-    assert sent(pace, clock, 5 * BATCH) <= 1.5 * bears
+    assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
 
 
 def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() -> None:
@@ -108,9 +110,9 @@ def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() ->
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
 
     assert pace.batch(BATCH) == 500
-    assert 950 <= sent(pace, clock, 60_000, prefixes=prefixes) <= 1_050
+    assert 950 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_050
     clock.seconds += RAMP_DOUBLES_S - 70
-    assert 950 <= sent(pace, clock, 5_000, prefixes=prefixes) <= 1_150
+    assert 950 <= measured_rate(pace, clock, 5_000, prefixes=prefixes) <= 1_150
     clock.seconds += 10
-    assert 1_400 <= sent(pace, clock, 60_000, prefixes=prefixes) <= 1_550
-    assert 1_900 <= sent(Pace(clock, None, 2_000.0), clock, 60_000, prefixes=prefixes) <= 2_100
+    assert 1_400 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_550
+    assert 1_900 <= measured_rate(Pace(clock, None, 2_000.0), clock, 60_000, prefixes=prefixes) <= 2_100

@@ -55,8 +55,8 @@ def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
-def when_said(words: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Act the first time that something is said with these words in it."""
+def on_first_message(words: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Act at the first message with these words in it."""
     waiting = [act]
 
     def heard(sentence: str) -> None:
@@ -73,14 +73,14 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
     known = settings(sandbox, server)
 
-    with listening(when_said(PROBES, lambda: lake.delete_branch(BRANCHES[0]))):
+    with listening(on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[0]))):
         marked = Marker().mark(known, "lake", "m1", NO_AGE)
 
     assert (marked.facts("expired_set")["questions"], marked.facts("expired_set")["unanswered"]) == (16, 0)
     assert marked.expired == free
 
     Sweeper().approve(known, "lake", "m1")
-    with listening(when_said(PROBES, lambda: lake.delete_branch(BRANCHES[1]))):
+    with listening(on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[1]))):
         report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
 
     assert report.objects == {"deleted": len(free)}

@@ -45,7 +45,7 @@ class Troubled(LocalStore):
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
-    """One that doesn't really wait."""
+    """A sender that doesn't really wait."""
     return Sender(store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5, **more)
 
 

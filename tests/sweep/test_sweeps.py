@@ -288,7 +288,7 @@ def test_what_came_to_life_after_a_killed_sweep_took_it_is_named_and_not_booked_
 
 @contextmanager
 def killed_after_copying(address: str) -> Iterator[None]:
-    """What a sweep leaves that is killed after it copied this first object to quarantine: an intent and the copy."""
+    """What a sweep leaves if it is killed after it copied this object to quarantine: an intent and the copy."""
 
     def killed(run: SweepRun, garbage: DataFrame, action: Action, proof: Proof) -> None:
         row = {"address": address}

@@ -21,8 +21,8 @@ __all__ = ["task"]
 QUARANTINE = "_lakefs/retention/gc/quarantine/m1/data/s/"
 
 
-def intend(task: Task, *names: str, round_number: int = 1) -> None:
-    """What an attempt writes down before it deletes."""
+def write_intent(task: Task, *names: str, round_number: int = 1) -> None:
+    """What an attempt writes before it deletes."""
     rows = pa.table({"address": [f"data/s/{name}" for name in names]}, schema=INTENTS)
     task.receipts.write("intent", round_number, "00000-0-00000", rows)
 
@@ -47,7 +47,7 @@ def test_each_key_has_exactly_one_receipt(task: Task) -> None:
 def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_attempt(task: Task) -> None:
     """The intent alone is no outcome."""
     rows = task.write("a")
-    intend(task, "a")
+    write_intent(task, "a")
 
     assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
     assert task.left() == set()
@@ -56,7 +56,7 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
 def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
     """In the same round and in a later one, and not as already gone."""
     rows = task.write("a")
-    intend(task, "a")
+    write_intent(task, "a")
     task.store.delete_many(["data/s/a"])
 
     assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
@@ -136,7 +136,7 @@ def test_nothing_is_sent_when_the_lease_may_end_before_the_answer(task: Task) ->
 # --- quarantine -----------------------------------------------------------------------------------------------------
 
 
-def aside(task: Task, name: str) -> bytes | None:
+def quarantined_copy(task: Task, name: str) -> bytes | None:
     found = quarantine.stat_or_none(task.store, QUARANTINE + name)
     return None if found is None else task.store.read(found.key)
 
@@ -146,7 +146,7 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
     rows = task.write("a", "b")
 
     assert task.run(rows, task.orders(Action.QUARANTINE)) == {"quarantined": 2}
-    assert (task.left(), aside(task, "a"), aside(task, "b")) == (set(), b"data/s/a", b"data/s/b")
+    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (set(), b"data/s/a", b"data/s/b")
     assert task.run(rows, task.orders(Action.RESTORE, 2)) == {"restored": 2}
     assert task.store.read("data/s/a") == b"data/s/a"
     assert task.left("_lakefs/retention/gc/quarantine/") == set()
@@ -156,13 +156,13 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
 def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
     """Whether it was cut off after the copy, or after the delete that follows."""
     rows = task.write("a")
-    intend(task, "a")
+    write_intent(task, "a")
     task.store.copy("data/s/a", QUARANTINE + "a")
     if step == "deleted":
         task.store.delete_many(["data/s/a"])
 
     assert task.run(rows, task.orders(Action.QUARANTINE), attempt=1) == {"quarantined": 1}
-    assert (task.left(), aside(task, "a")) == (set(), b"data/s/a")
+    assert (task.left(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
@@ -173,7 +173,7 @@ def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Ta
         task.store.copy("data/s/a", QUARANTINE + "a")
 
     assert task.run(rows, task.orders(Action.RESTORE)) == {"restored": 1}
-    assert (task.left(), aside(task, "a")) == ({"a"}, None)
+    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, None)
 
 
 def test_undo_does_not_overwrite_another_object(task: Task) -> None:
@@ -183,11 +183,11 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
     task.store.write("data/s/a", b"new here")
 
     assert task.run(rows, task.orders(Action.RESTORE, 2)) == {"failed": 1}
-    assert (task.store.read("data/s/a"), aside(task, "a")) == (b"new here", b"data/s/a")
-    assert code(task, 2) == "PlaceTaken"
+    assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"new here", b"data/s/a")
+    assert receipt_code(task, 2) == "PlaceTaken"
 
 
-def code(task: Task, round_number: int) -> str:
+def receipt_code(task: Task, round_number: int) -> str:
     (key,) = (key for key in task.receipts.keys("receipt", f"{round_number:04d}/"))
     return str(task.receipts.read(key)["code"].to_pylist()[0])
 
@@ -201,7 +201,7 @@ def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -
         task.store.write("data/s/a", there)
 
     assert task.run(rows, task.orders(Action.RESTORE)) == {"failed": 1}
-    assert code(task, 1) == "Lost"
+    assert receipt_code(task, 1) == "Lost"
 
 
 def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
@@ -211,7 +211,7 @@ def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
     task.store.write(QUARANTINE + "a", b"planted by somebody")
 
     assert task.run(rows, task.orders(Action.RESTORE)) == {"failed": 1}
-    assert (task.left(), code(task, 1)) == (set(), "Differs")
+    assert (task.left(), receipt_code(task, 1)) == (set(), "Differs")
 
 
 def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
@@ -221,7 +221,7 @@ def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> No
     task.store.write(QUARANTINE + "stranger", b"x")
 
     assert task.run(rows, task.orders(Action.PURGE)) == {"purged": 1}
-    assert (task.left(), aside(task, "a"), aside(task, "stranger")) == ({"a"}, None, b"x")
+    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
 
 
 def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,4 +234,4 @@ def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.Monk
     monkeypatch.setattr(type(task.store), "copy", badly)
 
     assert task.run(rows, task.orders(Action.QUARANTINE)) == {"failed": 1}
-    assert (task.left(), aside(task, "a"), code(task, 1)) == ({"a"}, None, "Differs")
+    assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")

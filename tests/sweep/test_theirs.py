@@ -28,7 +28,7 @@ __all__ = ["lake", "sandbox"]
 
 
 def approved(lake: Lake) -> None:
-    """A mark of the reference's of two objects, approved; what is stored was old when it was made."""
+    """A foreign mark of two objects, approved; what is stored was old when it was made."""
     leave(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
     lake.approve("t1", **later(lake))
 
@@ -73,7 +73,7 @@ def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
 
 
 def plant(lake: Lake, *keys: str) -> None:
-    """Add keys to what a sweep wrote down, so that its list of files and its record agree with it."""
+    """Add keys to the files of a sweep, so that its list of files and its record agree with them."""
     mark = begun(lake.target, "t1")
     assert mark is not None
     rows = all_rows(lake.place, mark.dataset("expired_set"), REFERENCE_OBJECTS)
