@@ -1,4 +1,4 @@
-"""Approving and revoking: what is written, what is refused, and what a crash or somebody else leaves (invariants 7, 9)."""
+"""Approving and revoking: what is written and refused, and what a crash or somebody else leaves (invariants 7, 9)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_approval_alone_writes_no_summary_for_the_reference_collector(lake: L
 
 
 def test_an_approval_expires_and_can_be_given_again(lake: Lake) -> None:
-    """From its end on it is shown as expired and no sweep begins."""
+    """After its end it is shown as expired, and no sweep begins."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(hours=1))
     late = given.until
@@ -195,7 +195,7 @@ def test_a_release_without_a_brake_or_readable_reason_is_refused(
 
 
 def test_an_unknown_mark_is_refused(lake: Lake) -> None:
-    """So is an id that can't be the id of a mark."""
+    """An id that can't be the id of a mark is refused, too."""
     refuses(lake, WrongUsage, "there is no mark m1")
     refuses(lake, WrongUsage, "there is no mark ../m1", name="../m1")
     refuses(lake, WrongUsage, "can't be a mark id", name="m 1")
@@ -213,7 +213,7 @@ def test_an_unfinished_mark_is_refused_with_its_failure(lake: Lake, state: MarkS
 
 @pytest.mark.parametrize("changes", [{"repository": "pond"}, {"created": -DAY}, {"namespace": "local://pond"}])
 def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, Any]) -> None:
-    """So is a mark of a repository that was deleted and created again under this name."""
+    """A repository that was deleted and created again under this name counts as another one."""
     if "created" in changes:
         changes = {"repository_created": lake.target.repository.created + changes["created"]}
     lake.marked(**changes)
@@ -772,7 +772,7 @@ def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: La
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
 def test_a_summary_that_no_approval_hands_over_is_removed(lake: Lake, state: str) -> None:
-    """This holds whoever wrote it."""
+    """It doesn't matter who wrote it."""
     lake.marked()
     if state != "marked":
         lake.approve()

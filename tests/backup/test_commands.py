@@ -202,7 +202,7 @@ def test_a_backup_without_a_finished_mark_or_a_place_is_refused(
 def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """However the folder is spelled, links included; the namespace isn't touched."""
+    """It is refused however the folder is spelled, by a link, too. The namespace isn't touched."""
     lake.marked(ADDRESSES)
     link = tmp_path / "link"
     link.symlink_to(lake.folder)
@@ -271,7 +271,7 @@ def repository(name: str, uri: str) -> Repository:
 def test_every_spelling_of_the_namespace_is_refused_as_a_place_for_backups(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
-    """In buckets and containers, too."""
+    """This holds for buckets and containers as for folders."""
     target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
     nobody = cast(LakeFS, NoRepositories())
     for uri in inside:

@@ -55,7 +55,7 @@ def keys(place: Place) -> set[str]:
 def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
     seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
-    """Odd characters included. What the text list can't hold, lakegc copies."""
+    """They cope with odd characters. Objects whose keys the text list can't hold are copied by lakegc alone."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
     quirks = Quirks(byte_order=False)

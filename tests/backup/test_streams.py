@@ -39,7 +39,7 @@ def in_parts(store: Store) -> Streams:
 
 @pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
 def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provider: Provider, size: int) -> None:
-    """Small and large ones alike, with their content type and user metadata."""
+    """Small and large objects keep their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
     shows = streams.put("a/b c", [data[:3], data[3:]], about_of(store, data))
@@ -152,7 +152,7 @@ def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoSer
 
 
 def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
-    """However the pieces are cut that come in."""
+    """It doesn't matter how the incoming pieces are cut."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
     assert list(parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]

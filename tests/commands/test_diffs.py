@@ -57,7 +57,7 @@ def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
 def test_a_diff_reports_newly_and_no_longer_expired_objects(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """In objects and bytes, by reason and path, with what happened to them."""
+    """It counts objects and bytes by reason and path, and says what happened to them."""
     found = difference(lakegc, sandbox, name, "m1", "m2")
 
     newly, no_longer = found["newly_expired"], found["no_longer_expired"]

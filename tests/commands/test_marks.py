@@ -76,7 +76,7 @@ def test_a_mark_since_another_and_its_review_say_what_they_leave_to_a_full_mark(
 
 
 def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc) -> None:
-    """Neither in the namespace nor in Dagster's metadata, events and logs."""
+    """No secret gets into the namespace or into Dagster's metadata, events and logs."""
     secrets = [*SECRETS.values(), hostile.settings["secret_access_key"]]
     files = [path for root in (hostile.folder, lakegc.home) for path in root.rglob("*") if path.is_file()]
     reviewed = [lakegc(hostile.settings, *command) for command in (("review", "hostile"), ("status",))]
@@ -107,7 +107,7 @@ def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(host
 
 
 def test_a_mark_id_in_use_is_refused(hostile: Marked, lakegc: Lakegc) -> None:
-    """Whether its record can be read or not, and before anything is done."""
+    """It is refused before anything is done, even if the record in the way can't be read."""
     damaged = hostile.folder / GC / "lakegc/damaged/mark.json"
     damaged.parent.mkdir()
     damaged.write_bytes(b"{")
@@ -218,7 +218,7 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
 
 
 def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc: Lakegc) -> None:
-    """No format prints nothing at all."""
+    """No format just prints nothing."""
 
     def shown(*options: str) -> str:
         return lakegc(still.settings, "review", "still", *options).out
@@ -309,7 +309,7 @@ def test_a_review_of_an_altered_mark_is_refused(hostile: Marked, lakegc: Lakegc)
 
 @pytest.mark.parametrize("options", [("--list",), ()], ids=" ".join)
 def test_a_closed_pipe_ends_a_review_silently(hostile: Marked, options: tuple[str, ...]) -> None:
-    """As when `head` has seen enough."""
+    """`head`, for example, closes it when it has read enough."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lakegc_assets.cli", "review", "hostile", "m1", *options]

@@ -112,7 +112,7 @@ def test_marks_of_every_layout_are_listed_with_their_state_and_count(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: str, layout: str) -> None:
-    """Even with a newline in it, in every layout. Sizes are the store's; reasons are not known."""
+    """An address may contain a newline. Sizes are the store's, and reasons are not known."""
     addresses = [*STORED, GONE]
     leave(place_of(sandbox, lake), layout, "m1", addresses[:2], addresses[2:], said=summary(5))
 
@@ -182,7 +182,7 @@ def test_a_foreign_mark_without_its_parquet_is_damaged(lakegc: Lakegc, sandbox: 
 
 
 def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """Whatever its id looks like."""
+    """It is refused whatever its id looks like."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(1))
 
     lakegc(sandbox.settings, "review", lake, "m2").stopped(1, "no mark m2")

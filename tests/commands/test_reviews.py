@@ -71,7 +71,7 @@ def test_totals_are_the_same_however_rows_are_spread_over_files(
 
 
 def test_depth_groups_paths_by_that_many_folders(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """So two tables in one folder can be told apart."""
+    """Two tables in one folder become two groups."""
     reviewable(place, tables(ROWS))
 
     found = sums(review(lakegc, sandbox, name, "--depth", "2")["by_prefix"], "prefix")
@@ -132,7 +132,7 @@ def test_reasons_name_their_rule_and_never_claim_the_unknown(
 def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """With the id, date and message of the last commit."""
+    """The id, date and message of the last commit are shown."""
     reviewable(place, tables(ROWS, each=2), commits=COMMITS)
 
     found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
@@ -151,7 +151,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
 
 
 def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Place) -> None:
-    """However the rows are spread over files."""
+    """It doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
     one = highlights.highlights(reviewable(place, tables(rows), "m1"))
@@ -173,7 +173,7 @@ def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Pla
 def test_each_hold_and_each_brake_is_shown_with_its_numbers(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """Tripped or not."""
+    """Brakes that did not trip are shown, too."""
     held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
     reviewable(place, tables(ROWS), facts={**FACTS, "held": held}, holds={"sha256": "f" * 64, "ids": [*held]})
 
@@ -192,7 +192,7 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
 def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """And what changed since the previous mark."""
+    """It also shows what changed since the previous mark."""
     reviewable(place, [], facts={**FACTS, "held": {"all": {"objects": 2, "bytes": 2}}})
 
     shown = lakegc.told(sandbox.settings, "review", name)

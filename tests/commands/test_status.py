@@ -58,7 +58,7 @@ def reference(still: Marked, written: list[Path], mark_id: str) -> Path:
 def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
     hostile: Marked, still: Marked, pond: str, lakegc: Lakegc
 ) -> None:
-    """For people and for scripts."""
+    """The table for people and the JSON for scripts have the same marks."""
     every = states(lakegc, still.settings)
     shown, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
 
@@ -72,7 +72,7 @@ def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
 
 
 def test_status_without_marks_names_the_command_that_makes_one(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
-    """It doesn't print nothing."""
+    """An empty list would leave people without a hint."""
     assert lakegc(hostile.settings, "status", pond).out == f"No marks yet. This makes one: lakegc mark {pond}\n"
     assert states(lakegc, hostile.settings, pond) == {}
 
@@ -131,7 +131,7 @@ def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakeg
 def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     hostile: Marked, still: Marked, lakegc: Lakegc
 ) -> None:
-    """With its reason. Asked for alone, it is an error."""
+    """The reason is shown. Asked for alone, such a repository is an error."""
     folder = still.folder / mark_folder("damaged")
     folder.mkdir()
     (folder / "mark.json").write_bytes(b"\x1b[2J")
@@ -156,7 +156,7 @@ def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lake
 
 
 def test_status_shows_times_in_utc_by_the_stores_clock(still: Marked, lakegc: Lakegc) -> None:
-    """Without regard to the terminal's own zone."""
+    """The terminal's own time zone doesn't matter."""
     record = Mark.open(still.place, "m1").record
 
     assert states(lakegc, still.settings, "still")["still m1"]["made"] == f"{record.start:%Y-%m-%d %H:%M:%S}"

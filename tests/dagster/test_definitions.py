@@ -68,7 +68,7 @@ def test_loading_the_definitions_starts_no_spark(loaded: dict[str, Any]) -> None
 
 
 def test_loading_the_definitions_warns_of_no_line_of_ours(loaded: dict[str, Any]) -> None:
-    """For example of what the next Dagster removes."""
+    """Dagster would warn, for example, of what its next version removes."""
     assert "lakegc_assets" not in loaded["stderr"], loaded["stderr"]
     assert "spark_resources" not in loaded["stderr"], loaded["stderr"]
 

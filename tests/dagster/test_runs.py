@@ -195,7 +195,7 @@ def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
-    """Out of how many."""
+    """It also shows out of how many."""
     shown = ran.materialized["expired_set"]
 
     assert (shown["candidates"], shown["expired"]) == (4, 2)
@@ -242,7 +242,7 @@ def test_no_run_keeps_the_lease(world: World, ran: Run) -> None:
 
 @pytest.mark.parametrize("only", ["", *CHAIN])
 def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) -> None:
-    """Neither whole nor in part: the run reports so, no file changes, and nothing turns red."""
+    """A run of the whole mark or of one asset reports this; no file changes, and nothing turns red."""
     assert ran.run.is_success
     before = world.files()
     said = run_without_effect(world, str(MARK), only=only)

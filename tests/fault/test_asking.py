@@ -24,7 +24,7 @@ def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake)
 
 
 def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake: Lake) -> None:
-    """The mark fails at once."""
+    """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
     lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server runs")
@@ -106,7 +106,7 @@ def test_a_minimum_age_without_a_valid_unit_is_wrong_usage(lakegc: Lakegc, lake:
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--scope", "everything"], ["--format", "xml"]])
 def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
-    """None is ignored."""
+    """No such option is ignored."""
     lakegc(lake.settings, "mark", lake.name, *arguments).stopped(2, arguments[0])
 
 

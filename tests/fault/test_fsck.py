@@ -335,7 +335,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
 
 def test_a_place_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """So does an unknown repository. Nothing is read before."""
+    """An unknown repository does so, too. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

@@ -93,7 +93,7 @@ def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
 
 
 def test_a_live_address_with_the_host_in_another_case_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """It is shown."""
+    """The address and the namespace are shown."""
     live = lake.repository.stat("main", "a")
     strange = f"local://{lake.name.upper()}/{live.address}"
     lake.repository.stage("main", [replace(live, path=b"x", address=strange, address_type=AddressType.FULL)])

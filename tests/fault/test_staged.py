@@ -173,7 +173,7 @@ def test_an_empty_list_is_accepted_where_nothing_is_staged(lake: Lake) -> None:
 
 
 def test_a_reading_takes_a_few_requests_per_branch(lake: Lake) -> None:
-    """For a thousand changes or fewer: the diff, a listing behind it, and one page of addresses."""
+    """A branch with a thousand changes or fewer takes its diff, a listing behind it, and one page of addresses."""
     lake.requests.clear()
     mark = lake.mark()
 

@@ -163,7 +163,7 @@ def test_the_schedule_makes_the_full_mark_that_is_due_where_every_mark_named_its
 def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_holds(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """With ranges that were released, and ranges that count again."""
+    """Ranges were released, and released ranges count again."""
     monkeypatch.setattr(expired_set, "FEW_ENOUGH_TO_SEND", few)
     lake.mark("m1")
     lake.put("staged", b"staged")
@@ -265,7 +265,7 @@ def retained_but_no_head(lake: Lake) -> str:
 
 
 def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if it is killed before it has listed everything anew."""
+    """They don't count even if the mark is killed before it has listed everything anew."""
     live = retained_but_no_head(lake)
     lake.mark("m1")
     lake.days(1)
@@ -335,7 +335,7 @@ def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) 
 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
-    """Before anything is read."""
+    """Nothing is read before."""
     with pytest.raises(WrongUsage, match="--since or --clean"):
         lake.mark("m1", MarkOptions(since="m0", clean=True))
     with pytest.raises(WrongUsage, match="--since"):

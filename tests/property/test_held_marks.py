@@ -214,7 +214,7 @@ def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
 
 
 def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
-    """Whichever step comes next."""
+    """It doesn't matter which step comes next."""
     world.hold(EVERY_KIND)
 
     def changing(sentence: str) -> None:
@@ -229,7 +229,7 @@ def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
 
 
 def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
-    """Even when everything has been read and the expired set is written."""
+    """By then everything has been read, and the expired set is written."""
 
     def changing(sentence: str) -> None:
         if sentence == "writing the expired set":
@@ -249,7 +249,7 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     ],
 )
 def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, answer: Any, words: str) -> None:
-    """Without the commit graph, or without the right to list tags."""
+    """They need the commit graph, or the right to list tags."""
     world.hold(EVERY_KIND)
 
     with mock.patch.object(LakeFS, call, **answer), pytest.raises(Refused, match=words):

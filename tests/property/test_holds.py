@@ -80,7 +80,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
 
 
 def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
-    """As it was seen."""
+    """The hold keeps the branch as that reading saw it."""
     commits = {name: oracle.C(parents, NOW - 10 * oracle.DAY) for name, parents in (("a", ()), ("b", ("a",)))}
     history = History(commits, {}, 1, {}, NOW)
     hold = BranchHold(id="dev", branches="dev", days="20", **WHOSE)

@@ -98,7 +98,7 @@ def test_a_mark_by_an_inventory_is_compared_with_the_mark_finished_before_it(san
 
 
 def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:
-    """So does one of the future, and one that doesn't exist."""
+    """An inventory of the future, or one that doesn't exist, is refused as well."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     live = lake.put("main", "a", b"live")

@@ -179,7 +179,7 @@ class SweptRepository(WatchedLiving):
 
 @pytest.mark.timeout(0)  # as long as the number of sweeps takes
 def test_a_sweep_deletes_exactly_the_garbage(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happened before, and whether or not it is killed."""
+    """This holds whatever happened before, and whether or not the sweep is killed."""
     run(
         SweptRepository,
         capsys,

@@ -105,7 +105,7 @@ def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbo
 
 
 def test_other_repositories_that_may_not_be_read_are_named(sandbox: Sandbox) -> None:
-    """By the mark and by its check, where listing repositories or reading one of them isn't allowed."""
+    """The mark and its check name them, where listing repositories or reading one of them isn't allowed."""
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")
     sandbox.create("other")

@@ -127,7 +127,7 @@ def test_the_single_pass_retains_exactly_what_the_walks_retain(history: History)
 @given(histories())
 @settings(patient, max_examples=400)
 def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: History) -> None:
-    """By branch, days and moment."""
+    """It has the branch, days and moment of that walk."""
     claims = history.claims()
 
     for name, verdict in history.verdicts().items():
@@ -163,7 +163,7 @@ def test_reasons_agree_with_the_graph(history: History) -> None:
 @given(histories(), st.randoms(use_true_random=False))
 @patient
 def test_verdicts_do_not_depend_on_the_order_of_input(history: History, random: Random) -> None:
-    """Neither on that of commits nor on that of heads."""
+    """Commits and heads may come in any order."""
     commits, heads = history.product_commits(), list(history.heads.items())
     before = retained_commits(commits, history.heads, history.rules(), now=moment(history.now))
     random.shuffle(commits)
@@ -177,7 +177,7 @@ def test_verdicts_do_not_depend_on_the_order_of_input(history: History, random: 
 def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
     history: History, branch: str | None, more: int, earlier: int
 ) -> None:
-    """More days for any branch or for the default."""
+    """The longer rule may be that of any branch, or the default."""
     before = history.retained()
     if branch is None:
         # Spelled out, so that the default's growth is the only change.
@@ -217,7 +217,7 @@ def test_the_union_with_the_servers_list_has_exactly_both(history: History, name
 @given(histories())
 @patient
 def test_without_rules_all_commits_are_retained(history: History) -> None:
-    """Whatever their dates, heads and versions."""
+    """Their dates, heads and versions don't matter."""
     told = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
 
     assert {(verdict.commit_id, verdict.why) for verdict in told if verdict.retained} == {
@@ -242,7 +242,7 @@ def test_an_incomplete_graph_is_an_error(history: History) -> None:
     "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.HELD)]
 )
 def test_the_generated_histories_show_every_reason(reason: Reason) -> None:
-    """So these properties are tried on every reason of the rule."""
+    """Otherwise these properties would not be tried on every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
     shown = find(

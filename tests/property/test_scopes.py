@@ -71,18 +71,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_scope_committed_expires_exactly_what_expired_commits_refer_to(world: World) -> None:
-    """That the store has, and nothing live refers to; dangling commits' objects, too."""
+    """The store has these objects, and nothing live refers to them. Dangling commits count, too."""
     assert world.mark("COMMITTED") == world.expired
 
 
 def test_scope_uncommitted_expires_exactly_what_was_never_committed(world: World) -> None:
-    """That isn't staged, and that no commit, expired or not, refers to."""
+    """Such an object isn't staged either."""
     assert world.mark("UNCOMMITTED") == world.never_committed
 
 
 def test_scope_unified_expires_exactly_what_both_scopes_do(world: World) -> None:
-    """Not parts of unfinished uploads, the server's files, or another folder's. A key under `lake-other`, a prefix that
-    only begins alike, is another repository's and keeps nothing here."""
+    """Parts of unfinished uploads, the server's files and another folder's objects stay. A key under `lake-other`, a
+    prefix that only begins alike, is another repository's and keeps nothing here."""
     assert world.mark("UNIFIED") == world.expired | world.never_committed
 
 

@@ -242,7 +242,7 @@ def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
 
 
 def test_the_blocks_that_are_changed_cover_the_whole_table() -> None:
-    """From the first byte to the footer: the tests above change any of them."""
+    """The tests above change any byte from the first one to the footer."""
     for case in WHOLE:
         blocks = all_blocks(case.data)
 

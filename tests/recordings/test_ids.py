@@ -88,7 +88,7 @@ def test_a_whole_table_is_refused_under_any_name_but_its_own(recording: Path) ->
 
 
 def test_every_recorded_commit_has_the_id_of_its_content(recording: Path) -> None:
-    """Those of the dump and of the API, which agree."""
+    """The commits of the dump and those of the API agree."""
     dumped = {
         commit.id: commit
         for name, data in _tables(recording)
@@ -161,7 +161,7 @@ def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(record
 
 
 def test_a_table_without_compressed_blocks_is_at_hand() -> None:
-    """So the test before has something to compare."""
+    """Otherwise the test before would compare nothing."""
     assert _never_compressed(AT_HAND / "worked-example")
 
 

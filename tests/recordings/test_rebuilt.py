@@ -46,7 +46,7 @@ def recorded_file(told: History, pattern: str) -> list[bytes]:
 
 @pytest.mark.parametrize("name", [*TOLD, "random-1", "random-2", "random-20", "no-rules", "empty"])
 def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name: str) -> None:
-    """Of commits and all their tables; merges and reverts are made anew."""
+    """The ids of commits and of all their tables are compared; merges and reverts are made anew."""
     told = history(name)
     made = rebuild_commits(told, sandbox)
 
@@ -57,8 +57,8 @@ def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name
 
 
 def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
-    """For every kind of path, address and operation, so their rows are the same to the last bit. Not every metarange
-    has its id: it has an estimate of each range's size, which depends on the compressor."""
+    """Every kind of path, address and operation gives the same rows to the last bit. Not every metarange has its id: it
+    has an estimate of each range's size, which depends on the compressor."""
     told = history("everything")
     made = rebuild_commits(told, sandbox)
 

@@ -16,7 +16,7 @@ from tests.servers import SeaweedFS
 def test_the_expired_set_of_a_real_repository_is_exactly_the_true_one(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
-    """Not an object more, and none less."""
+    """The mark has not an object more, and none less."""
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)

@@ -111,7 +111,7 @@ def lake(recording: Recording) -> Iterator[LakeFS]:
 
 
 def test_every_recorded_call_is_answered_as_recorded(recording: Recording, lake: LakeFS) -> None:
-    """By the recording's clock."""
+    """The server's clock is the recording's."""
     dumped = recording.api("refs_dump")["body"]["commits_meta_range_id"]
 
     assert lake.config().blockstore("") == "s3"
@@ -135,7 +135,7 @@ def test_dangling_commits_are_known_from_the_dump(lake: LakeFS) -> None:
 
 
 def test_a_branch_serves_its_heads_entries(lake: LakeFS) -> None:
-    """Where nothing else was recorded; with full addresses and in the order of paths."""
+    """This holds where nothing else was recorded. Addresses are full, and paths in order."""
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
@@ -175,7 +175,7 @@ def test_what_was_not_recorded_is_refused(lake: LakeFS) -> None:
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
-    """With filler where its bytes are unknown; the store's clock has moved on since."""
+    """Unknown bytes are filled up; the store's clock has moved on since."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -200,5 +200,5 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
 
 
 def test_the_expected_set_is_read_as_it_was_written(recording: Recording) -> None:
-    """Odd characters included."""
+    """Its keys contain odd characters."""
     assert recording.expired() == {"data/s/1,token"}

@@ -126,7 +126,7 @@ def test_recordings_are_at_hand() -> None:
 
 
 def test_the_rule_retains_what_the_server_lists(history: History) -> None:
-    """All commits of all its lists."""
+    """It retains all commits of all its lists."""
     assert history.listed - history.retained() == set()
 
 
@@ -137,7 +137,7 @@ def test_the_servers_early_stops_explain_its_lists(history: History) -> None:
 
 
 def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
-    """On real histories, too."""
+    """The histories are real ones here."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}
         return
@@ -161,7 +161,7 @@ def test_dates_of_whole_seconds_retain_at_least_as_much(history: History) -> Non
 
 
 def test_the_server_and_the_graph_name_the_same_metaranges(history: History) -> None:
-    """So the union of the rule with each list has the commits of both."""
+    """The union of the rule with each list therefore has the commits of both."""
     for listed in history.server_lists:
         both = with_server_list(history.verdicts().values(), listed)
 
@@ -233,7 +233,7 @@ def served_in(history: History) -> set[str]:
 
 
 def test_the_oracles_expired_set_is_the_recorded_truth(history: History) -> None:
-    """Address by address, for every recording."""
+    """Every recording is compared address by address."""
     with (history.path / "listing.csv").open(newline="") as file:
         listing = {row["key"]: int(row["last_modified_ms"]) * 1000 for row in csv.DictReader(file)}
     truth = (history.path / "expected" / "expired.txt").read_bytes().decode().split("\n")

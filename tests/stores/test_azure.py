@@ -177,7 +177,7 @@ def sas_token(azurite: Azurite, permission: str = "rwdlc", *, expired: bool = Fa
 
 @pytest.mark.parametrize("mark", ["", "?"])
 def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azurite, name: str, mark: str) -> None:
-    """With or without the question mark in front of it."""
+    """The token may begin with a question mark."""
     store = on(azurite, name, azure_account_key=None, azure_sas_token=mark + sas_token(azurite))
     write_all(store, ["data/a", "data/é +&", "data/c"])
     store.copy("data/é +&", "data/copy")
@@ -228,7 +228,7 @@ def test_an_error_names_the_setting_and_not_the_token() -> None:
 
 
 def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) -> None:
-    """In listings, lookups and copies."""
+    """Listings, lookups and copies agree about it."""
     store = on(azurite, name)
     store.write("data/x", b"content")
     store.copy("data/x", "data/y")
@@ -405,7 +405,7 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
 
 
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
-    """Then it is a transient error."""
+    """After that it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
         store = at(answers, retry=requests(2))
@@ -498,7 +498,7 @@ def batches_refused(status: int, code: str) -> Callable[[str, str], Answer | Non
 def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     azurite: Azurite, name: str, status: int, code: str, is_remembered: bool
 ) -> None:
-    """From then on, if the refusal is permanent."""
+    """If the refusal is permanent, no batch is sent from then on."""
     with proxy(azurite) as between:
         between.before = batches_refused(status, code)
         store = on(azurite, name, azure_endpoint_url=between.url)
@@ -553,7 +553,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
 
 
 def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """So that it doesn't outlast the lease. Keys that were not sent may be sent again."""
+    """It must not outlast the lease. Keys that were not sent may be sent again."""
     on(azurite, name)
     clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
     with proxy(azurite) as between:
@@ -576,7 +576,7 @@ def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: C
 
 
 def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Under odd names, too."""
+    """Its keys contain odd characters."""
     client.upload_blob(f"{name}/é +?#&x", b"content", metadata={"owner": "me"})
     store = on(azurite, name)
 
@@ -613,7 +613,7 @@ def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
 
 
 def test_a_copy_that_takes_too_long_is_aborted(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """It is an error."""
+    """Its target doesn't count as a copy."""
 
     def after(_: str, __: str, headers: dict[str, str]) -> None:
         if "x-ms-copy-status" in headers:
@@ -711,7 +711,7 @@ def test_an_incomplete_listing_is_an_error() -> None:
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
-    """After the second page; otherwise it would never end."""
+    """The listing would otherwise never end."""
     with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
         with pytest.raises(Unavailable, match="for ever"):
             list(at(answers).pages("data/"))

@@ -14,7 +14,7 @@ def missing_result(provider: Provider) -> Deletion:
 
 
 def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:
-    """For more than a thousand keys: present, missing, hostile and repeated ones."""
+    """There are more than a thousand keys: present, missing, hostile and repeated ones."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
     hostile = [key for key in hostile if not provider.quirks.unholdable & kinds_of(key)]

@@ -108,7 +108,7 @@ def parts(*answers: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
 
 
 def test_each_part_of_a_batch_has_its_own_result() -> None:
-    """In whatever order they come; a key without an answer has failed."""
+    """Answers come in any order, and a key without an answer has failed."""
     body, headers = parts(
         (3, 204, ""),
         (1, 403, refusal(403, "retentionPolicyNotMet", "held until 2030")),
@@ -141,7 +141,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
     ],
 )
 def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
-    """Neither does a second answer for the same key."""
+    """Two answers for one key delete nothing either."""
     with answering(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
 
@@ -150,7 +150,7 @@ def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, he
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
-    """To a single key or a whole batch; a sweep sends it again."""
+    """It may refuse a single key or a whole batch; a sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
     with answering(200, body, headers) as answers:
         [one] = at(answers.settings()).delete_many(["a"])
@@ -366,7 +366,7 @@ def test_content_without_a_generation_is_an_error() -> None:
 
 
 def test_a_copy_keeps_type_metadata_and_checksum(fake_gcs: FakeGCS, bucket: str) -> None:
-    """Under odd names, too."""
+    """Its source's key contains odd characters."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/copies")
     store.write("data/é +x", b"content")
     path = f"/storage/v1/b/{bucket}/o/copies%2Fdata%2F%C3%A9%20%2Bx"
@@ -393,7 +393,7 @@ def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict
 
 
 def test_a_copy_in_steps_continues_until_it_is_done() -> None:
-    """With the token of the last step, and of one and the same content."""
+    """Each step has the token of the last one, and the generation of one and the same content."""
     steps = (
         {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"},
         {"done": False, "rewriteToken": "two", "totalBytesRewritten": "8"},
@@ -470,7 +470,7 @@ def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
 
 
 def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
-    """Whether it gets no token or the store refuses the token; no object seems absent for that."""
+    """It gets no token, or the store refuses the token. No object seems absent for that."""
     with answering(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
         file = service_account(tmp_path, f"{answers.url}/token")
         _is_forbidden(at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
@@ -504,7 +504,7 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
 
 
 def test_missing_credentials_are_named_by_every_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the setting. Opening the store requests no credentials."""
+    """The setting is named. Opening the store requests no credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -577,14 +577,14 @@ def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeG
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
 def test_an_answer_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
-    """Whatever its status: a web server's 404 doesn't mean that an object is absent."""
+    """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
         _is_unavailable(at(answers.settings()))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
-    """Then it is an error. Deletes aren't retried."""
+    """After that it is an error. Deletes aren't retried."""
     with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
         store = at(answers.settings(retry=retries.requests(2)))
         with pytest.raises(Unavailable, match=str(status)):
@@ -628,7 +628,7 @@ def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """After the second one; otherwise it would never end."""
+    """The listing would otherwise never end."""
     with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
         with pytest.raises(Unavailable, match="for ever"):
             list(at(answers.settings()).pages("data/"))

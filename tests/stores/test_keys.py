@@ -72,7 +72,7 @@ _runs = itertools.count()
 
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
 def test_a_hostile_key_is_kept_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
-    """For listing, lookups, reading, copying and deleting."""
+    """Listing, lookups, reading, copying and deleting all use exactly that key."""
     if provider.quirks.unholdable & kinds_of(key):
         _is_refused(store, key)
     else:
@@ -141,7 +141,7 @@ def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> Non
 
 @pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
 def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str) -> None:
-    """By every store."""
+    """Every store refuses them."""
     with pytest.raises(WrongUsage):
         store.write(key, b"")
     with pytest.raises(WrongUsage):
@@ -168,7 +168,7 @@ _keys = st.lists(_segments | _nasty_segments, min_size=1, max_size=4).map("/".jo
 
 
 def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> None:
-    """For sets of generated keys."""
+    """The sets of keys are generated."""
     namespace = provider.uri()
 
     @settings(

@@ -133,7 +133,7 @@ def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
 
 
 def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None:
-    """`a-b` before `a/b` before `a0`."""
+    """`a-b` comes before `a/b`, and that before `a0`."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     write_all(store, TREE)
 
@@ -145,7 +145,7 @@ def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None
     "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
 )
 def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Provider, after: str) -> None:
-    """Whether the given key exists or not."""
+    """The given key may exist or not."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     write_all(store, TREE)
 
@@ -201,7 +201,7 @@ _names = st.text(st.sampled_from("a-/0.é"), min_size=1, max_size=5)
 
 
 def test_listings_agree_with_the_plain_definition(provider: Provider) -> None:
-    """For any set of keys: those with the prefix, greater than `start_after`, in order, grouped at the delimiter."""
+    """A listing has the keys with the prefix, greater than `start_after`, in order, grouped at the delimiter."""
     namespace = provider.uri()
 
     @settings(

@@ -40,7 +40,7 @@ def opened(root: Path) -> Store:
     "key", ["../secret", "data/../../secret", "..", "/etc/passwd", "data/./x", ".lakegc-tmp/lock", "data/.lakegc-tmp/x"]
 )
 def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: Path, key: str) -> None:
-    """By every method. So are keys among lakegc's own working files."""
+    """Every method refuses it, and also keys among lakegc's own working files."""
     secret = root.parent / "secret"
     secret.write_bytes(b"secret")
     store.write("data/x", b"")
@@ -60,7 +60,7 @@ def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: Path, k
 
 
 def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None:
-    """To a file or through a folder; they are counted as unreadable."""
+    """Links to files and folders are counted as unreadable."""
     outside = root.parent / "outside"
     outside.mkdir()
     (outside / "x").write_bytes(b"secret")
@@ -186,7 +186,7 @@ def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> No
 
 
 def test_keys_longer_than_path_max_are_kept_whole(store: Store, root: Path) -> None:
-    """With few file descriptors."""
+    """Few file descriptors suffice."""
     deep = "/".join(["data", *["d" * 200] * 25, "x"])
     many = "/".join(["data", *["d"] * 300, "x"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -263,7 +263,7 @@ def test_emptied_folders_are_removed_up_to_the_root(store: Store, root: Path) ->
 
 
 def test_empty_folders_are_no_prefixes(store: Store, root: Path) -> None:
-    """However deep they are."""
+    """They may be nested."""
     (root / "data" / "empty" / "deeper").mkdir(parents=True)
     store.write("data/full/x", b"")
 
@@ -285,7 +285,7 @@ def test_unfinished_writes_are_not_listed(store: Store, root: Path) -> None:
 
 
 def test_working_files_of_an_inner_namespace_are_not_listed(store: Store, root: Path) -> None:
-    """Its objects are."""
+    """The objects of that namespace are listed."""
     (root / "inner").mkdir()
     inner = open_store(Namespace.parse("local://ns/inner"), StoreSettings(local_path=str(root.parent)))
     inner.write("data/x", b"")

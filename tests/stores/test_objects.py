@@ -14,7 +14,7 @@ from tests.stores.providers import Provider, all_keys, write_all
 
 
 def test_objects_are_read_as_they_were_written(store: Store) -> None:
-    """Empty, binary, and larger than what a server keeps in one piece."""
+    """They are empty, binary, or larger than what a server keeps in one piece."""
     for data in (b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000):
         store.write("data/x", data)
 
@@ -24,7 +24,7 @@ def test_objects_are_read_as_they_were_written(store: Store) -> None:
 
 
 def test_a_missing_object_is_an_error_of_every_method(store: Store) -> None:
-    """It is named."""
+    """The error names it."""
     store.write("data/folder/x", b"")
 
     for key in ("data/none", "none", "data/folder", "data/folder/x/y"):
@@ -53,7 +53,7 @@ def test_a_missing_bucket_is_reported_as_such_by_every_method(provider: Provider
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_refused_credentials_are_named_by_every_method(provider: Provider, which: int) -> None:
-    """With the setting to check; no object seems absent for that."""
+    """The setting to check is named; no object seems absent for that."""
     provider.needs("credentials", has=which < len(provider.wrong_credentials))
     uri = provider.uri()
     provider.open(uri).write("data/x", b"")
@@ -91,7 +91,7 @@ def test_a_copy_has_its_sources_content_and_replaces_its_target(store: Store) ->
 
 
 def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider) -> None:
-    """It has a zone, and is this machine's here."""
+    """The clock has a zone; here it is this machine's."""
     before = store.now()
     store.write("data/x", b"")
     after = store.now()
@@ -105,7 +105,7 @@ def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider)
 
 
 def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
-    """In size, time and checksum."""
+    """Size, time and checksum are the same."""
     store.write("data/x", b"12345")
 
     [found] = [found for page in store.pages("") for found in page.objects]
@@ -115,7 +115,7 @@ def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
 
 
 def test_conditional_writes_never_overwrite(store: Store) -> None:
-    """Neither one that needs the object to be absent, nor one that needs it unchanged."""
+    """One of them needs the object to be absent, the other one needs it unchanged."""
     first = store.write_if_absent("lease", b"one")
     with pytest.raises(AlreadyThere, match="lease"):
         store.write_if_absent("lease", b"two")

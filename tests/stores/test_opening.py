@@ -21,7 +21,7 @@ SETTINGS = StoreSettings(
 
 
 def test_no_secret_is_printed() -> None:
-    """Neither by settings nor by stores; executors get it with the settings."""
+    """Settings and stores hide it, and executors still get it with the settings."""
     store = open_store(Namespace.parse("s3://bucket/ns"), SETTINGS)
 
     for text in (repr(SETTINGS), str(SETTINGS), SETTINGS.model_dump_json(), store.where, repr(store)):

@@ -109,7 +109,7 @@ def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Stor
 
 
 def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
-    """On any store."""
+    """This holds for every store."""
     write_all(store, [*LONG, "root", "data/right"])
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
     parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
@@ -162,7 +162,7 @@ def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) -> None:
-    """No part just ends early."""
+    """A part that just ended early would look like absent keys."""
     write_all(store, LONG)
 
     class Breaking(SmallPages):
@@ -190,7 +190,7 @@ def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
 
 
 def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:
-    """In strange keys, sizes, times and tags."""
+    """Keys, sizes, times and tags are the same, strange ones included."""
     write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
 
     for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
@@ -208,7 +208,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
 def test_between_gives_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
-    """In the order of bytes, and with their common beginning."""
+    """It is between them in the order of bytes, and has their common beginning."""
     low, high = shared + low, None if high is None else shared + high
     middle = between(low, high, len(shared))
 

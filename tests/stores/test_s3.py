@@ -81,7 +81,7 @@ def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(ser
 
 
 def test_the_tag_of_a_multipart_upload_is_no_md5(server: S3Server) -> None:
-    """Even of an upload in a single part."""
+    """This holds even for an upload in a single part."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
     upload = client.create_multipart_upload(**place)["UploadId"]
@@ -94,7 +94,7 @@ def test_the_tag_of_a_multipart_upload_is_no_md5(server: S3Server) -> None:
 
 
 def test_the_tag_of_a_kms_encrypted_object_is_no_md5(moto_server: S3Server) -> None:
-    """It looks like one."""
+    """It only looks like one."""
     moto_server.make_bucket("s3-tests")
     moto_server.client().put_object(
         Bucket="s3-tests", Key="kms/data/x", Body=b"content", ServerSideEncryption="aws:kms", SSEKMSKeyId="key"
@@ -141,7 +141,7 @@ def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
 
 
 def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
-    """In one request and in parts."""
+    """Large objects are copied in parts."""
     client = server.client()
     data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5
     client.put_object(
@@ -189,7 +189,7 @@ def test_a_silent_server_times_out() -> None:
 
 
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
-    """Then it is an error."""
+    """After that it is an error."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with answering(503, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
@@ -315,7 +315,7 @@ def test_an_incomplete_listing_is_an_error() -> None:
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """After the second one; otherwise it would never end."""
+    """The listing would otherwise never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
     with answering(200, listing("ns/data/x", more=more), XML) as answers:
         with pytest.raises(Unavailable, match="for ever"):
@@ -435,7 +435,7 @@ def outcome(document: bytes) -> object:
 @settings(deadline=None)
 @given(st.text(min_size=1), st.sampled_from(["", "/", "/ +%!,="]))
 def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None:
-    """Whatever a server encodes, and whatever it leaves as it is."""
+    """It doesn't matter what a server encodes, and what it leaves as it is."""
     encode = quote_plus if not safe else quote
     [row] = parsed(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
 
@@ -453,7 +453,7 @@ def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None
     ],
 )
 def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None:
-    """Never younger or older than they are."""
+    """They are never younger or older than they are."""
     [row] = parsed(listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())).objects.to_pylist()
 
     assert row["modified"].isoformat() == meant
@@ -480,7 +480,7 @@ def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
 
 
 def test_only_keys_that_the_answer_names_are_deleted() -> None:
-    """One with an error, or left out, has failed."""
+    """A key with an error, or one that is left out, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
         b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
@@ -560,7 +560,7 @@ def test_an_unknown_profile_is_refused() -> None:
 
 
 def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None:
-    """In path style, for the store that its settings open."""
+    """It uses path style, and the store that its settings open."""
     from dagster_aws.s3 import S3Resource
 
     from spark_resources.stores.s3_resource import StoreS3Resource
@@ -586,7 +586,7 @@ ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/a
 
 
 def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
-    """Empty, large or with an odd name. A missing one is reported as such."""
+    """It may be empty, large or oddly named. A missing one is reported as such."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
     there = [key for key in ODD if not folding or not re.search(r"//|/\./|/$", key)]
@@ -602,8 +602,8 @@ def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
     assert read_proven(store, "data/x") == b"written anew"
 
 
-def test_a_failing_server_is_asked_as_often_as_the_policy_allows() -> None:
-    """Soon by boto3 alone."""
+def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
+    """After a few failures only boto3 sends them."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
@@ -617,7 +617,7 @@ def test_a_failing_server_is_asked_as_often_as_the_policy_allows() -> None:
 
 
 def test_quick_requests_stop_after_three_failures() -> None:
-    """Then everything is left to boto3, which waits between attempts. A few failures among thousands don't count."""
+    """Everything is left to boto3 then, which waits between attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         client = s3_client(answers.settings())

@@ -61,7 +61,7 @@ def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
 def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None:
-    """For random keys, there or not, in slices large and small."""
+    """The keys are random, present or not, in slices large and small."""
     chance = random.Random(f"{share}")
     every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
     present = [key for _, key in every if chance.random() < 0.6]
@@ -80,7 +80,7 @@ def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
-    """Where the store lists in the order of bytes and the keys stand together."""
+    """The store lists in the order of bytes, and the keys stand together."""
     provider.needs("byte_order", has=provider.quirks.byte_order)
     every = [f"data/one/{number:04}" for number in range(120)]
     write_all(store, every)

@@ -38,7 +38,7 @@ def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
 
 
 def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
-    """Even where record and files agree with each other."""
+    """Another set is refused even where record and files agree with each other."""
     lake.marked()
     lake.approve()
     mark = Mark.open(lake.place, "m1")
@@ -106,7 +106,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
 
 
 def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
-    """Not by the time at which it was given itself."""
+    """The time at which it was given itself doesn't renew it."""
     lake.marked()
     given = lake.approve(until=lake.now + timedelta(minutes=1))
     late = given.until + timedelta(minutes=1)

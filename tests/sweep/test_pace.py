@@ -45,7 +45,7 @@ def test_the_rate_stays_within_a_tenth_of_the_ceiling(most: float, prefixes: tup
 
 
 def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
-    """Not even the first ones."""
+    """This holds from the first batches on."""
     clock = Clock()
     pace, times = Pace(clock, 100.0), []
     for _ in range(60):
@@ -69,7 +69,7 @@ def test_the_rate_starts_low_and_doubles_without_trouble() -> None:
 
 
 def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
-    """Of no other prefix, and the rate never falls to zero."""
+    """Other prefixes keep their rates, and no rate falls to zero."""
     clock = Clock()
     pace = Pace(clock)
     pace.turned_away("data/s/")
@@ -105,7 +105,7 @@ def test_batches_that_wait_for_answers_raise_no_rate() -> None:
 
 
 def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() -> None:
-    """For all prefixes together, and never above the ceiling."""
+    """The ramp counts all prefixes together, and never exceeds the ceiling."""
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
 

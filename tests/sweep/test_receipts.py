@@ -37,7 +37,7 @@ def intents(*addresses: str) -> pa.Table:
 
 
 def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
-    """For keys of every kind."""
+    """Their keys are of every kind."""
     written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
     receipts.write("receipt", 3, "00000-7-00000", written)
     receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
@@ -47,7 +47,7 @@ def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
 
 
 def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
-    """In each round."""
+    """Other files in the folder of a round are ignored."""
     receipts.write("receipt", 1, "00000-7-00000", rows("a"))
     receipts.write("receipt", 2, "00001-8-00000", rows("b"))
     receipts.write("receipt", 12_345, "00001-8-00000", rows("c"))
@@ -86,7 +86,7 @@ def test_a_damaged_receipt_stops_the_reader(receipts: Receipts, name: str, data:
 
 
 def test_the_latest_rounds_receipt_of_a_key_counts(receipts: Receipts) -> None:
-    """By the number of the round, not by the order of names."""
+    """The number of the round decides, not the order of names."""
     receipts.write("receipt", 9_999, "00000-1-00000", rows("a", "b", outcome=Outcome.FAILED, code="AccessDenied"))
     receipts.write("receipt", 10_000, "00000-1-00000", rows("a"))
     receipts.write("receipt", 2, "00000-9-00000", rows("a", "c", outcome=Outcome.CHANGED))

@@ -31,7 +31,7 @@ def run_of(lake: Lake, **more: Any) -> SweepRun:
 
 
 def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -> None:
-    """Whatever else somebody wrote beside them."""
+    """Other files that somebody wrote beside them don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
     for name in ("proofs/0001/mark.json", "receipts/0003/x", "undone/0002/x", "receipts/strange/x", "proofs/-7/x"):

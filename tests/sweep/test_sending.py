@@ -127,7 +127,7 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
 
 
 def test_a_key_that_is_always_refused_fails_after_a_bounded_number_of_tries(tmp_path: Path) -> None:
-    """With the store's own code."""
+    """Its result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
     sent, _ = sender(store).send(written(store, "a"), "data/s/")
 

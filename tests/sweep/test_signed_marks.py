@@ -120,7 +120,7 @@ def test_a_hold_that_was_given_after_the_approval_can_not_be_removed_unnoticed(l
 
 
 def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
-    """Neither in the namespace, in Dagster's own records, nor in what commands print, failures included."""
+    """The namespace, Dagster's own records, and what commands print are searched, after failures, too."""
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "a", b"old")

@@ -107,10 +107,10 @@ def test_an_object_that_is_live_again_is_rescued(lakegc: Lakegc, sandbox: Sandbo
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
-def test_quarantined_objects_can_be_restored_and_quarantined_again(
+def test_undo_restores_quarantined_objects_byte_for_byte(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """They come back byte for byte."""
+    """Nothing is left in quarantine."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = {key: store.read(key) for key in keys(sandbox, lake)}
     marked_and_approved(lakegc, sandbox, lake)

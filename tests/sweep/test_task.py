@@ -28,7 +28,7 @@ def write_intent(task: Task, *names: str, round_number: int = 1) -> None:
 
 
 def test_each_key_has_exactly_one_receipt(task: Task) -> None:
-    """Deleted, changed or gone; keys of other tasks are left alone."""
+    """It is deleted, changed or already gone; keys of other tasks are left alone."""
     rows = pa.concat_tables([task.write("a", "b", "c"), task.pending("gone")])
     task.store.write("data/s/b", b"another")
     task.store.write("data/s/other", b"x")
@@ -54,7 +54,7 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
 
 
 def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
-    """In the same round and in a later one, and not as already gone."""
+    """The next attempt, in the same round or in a later one, doesn't record them as already gone."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.delete_many(["data/s/a"])
@@ -154,7 +154,7 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
 def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
-    """Whether it was cut off after the copy, or after the delete that follows."""
+    """It was cut off after the copy, or after the delete that follows."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.copy("data/s/a", QUARANTINE + "a")
@@ -167,7 +167,7 @@ def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
 def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
-    """Whether it was cut off after the copy back, or after the quarantined copy was removed."""
+    """It was cut off after the copy back, or after the quarantined copy was removed."""
     rows = task.write("a")
     if step == "copied":
         task.store.copy("data/s/a", QUARANTINE + "a")
@@ -194,7 +194,7 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 @pytest.mark.parametrize("there", [None, b"something else"])
 def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -> None:
-    """Whatever is in the object's place."""
+    """It doesn't matter what is in the object's place."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -215,7 +215,7 @@ def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
 
 
 def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
-    """Nothing else of that folder or outside it."""
+    """Nothing else in that folder or outside it is deleted."""
     rows = task.write("a")
     task.store.copy("data/s/a", QUARANTINE + "a")
     task.store.write(QUARANTINE + "stranger", b"x")

@@ -191,7 +191,7 @@ def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) 
 
 
 def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake) -> None:
-    """Before they begin, so whoever takes over from a killed process knows how long to wait."""
+    """It does so before they begin, so whoever takes over from a killed process knows how long to wait."""
     lease = lake.take("Ada")
     with lease.watched(REQUEST, lambda: True):
         found = Holder.from_json(lake.store.read(LEASE_KEY), "here")
@@ -203,7 +203,7 @@ def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake
 
 
 def test_a_watch_notices_within_its_interval_that_the_lease_was_taken_over(lake: Lake) -> None:
-    """Or that it is gone."""
+    """A task would otherwise delete beside another run."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
