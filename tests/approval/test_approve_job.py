@@ -78,7 +78,7 @@ def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg
 
 
 def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Who reads the history finds why a brake was let go."""
+    """People who read the history find why a brake was released."""
     digest = str(lake.marked(counts={**COUNTS, "expired": 60_000}).record.digest)
 
     assert approve(instance, lake, by="Ada", digest=digest, release={"share": "old trials"}).success

@@ -108,8 +108,8 @@ def test_a_command_succeeds_in_a_process_of_its_own(shell: Shell, step: str) -> 
 
 
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
-def test_a_command_names_the_next_one_as_it_was_called(shell: Shell, step: str) -> None:
-    """So that it can be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
+def test_a_command_prints_the_next_one_in_the_form_in_which_it_was_called(shell: Shell, step: str) -> None:
+    """It can then be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
     called = f"{nearest(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     shown = shell.ended(step).stdout
 

@@ -57,10 +57,8 @@ def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None
     assert shown.endswith("Nothing was deleted. Next: lakegc review still m1\n")
 
 
-def test_a_mark_since_another_and_its_review_say_what_they_leave_to_a_full_mark(
-    sandbox: Sandbox, lakegc: Lakegc
-) -> None:
-    """Both name the command that makes a full one, and say when one is due; --since is used all the same."""
+def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
+    """Both print the command that makes a full one, and say when one is due; --since is used all the same."""
     sandbox.create("late").put("main", "a", b"a")
     settings = sandbox.settings | {"clean_every": "2"}
     lakegc.told(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)

@@ -27,7 +27,7 @@ def test_the_first_repository_of_getting_started_can_be_pasted_and_its_mark_appr
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
-    commands after it then end well, and what stops the approval otherwise is said by the mark itself."""
+    commands after it succeed, and the mark itself names the brake that would stop the approval otherwise."""
     page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
     begin = page.index("import os, lakefs_sdk as sdk")
     lines = page[begin : page.index("```", begin)]

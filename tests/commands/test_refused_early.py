@@ -101,7 +101,7 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
 def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
     lake: Lake, lakegc: Lakegc, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
 ) -> None:
-    """A run would end in red, and a partition stay for ever: of nothing, or over a mark that is whole."""
+    """A run would be shown in red, and a partition of nothing, or of a finished mark, would stay forever."""
     lake.marked()
     lake.marked(["data/s/b"], "approved")
     lake.approve("approved")

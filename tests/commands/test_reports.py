@@ -120,8 +120,8 @@ def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lake
     assert f"lakegc undo {lake.name} m1" in shown
 
 
-def test_the_ui_says_of_a_quarantine_how_it_is_undone_and_nothing_of_freed_space(lake: Lake) -> None:
-    """What `sweep_report` shows is read after a sweep, when it is to be decided what becomes of the objects."""
+def test_the_ui_shows_how_a_quarantine_is_undone_and_no_freed_space(lake: Lake) -> None:
+    """People read `sweep_report` after a sweep, when they decide what happens to the objects."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, "")})
     swept(lake, {"data/s/b": (Outcome.DELETED, "")}, "m2")
     quarantined, deleted = (shown_in_the_ui(lake, mark_id) for mark_id in ("m1", "m2"))
@@ -131,8 +131,8 @@ def test_the_ui_says_of_a_quarantine_how_it_is_undone_and_nothing_of_freed_space
     assert (deleted["deleting"], "quarantine" in deleted) == (FREES, False)
 
 
-def test_the_ui_names_what_came_to_life_too_late(lake: Lake) -> None:
-    """Readers miss these objects: they are to be restored, so it has to be known which they are."""
+def test_the_ui_names_objects_that_became_live_too_late(lake: Lake) -> None:
+    """Readers miss these objects: somebody has to restore them."""
     swept(lake, MIXED, late=("data/s/a",))
     shown = shown_in_the_ui(lake, "m1")
 

@@ -29,8 +29,8 @@ def ended(command: str, home: Path, sandbox: Sandbox) -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("command", [MATERIALIZE, EXECUTE], ids=["materialize", "execute"])
-def test_a_new_mark_needs_its_partition_first_and_operations_shows_how_to_add_it(tmp_path: Path, command: str) -> None:
-    """Dagster's commands can't add a partition. With it they make a mark; here one of a repository that isn't there."""
+def test_the_documented_command_adds_the_partition_that_a_new_mark_needs(tmp_path: Path, command: str) -> None:
+    """Dagster's own commands can't add one. Here the mark is of a repository that doesn't exist."""
     shown = 'import dagster as dg; dg.DagsterInstance.get().add_dynamic_partitions("repository_and_mark", ["{}"])'
     add = f"python -c '{shown}'"
     for one in (add, command):

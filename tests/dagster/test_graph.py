@@ -72,8 +72,8 @@ def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
     assert {check.asset_key for check in GRAPH.asset_check_keys} >= {key(name) for name in CHAIN}
 
 
-def test_what_the_ui_says_of_assets_and_jobs_needs_no_other_page() -> None:
-    """No description of an asset, a job, a schedule or a sensor names an invariant by its number."""
+def test_descriptions_in_the_ui_name_no_invariant_by_its_number() -> None:
+    """Descriptions of assets, jobs, schedules and sensors have to be understood without another page."""
     location = defs.get_repository_def()
     described = [GRAPH.get(each).description for each in GRAPH.get_all_asset_keys()]
     described += [each.description for each in (*location.get_all_jobs(), *location.sensor_defs)]
@@ -82,8 +82,8 @@ def test_what_the_ui_says_of_assets_and_jobs_needs_no_other_page() -> None:
     assert not [text for text in described if text and "invariant" in text]
 
 
-def test_the_page_of_the_job_names_every_option_of_a_mark_and_where_it_is_explained() -> None:
-    """A person who launches the job looks there first."""
+def test_the_description_of_the_mark_job_names_every_option() -> None:
+    """People who launch the job look there first. It also says where the options are explained."""
     description = defs.resolve_job_def(mark_job.name).description or ""
 
     for option in MarkConfig.model_fields:

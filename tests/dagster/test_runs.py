@@ -257,9 +257,7 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
 
 
 @pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "clean": True}])
-def test_a_finished_mark_stays_as_it_is_whatever_options_it_is_launched_again_with(
-    world: World, ran: Run, config: dict[str, Any]
-) -> None:
+def test_a_finished_mark_is_unchanged_by_a_run_with_any_options(world: World, ran: Run, config: dict[str, Any]) -> None:
     """Options that no mark can have turn nothing of a finished one red."""
     assert ran.run.is_success
     before = world.files()

@@ -141,8 +141,8 @@ def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lak
     assert nothing_missed(optimized.record)[0]
 
 
-def test_the_schedule_makes_the_full_mark_that_is_due_where_every_mark_named_its_base(lake: Lake) -> None:
-    """Such marks all have the same short chain; what came late into an old slice is found by the scheduled mark."""
+def test_the_scheduled_mark_is_full_when_one_is_due_after_marks_with_named_bases(lake: Lake) -> None:
+    """Such marks all have the same short chain. The full one finds what was uploaded late into an old slice."""
     from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
     lake.mark("m1", every=3)
     lake.days(5)

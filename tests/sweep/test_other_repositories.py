@@ -131,10 +131,10 @@ def test_a_released_unreadable_repository_does_not_stop_a_sweep_but_any_other_do
     assert is_stored(lake, imported)
 
 
-def test_what_was_known_of_an_unread_repository_stays_though_another_marks_record_is_damaged(
+def test_known_references_of_an_unreadable_repository_survive_another_marks_damaged_record(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """One record that can't be read is no reason to forget what all the others say."""
+    """One record that can't be read is no reason to forget what all the others have."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_elsewhere(sandbox.repository("other"), imported, "imported")
     mark(sandbox, "m0")
@@ -182,10 +182,10 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     assert "answered 503" in why[unclear.address]
 
 
-def test_content_staged_again_elsewhere_and_moved_while_the_sweep_verifies_is_live(
+def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_live(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The diff shows it only at its new path, and only after it was read; the branch is asked at the old one."""
+    """The diff shows it only at its new path, and only after it was read; the branch is probed at the old one."""
     other, entry = sandbox.repository("other"), garbage(lake, "moved")
     nobodys = garbage(lake, "nobody's")
     assert mark(sandbox).expired == {entry.address, nobodys.address}

@@ -135,10 +135,10 @@ def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> N
     assert task.left(folder) == {folder + "a"}
 
 
-def test_a_permit_that_ran_out_while_the_lease_was_read_permits_nothing(
+def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may be away for a minute while a task reads the lease: by then nobody has looked at the heads."""
+    """The store may be away for a minute while a task reads the lease: by then nobody has listed the heads."""
     rows, orders = task.write("a"), task.orders()
     permit, now = task.permit(), task.store.now()
     permit.give(now + timedelta(seconds=2))

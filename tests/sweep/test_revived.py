@@ -99,9 +99,9 @@ def test_a_branch_at_an_expired_commit_loses_at_most_seconds_of_a_slow_sweep(
             assert lake.read("again", path)[1] == b"x"
 
 
-def test_a_commit_in_another_repository_loses_no_more_than_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:
-    """Another repository takes in objects of the lake while they are deleted: it keeps those that were there but for a
-    few, which the report names; the other garbage goes."""
+def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:
+    """Another repository imports objects of the lake while they are deleted: it keeps those that were there but for a
+    few, which the report names. The other garbage is deleted."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
     others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}

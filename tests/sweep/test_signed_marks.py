@@ -100,8 +100,8 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
         read_quarantine(place, report)
 
 
-def test_a_hold_that_was_given_after_the_approval_can_not_be_removed_unnoticed(lake: Lake) -> None:
-    """No mark went by it when it was made; the record of each mark that may be swept is told of it."""
+def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) -> None:
+    """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
     assert lake.mark("m1", clean=True).expired == set()
     lake.days(2)
     assert lake.mark("m2", clean=True).expired == {lake.garbage}

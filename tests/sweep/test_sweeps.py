@@ -263,11 +263,11 @@ def test_a_stray_copy_whose_live_original_is_gone_is_restored(
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
-def test_what_came_to_life_after_a_killed_sweep_took_it_is_named_and_not_booked_as_rescued(
+def test_an_object_live_again_after_a_killed_sweep_took_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
-    """A sweep was killed between taking an object away and writing so; then the object came to life. Readers miss it:
-    the report is no success and names it, and where it lies in quarantine it is brought back."""
+    """A sweep was killed between taking an object away and recording it; then the object became live. Readers miss it:
+    the report is no success, doesn't count it as rescued, and names it. From quarantine it is restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]

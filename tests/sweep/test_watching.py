@@ -158,8 +158,8 @@ def test_an_interrupted_takeover_keeps_the_lease_until_the_dead_processs_tasks_h
     lake.take("Alan")
 
 
-def test_who_dies_while_taking_over_leaves_the_tasks_of_the_first_to_be_waited_for(lake: Lake) -> None:
-    """Whoever comes third waits for the tasks of the first one, as the second one did when it was killed."""
+def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_tasks(lake: Lake) -> None:
+    """The third process waits for the tasks of the first one, as the second one did when it was killed."""
     first = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
     watch = LeaseWatch(lake.store, first.token, lake.clock)
     watch.check(at_least=REQUEST)
