@@ -2,9 +2,9 @@
 
 The server's list can lack what is staged, and it can be empty though objects are staged (formats §2): a branch that is
 deleted while the server scans, a staging record that it can't read, an address that it resolves to one in the namespace
-but doesn't list as such. So it is never believed alone. The uncommitted diff of each branch is paged to its proven end,
-and each added or changed path is looked up; what the list or a branch shows is live. A list that is empty though
-objects are staged is requested again.
+but doesn't list as such. So it is never believed alone. What is staged on each branch is paged to its end as well, in a
+way that fails where a record can't be read, and each added or changed path is looked up; what the list or a branch
+shows is live. A list that is empty though objects are staged is requested again.
 """
 
 from __future__ import annotations

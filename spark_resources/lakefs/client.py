@@ -236,18 +236,23 @@ class LakeFS:
         """The paths behind `after` that are added, changed or removed on the branch and not committed, by content; some
         come twice where paths aren't UTF-8 (see `answers.is_exact`).
 
-        The server ends it early, and doesn't say so, where it can't read on (formats §2): see `diffs.whole_diff`.
+        The server ends it early, and doesn't say so, where it can't read on (formats §2): see `staged_diff`.
         """
-        question = Question(
-            "BranchesApi",
-            "diff_branch",
-            f"the uncommitted changes of '{branch}' in repository '{repository}'",
-            "fs:ListObjects",
-        )
+        what = f"the uncommitted changes of '{branch}' in repository '{repository}'"
+        question = Question("BranchesApi", "diff_branch", what, "fs:ListObjects")
+        return self._changes(question, after, repository=repository, branch=branch)
+
+    def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
+        """The same, asked for as the difference between what is committed on the branch (`@`) and what is staged there
+        (`$`): the server says so where it can't read on. Raises `Unavailable` then."""
+        what = f"what is staged on '{branch}' in repository '{repository}'"
+        question = Question("RefsApi", "diff_refs", what, "fs:ListObjects")
+        refs = {"left_ref": f"{branch}@", "right_ref": f"{branch}$", "type": "two_dot"}
+        return self._changes(question, after, repository=repository, **refs)
+
+    def _changes(self, question: Question, after: str, **arguments: str) -> Iterator[Change]:
         while True:
-            page, offset = asking.page(
-                self._connection, question, after, LARGEST_PAGE, repository=repository, branch=branch
-            )
+            page, offset = asking.page(self._connection, question, after, LARGEST_PAGE, **arguments)
             changes = list(map(answers.change, page))
             yield from changes
             if offset is None:

@@ -114,8 +114,7 @@ def _common_prefix(path: str) -> dict[str, Any]:
 
 
 def diff_branch(call: Call) -> Response:
-    since = max(call.text("prefix"), call.text("after"), key=str.encode)
-    return _diff(call, call.repository.uncommitted_as_read(call.path["branch"], since=since))
+    return _diff(call, call.repository.uncommitted_as_read(call.path["branch"], since=_since(call)))
 
 
 def diff_refs(call: Call) -> Response:
@@ -124,9 +123,15 @@ def diff_refs(call: Call) -> Response:
         raise bad_request("Invalid format for parameter type")
     return _diff(
         call,
-        call.repository.differences(call.path["left"], call.path["right"], since_base=kind == "three_dot"),
+        call.repository.differences(
+            call.path["left"], call.path["right"], since_base=kind == "three_dot", since=_since(call)
+        ),
         stats_of_right=call.flag("include_right_stats"),
     )
+
+
+def _since(call: Call) -> str:
+    return max(call.text("prefix"), call.text("after"), key=str.encode)
 
 
 def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -177,12 +178,16 @@ class Views(References):
 
     # --- differences ------------------------------------------------------------------------------------------------
 
-    def differences(self, left: str, right: str, *, since_base: bool = True) -> Iterator[Change]:
+    def differences(self, left: str, right: str, *, since_base: bool = True, since: str = "") -> Iterator[Change]:
         """What changes from `left` to `right`, by content and in the order of paths.
 
         With `since_base` it is what `right` changed since the two parted ("three dots"), and what both changed is a
-        conflict; without, the plain difference ("two dots").
+        conflict; without, the plain difference ("two dots"), to a branch followed by `$` with what is staged there
+        from a path on.
         """
+        if not since_base and right.endswith("$"):
+            yield from self._differences_to_staged(left, right, since)
+            return
         with self._state.reading():
             ours, theirs = self.resolve(left).commit, self.resolve(right).commit
             base = self.merge_base(theirs, ours) if since_base else ours
@@ -190,6 +195,27 @@ class Views(References):
             before = self.committed.value(base.metarange_id, path) if since_base else sides.before
             if (kind := _kind(before, sides)) and (value := sides.after or sides.before):
                 yield Change(kind, EntryMessage(value).whole(path))
+
+    def _differences_to_staged(self, left: str, right: str, since: str) -> Iterator[Change]:
+        """As on the server it fails where a staged record can't be read, other than the uncommitted changes do."""
+        before, after = self.resolve(left).commit.metarange_id, self.resolve(right)
+        if after.branch is None:
+            raise bad_request(f"{right}: ref: invalid value: validation error")
+        committed = deque(self.committed.differences(before, after.commit.metarange_id).items())
+        for staged in self._staged_since(after.branch, since.encode()):
+            while committed and committed[0][0] < staged.path:
+                yield from _change(*committed.popleft())
+            if committed and committed[0][0] == staged.path:
+                committed.popleft()
+            yield from _change(staged.path, Sides(self.committed.value(before, staged.path), staged.value))
+        for path, sides in committed:
+            yield from _change(path, sides)
+
+
+def _change(path: bytes, sides: Sides) -> Iterator[Change]:
+    """The plain difference at a path; none where the content is the same."""
+    if (kind := _kind(sides.before, sides)) and (value := sides.after or sides.before):
+        yield Change(kind, EntryMessage(value).whole(path))
 
 
 def _is_full(entry: Entry) -> bool:

@@ -182,6 +182,7 @@ class Replay:
             Route("/branches", self._listed("branches")),
             Route("/branches/{branch}", self._branch),
             Route("/branches/{branch}/diff", self._diff),
+            Route("/refs/{branch}@/diff/{same}$", self._diff),
             Route("/tags", self._listed("tags")),
             Route("/gc/prepare_commits", self._recorded("prepare_commits"), methods=["POST"]),
             Route("/gc/prepare_commits/async", self._recorded("prepare_commits_async"), methods=["POST"]),

@@ -638,30 +638,34 @@ def changes(*paths: str) -> Response:
     return page([{"type": "added", "path": path, "path_type": "object"} for path in paths])
 
 
-def test_a_diff_that_ends_early_is_read_to_its_real_end(script: Script, lake: LakeFS) -> None:
-    """The server hides a failed read and ends its diff early. If the branch has more objects, the rest is read."""
-    script.on("GET lake/branches/main/diff", changes("a"), changes("b"), changes())
-    script.on("GET lake/refs/main/objects/ls", page([stats(path="b")]), page([stats(path="committed")]))
+STAGED_DIFF = "GET lake/refs/main@/diff/main$"
+DIFF = "GET lake/branches/main/diff"
+
+
+def test_what_is_staged_is_the_difference_between_the_committed_and_the_staged_side(
+    script: Script, lake: LakeFS
+) -> None:
+    """It is paged, and needs no other question where it shows a change."""
+    script.on(STAGED_DIFF, page([{"type": "added", "path": "a", "path_type": "object"}], "a"), changes("b"))
 
     assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
-    assert [query["after"] for call, query, _ in script.asked if call.endswith("/diff")] == ["", "a", "b"]
+    assert [(query["after"], query["type"]) for _, query, _ in script.asked] == [("", "two_dot"), ("a", "two_dot")]
 
 
-def test_a_diff_is_complete_if_the_branch_has_no_object_behind_its_end(script: Script, lake: LakeFS) -> None:
-    """One listing behind the last change is enough."""
-    script.on("GET lake/branches/main/diff", changes("a", "b"))
-    script.on("GET lake/refs/main/objects/ls", page([]))
+def test_the_uncommitted_diff_is_read_if_nothing_seems_to_be_staged(script: Script, lake: LakeFS) -> None:
+    """A server that took the staged side for the committed one would show no changes."""
+    script.on(STAGED_DIFF, changes())
+    script.on(DIFF, changes("a"))
 
-    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
-    assert [query["after"] for _, query, _ in script.asked] == ["", "b"]
+    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a"]
 
 
-def test_a_diff_is_refused_if_the_branch_cannot_be_listed_behind_its_end(script: Script, lake: LakeFS) -> None:
-    """A staging record that can't be read ends the diff without an error, but fails the listing of the branch."""
-    script.on("GET lake/branches/main/diff", changes("a"))
-    script.on("GET lake/refs/main/objects/ls", said(500, {"message": "staging"}))
+def test_what_is_staged_is_refused_if_the_server_cannot_read_all_of_it(script: Script, lake: LakeFS) -> None:
+    """A staging record that can't be read fails the page that it is on."""
+    first = page([{"type": "added", "path": "a", "path_type": "object"}], "a")
+    script.on(STAGED_DIFF, first, said(500, {"message": "kv"}))
 
-    with pytest.raises(Unavailable, match=r"end behind 'a', and .* may not be all that is staged"):
+    with pytest.raises(Unavailable, match=r"can't be read behind 'a', so .* may not be all that is staged"):
         list(whole_diff(lake, "lake", "main"))
 
 

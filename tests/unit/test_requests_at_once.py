@@ -16,7 +16,6 @@ from lakegc_assets.marking.uncommitted_readings import staged_addresses
 from spark_resources.datasets import Place
 from spark_resources.entries import tables_ahead
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.lakefs.diffs import LISTED_BEHIND
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
 from spark_resources.stores.ranges import Part
@@ -59,14 +58,12 @@ class Crowd:
 
 
 def answer_of(url: str) -> object:
-    """Nothing lies behind the changes; a longer page of a listing is empty and has a next one, so that paths are
-    probed one by one."""
+    """A page of a listing is empty and has a next one, so that paths are probed one by one."""
     query = parse_qs(urlsplit(url).query)
     if "/diff" in url:
         return DIFF
     if "/ls" in url:
-        more = query["amount"] != [str(LISTED_BEHIND)]
-        return {"pagination": {"has_more": more, "next_offset": "z", "results": 0, "max_per_page": 1000}, "results": []}
+        return {"pagination": {"has_more": True, "next_offset": "z", "results": 0, "max_per_page": 1000}, "results": []}
     return STAT | {"path": query["path"][0]}
 
 

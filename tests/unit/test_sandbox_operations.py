@@ -346,6 +346,24 @@ def test_three_dots_show_the_changes_of_the_right_ref_and_two_dots_the_differenc
     assert lake.commit_of(base.base_commit_id).generation == 2
 
 
+def test_two_dots_to_a_staged_side_show_what_is_staged(api: Any, lake: SandboxRepository) -> None:
+    """Two dots to a branch followed by a dollar sign tell what is staged there over what is committed."""
+    committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1")
+    lake.create_branch("dev", "main")
+    committed(lake, "dev", b=b"2", c=b"2", e=b"2", f=b"2")
+    for path, data in {"a": b"1", "c": b"1", "d": b"3", "e": b"3", "g": b"3"}.items():
+        lake.put("dev", path, data)
+    lake.delete("dev", ["f"])
+    assert diff(api, "dev@", "dev$", type="two_dot") == [
+        ("c", "changed"), ("d", "changed"), ("e", "changed"), ("f", "removed"), ("g", "added"),
+    ]  # fmt: skip
+    assert diff(api, "main", "dev$", type="two_dot") == [
+        ("b", "changed"), ("d", "changed"), ("e", "added"), ("g", "added"),
+    ]  # fmt: skip
+    with refused(400, "invalid value"):
+        diff(api, "main", f"{lake.branch('dev').commit_id}$", type="two_dot")
+
+
 @pytest.mark.parametrize("amount", [1, 2, 100])
 def test_changes_folded_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
     """This holds at every page size."""
