@@ -22,7 +22,7 @@ from lakegc_assets.sweeping.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused, Untrusted
 from spark_resources.hold_file import made_hold
-from spark_resources.holds import HOLDS_KEY, Recorded, add_hold, newest_recorded
+from spark_resources.holds import HOLDS_KEY, add_hold, newest_recorded
 from spark_resources.marks import Mark, mark_folder
 from spark_resources.sandbox import Sandbox
 from tests.command_line import NO_AGE, Lakegc
@@ -77,7 +77,8 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
     add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/none/"}))
     report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
 
-    assert newest_recorded(place) == Recorded(1, ("h1",), "m2")  # removing it now would be noticed
+    recorded = newest_recorded(place)
+    assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing it now would be noticed
     record = Mark.open(place, "m2").record
     assert record.optimized
     assert report.objects == {"quarantined": 1}
