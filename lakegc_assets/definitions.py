@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lakegc_assets.approve_job import sweep_approval
-from lakegc_assets.assets import MARK_ASSETS
-from lakegc_assets.automation import (
-    approve_job,
-    approved_sweeps,
-    backup_job,
-    careful_sweep_job,
-    mark_job,
-    mark_repositories,
-    new_repositories,
-    sweep_job,
-)
-from lakegc_assets.backup_assets import backup
-from lakegc_assets.brake_checks import BRAKE_CHECKS
-from lakegc_assets.checks import MARK_CHECKS
-from lakegc_assets.marking.resource import MarksResource
-from lakegc_assets.sweep_assets import sweep_report
+from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
+from lakegc_assets.asset_checks.invariants import MARK_CHECKS
+from lakegc_assets.assets.backup import backup
+from lakegc_assets.assets.review import sweep_approval
+from lakegc_assets.assets.sweep import sweep_report
+from lakegc_assets.jobs import MARK_ASSETS, approve_job, backup_job, careful_sweep_job, mark_job, sweep_job
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.schedules import mark_repositories
+from lakegc_assets.sensors import approved_sweeps, new_repositories
 from spark_resources.lakefs.resource import LakeFSResource
-from spark_resources.session import SparkResource
+from spark_resources.spark.resource import SparkResource
 
 __all__ = ["backup_job", "defs", "mark_job", "sweep_job"]
 

@@ -51,3 +51,13 @@ def telling(say: Say, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+
+
+def said_to(log: Say) -> Say:
+    """Say it to Dagster's log of this run, and to whoever listens in this process."""
+
+    def say(sentence: str) -> None:
+        log(sentence)
+        tell(sentence)
+
+    return say

@@ -4,7 +4,7 @@ Pure: no I/O, no clock, no environment. Times are aware datetimes in UTC; the na
 The schemas of every DataFrame that lakegc hands from one step to the next stand at the end of this module.
 """
 
-# ruff: noqa: PLC0414  # the names of `naming` belong to the vocabulary and are handed on
+# ruff: noqa: PLC0414  # the names of `identifiers` belong to the vocabulary and are handed on
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_resources.errors import DamagedData, Refused, WrongUsage
-from spark_resources.naming import Partition as Partition
-from spark_resources.naming import Scope as Scope
-from spark_resources.naming import check_mark_id as check_mark_id
-from spark_resources.naming import default_mark_id as default_mark_id
+from spark_resources.identifiers import Partition as Partition
+from spark_resources.identifiers import Scope as Scope
+from spark_resources.identifiers import check_mark_id as check_mark_id
+from spark_resources.identifiers import default_mark_id as default_mark_id
 
 # --- lakeFS ---------------------------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ STORED_OBJECTS = pa.schema(
     ]
 )
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
-# Addresses with the range that holds them, by a number made of its id (see `entries.range_number`).
+# Addresses with the range that holds them, by a number made of its id (see `ranges.range_number`).
 RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
 RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # each once
 COMMIT_VERDICTS = pa.schema(

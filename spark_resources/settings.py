@@ -24,11 +24,10 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from spark_resources.errors import WrongUsage
-from spark_resources.signing import FORM as KEY_FORM
-from spark_resources.signing import VARIABLE as SIGNING_VARIABLE
-from spark_resources.signing import SigningKeys, parse_keys
-from spark_resources.wording import did_you_mean
+from spark_resources.errors import WrongUsage, did_you_mean
+from spark_resources.records.signing import FORM as KEY_FORM
+from spark_resources.records.signing import VARIABLE as SIGNING_VARIABLE
+from spark_resources.records.signing import SigningKeys, parse_keys
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import azurite as azurite_server
-from tests import fake_gcs as gcs_server
-from tests import servers
-from tests.stores import providers
-from tests.stores.providers import Provider
+from tests.support import azurite as azurite_server
+from tests.support import fake_gcs as gcs_server
+from tests.support import s3_servers, store_providers
+from tests.support.store_providers import Provider
 
 LONGEST_FIRST = (
     "property/test_model.py", "ui/test_ui.py", "property/test_model_of_sweeps.py", "recordings/test_recordings.py",
     "cluster/test_standalone.py", "sweep/test_races.py", "sweep/test_sweeps.py", "sweep/test_faults.py",
-    "sweep/test_killed.py", "property/test_held_marks.py", "recordings/test_holds.py", "recordings/test_rebuilt.py",
+    "sweep/test_killed.py", "property/test_marks_with_holds.py", "recordings/test_holds.py",
+    "recordings/test_rebuilt_repositories.py",
 )  # fmt: skip
 
 
@@ -32,16 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def seaweedfs() -> Iterator[servers.SeaweedFS]:
+def seaweedfs() -> Iterator[s3_servers.SeaweedFS]:
     """One SeaweedFS server for the whole session; each test makes buckets of its own."""
-    with servers.seaweedfs() as server:
+    with s3_servers.seaweedfs() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def moto_server() -> Iterator[servers.MotoServer]:
+def moto_server() -> Iterator[s3_servers.MotoServer]:
     """One moto S3 server for the whole session; each test makes buckets of its own."""
-    with servers.moto_server() as server:
+    with s3_servers.moto_server() as server:
         yield server
 
 
@@ -68,13 +68,19 @@ def azurite() -> Iterator[azurite_server.Azurite]:
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
     """One kind of store, with its declared quirks: a test that asks for it runs once for each."""
     if request.param == "local":
-        return providers.local(tmp_path_factory.mktemp("local"))
+        return store_providers.local(tmp_path_factory.mktemp("local"))
     if request.param == "seaweedfs":
-        return providers.seaweedfs(request.getfixturevalue("seaweedfs"))
+        return store_providers.seaweedfs(request.getfixturevalue("seaweedfs"))
     if request.param == "gcs":
-        account = os.environ.get(providers.REAL_GCS)
-        return providers.real_gcs(account) if account else providers.gcs(request.getfixturevalue("fake_gcs"))
+        account = os.environ.get(store_providers.REAL_GCS)
+        return (
+            store_providers.real_gcs(account) if account else store_providers.gcs(request.getfixturevalue("fake_gcs"))
+        )
     if request.param == "azure":
-        account = os.environ.get(providers.REAL_AZURE)
-        return providers.real_azure(account) if account else providers.azure(request.getfixturevalue("azurite"))
-    return providers.moto(request.getfixturevalue("moto_server"))
+        account = os.environ.get(store_providers.REAL_AZURE)
+        return (
+            store_providers.real_azure(account)
+            if account
+            else store_providers.azure(request.getfixturevalue("azurite"))
+        )
+    return store_providers.moto(request.getfixturevalue("moto_server"))

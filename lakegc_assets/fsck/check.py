@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakegc_assets.fsck import folder, live
+from lakegc_assets.formatting import plural
+from lakegc_assets.fsck import lakefs_files, live_objects
+from lakegc_assets.fsck.commit_graph import Graph, read_graph, report_commits
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Problem, Report
-from lakegc_assets.fsck.graph import Graph, read_graph, report_commits
 from lakegc_assets.fsck.tables import (
     METARANGES,
     NO_TABLE,
@@ -24,14 +25,13 @@ from lakegc_assets.fsck.tables import (
     proved_ranges,
     ranges_of_metaranges,
 )
-from lakegc_assets.marking.missing import SURELY_A_FEW, not_listed_now
-from lakegc_assets.marking.run import Target
+from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.missing_objects import SURELY_A_FEW, not_listed_now
 from lakegc_assets.progress import Say
-from lakegc_assets.words import plural
 from spark_resources.errors import LakegcError
-from spark_resources.executors import errors_from_executors
 from spark_resources.lakefs import LakeFS
 from spark_resources.model import RANGE_IDS, RANGE_REFS
+from spark_resources.spark.remote_errors import errors_from_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -58,13 +58,13 @@ def check(run: Checked) -> Report:
     began = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
     run.say("looking through _lakefs/")
-    there = folder.walk(run.target.place.store())
+    there = lakefs_files.walk(run.target.place.store())
     report.alien, report.alien_count = sorted(there.alien), there.alien_count
     run.say("reading the commit graph")
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
     run.say(f"proved {plural(report.proved['commits'], 'commit')}; waiting for the server's list of retained ones")
-    metaranges = live.live_metaranges(run.target, run.lakefs, graph, report, now=now)
+    metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
     with errors_from_executors():
         check_tables(run, graph, metaranges, there, report)
@@ -72,7 +72,7 @@ def check(run: Checked) -> Report:
     return report
 
 
-def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: folder.Folder, report: Report) -> None:
+def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_files.Folder, report: Report) -> None:
     spark, place = run.spark(), run.target.place
     began = time.monotonic()
     by_metarange = commits_by_metarange(graph)
@@ -166,8 +166,8 @@ def check_ranges(context: Context, strays: list[str]) -> None:
     entries = sum(row["entries"] for row in context.ranges)
     rows = [*context.ranges, *({"range_id": one, "live": False} for one in strays)]
     sightings = [
-        live.stored(spark, target.place),
-        *live.staged(spark, target, run.lakefs, context.graph, report),
+        live_objects.stored(spark, target.place),
+        *live_objects.staged(spark, target, run.lakefs, context.graph, report),
         proved_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
     run.say(
@@ -175,9 +175,9 @@ def check_ranges(context: Context, strays: list[str]) -> None:
         f"{target.place.store().where}"
     )
     observation = Observation("fsck")
-    everything = live.census(reduce(lambda left, right: left.unionByName(right), sightings))
-    totals = [column.alias(name) for name, column in live.counted_live().items()]
-    kept = everything.observe(observation, *totals).where(live.note_or_lost()).persist()
+    everything = live_objects.census(reduce(lambda left, right: left.unionByName(right), sightings))
+    totals = [column.alias(name) for name, column in live_objects.counted_live().items()]
+    kept = everything.observe(observation, *totals).where(live_objects.note_or_lost()).persist()
     notes = [json.loads(row["note"]) for row in kept.where("note is not null").select("note").collect()]
     report.count({name: int(value or 0) for name, value in observation.get.items()})
     for note in notes:
@@ -297,7 +297,9 @@ def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str
     run = context.run
     for branch in sorted(context.graph.heads) if addresses else ():
         try:
-            changed = live.changed_paths(run.lakefs, run.target.repository.id, branch, run.target.place.namespace)
+            changed = live_objects.changed_paths(
+                run.lakefs, run.target.repository.id, branch, run.target.place.namespace
+            )
             for path, key in changed:
                 if key in addresses:
                     found.setdefault(key, []).append((branch, path))

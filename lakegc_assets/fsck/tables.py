@@ -14,14 +14,22 @@ import pyarrow.compute as pc
 
 from lakegc_assets.fsck.findings import Finding, Problem, problem_of, reason_of
 from spark_resources import sstable
-from spark_resources.datasets import Batches, Counts, Place, arrow_to_spark, task_name
-from spark_resources.entries import ENTRY_BYTES, check_range, fetched_ahead, inside_addresses, range_tasks, table_key
 from spark_resources.errors import DamagedData, LakegcError
-from spark_resources.executors import on_executor
+from spark_resources.lakefs.ranges import (
+    ENTRY_BYTES,
+    check_range,
+    fetched_ahead,
+    inside_addresses,
+    range_tasks,
+    table_key,
+)
 from spark_resources.model import RANGE_REFS, AddressType
 from spark_resources.model import Place as Where
+from spark_resources.spark.datasets import Batches, Counts, arrow_to_spark, task_name
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.remote_errors import on_executor
 from spark_resources.sstable.blocks import MAGIC
-from spark_resources.tasks import row_tasks
+from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

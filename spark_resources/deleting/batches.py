@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from spark_resources.deleting.pace import Pace
+from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import LakegcError
 from spark_resources.stores.base import DeleteResult, Deletion, Store
 from spark_resources.stores.keys import fits_xml

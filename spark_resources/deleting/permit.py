@@ -20,12 +20,12 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.datasets import parquet_bytes
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.lease import seconds_passed
+from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
-from spark_resources.records import time_of
+from spark_resources.records.json_records import time_of
+from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
 NEVER = datetime.fromtimestamp(0, UTC)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_resources.deleting.batches import Sender, Sent
 from spark_resources.errors import LakegcError, NotThere
-from spark_resources.marks import GC_ROOT
+from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import check_mark_id
 from spark_resources.stores.base import DeleteResult, Deletion, Store, StoredObject
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_resources.datasets import Place, parquet_bytes
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS
+from spark_resources.spark.datasets import parquet_bytes
+from spark_resources.spark.task_logs import names, rows_of, table_of
 from spark_resources.stores.base import Store
-from spark_resources.task_logs import names, rows_of, table_of
+from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

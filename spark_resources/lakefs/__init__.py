@@ -3,16 +3,8 @@
 `LakeFSResource` is in `spark_resources.lakefs.resource`, so that executors need not import Dagster.
 """
 
-from spark_resources.lakefs.answers import (
-    Change,
-    RefsDump,
-    Repository,
-    Served,
-    ServedPage,
-    Server,
-    UncommittedLists,
-)
 from spark_resources.lakefs.client import LakeFS
+from spark_resources.lakefs.responses import Change, RefsDump, Repository, Served, ServedPage, Server, UncommittedLists
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 
 __all__ = [

@@ -11,8 +11,10 @@ from datetime import datetime
 from typing import Any
 
 from spark_resources.errors import DamagedData, Unavailable
-from spark_resources.lakefs import answers, asking, prepared
-from spark_resources.lakefs.answers import (
+from spark_resources.lakefs import gc_prepare, pagination, responses
+from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.lakefs.pagination import LARGEST_PAGE, Progress
+from spark_resources.lakefs.responses import (
     Body,
     Change,
     RefsDump,
@@ -22,8 +24,6 @@ from spark_resources.lakefs.answers import (
     Server,
     UncommittedLists,
 )
-from spark_resources.lakefs.asking import LARGEST_PAGE, Progress
-from spark_resources.lakefs.connection import Connection, Question
 from spark_resources.lakefs.settings import LakeFSSettings
 from spark_resources.model import Commit, Rules
 
@@ -76,7 +76,7 @@ class LakeFS:
             return self._config_of_an_older_server()
         if not answer.fine:
             raise self._connection.refusal(_CONFIG, answer)
-        return answers.server(Body.of(answer.json, _CONFIG.what))
+        return responses.server(Body.of(answer.json, _CONFIG.what))
 
     def _config_of_an_older_server(self) -> Server:
         """Before there was one call for the configuration, there were two for its parts."""
@@ -86,13 +86,13 @@ class LakeFS:
         return Server({"": kind}, self._connection.body(version).maybe_text("version"))
 
     def repository(self, repository: str) -> Repository:
-        return asking.repository(self._connection, repository)
+        return pagination.repository(self._connection, repository)
 
     def repositories(self) -> Iterator[Repository]:
         """Every repository that these credentials may list."""
         question = Question("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
-        for page in asking.pages(self._connection, question):
-            yield from map(answers.repository, page)
+        for page in pagination.pages(self._connection, question):
+            yield from map(responses.repository, page)
 
     def rules(self, repository: str) -> Rules | None:
         """The retention rules, or None where the repository has none: then nothing committed ever expires."""
@@ -104,7 +104,7 @@ class LakeFS:
         )
         answer = self._connection.ask(question, repository=repository)
         if answer.fine:
-            return answers.rules(Body.of(answer.json, question.what))
+            return responses.rules(Body.of(answer.json, question.what))
         if answer.names_nothing:
             self.repository(repository)  # raises if it is the repository that isn't there
             return None
@@ -134,7 +134,7 @@ class LakeFS:
     def _references(self, question: Question, **arguments: Any) -> dict[str, str]:
         return {
             each.filled("id"): each.filled("commit_id")
-            for page in asking.pages(self._connection, question, **arguments)
+            for page in pagination.pages(self._connection, question, **arguments)
             for each in page
         }
 
@@ -142,28 +142,28 @@ class LakeFS:
         question = Question(
             "CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit"
         )
-        return answers.commit(self._connection.body(question, repository=repository, commit_id=commit_id))
+        return responses.commit(self._connection.body(question, repository=repository, commit_id=commit_id))
 
     def log(self, repository: str, ref: str) -> Iterator[Commit]:
         """Every commit that a branch, tag or commit reaches, by any parent."""
         question = Question(
             "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
         )
-        for page in asking.pages(self._connection, question, repository=repository, ref=ref):
-            yield from map(answers.commit, page)
+        for page in pagination.pages(self._connection, question, repository=repository, ref=ref):
+            yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
         """The tables of all branches, commits and tags, or None where these credentials or this server don't give them.
 
         Commits are dumped before branches, so a head made meanwhile can be missing (formats §2).
         """
-        return prepared.dump_refs(self._connection, repository)
+        return gc_prepare.dump_refs(self._connection, repository)
 
     # --- the lists for collectors -----------------------------------------------------------------------------------
 
     def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
         """Have the server list the retained commits; the location of its CSV, or None where there are no rules."""
-        return prepared.prepare_commits(self._connection, repository, progress)
+        return gc_prepare.prepare_commits(self._connection, repository, progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page; where the lists are and how many files they hold.
@@ -171,7 +171,7 @@ class LakeFS:
         The server's list can lack what is staged (formats §2). Raises `Interrupted` where a branch was deleted
         meanwhile.
         """
-        return prepared.prepare_uncommitted(self._connection, repository)
+        return gc_prepare.prepare_uncommitted(self._connection, repository)
 
     # --- what branches serve ----------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class LakeFS:
             question, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
         )
         if answer.fine:
-            served = answers.served(Body.of(answer.json, question.what))
+            served = responses.served(Body.of(answer.json, question.what))
             if served.path != path:
                 raise DamagedData(
                     f"the server was asked for {question.what} and answered for '{served.path}'", invariant=3
@@ -212,7 +212,7 @@ class LakeFS:
         question = Question(
             "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
         )
-        page, offset = asking.page(
+        page, offset = pagination.page(
             self._connection,
             question,
             after,
@@ -223,9 +223,9 @@ class LakeFS:
             user_metadata=False,
             presign=False,
         )
-        objects = tuple(map(answers.served, page))
+        objects = tuple(map(responses.served, page))
         before = after
-        for each in filter(lambda one: answers.is_exact(one.path), objects):
+        for each in filter(lambda one: responses.is_exact(one.path), objects):
             # A page out of order can't be trusted to hold all that lies between its ends.
             if before and each.path.encode() <= before.encode():
                 raise DamagedData(f"{question.what} came out of order: '{each.path}' behind '{before}'", invariant=3)
@@ -234,7 +234,7 @@ class LakeFS:
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
         """The paths behind `after` that are added, changed or removed on the branch and not committed, by content; some
-        come twice where paths aren't UTF-8 (see `answers.is_exact`).
+        come twice where paths aren't UTF-8 (see `responses.is_exact`).
 
         The server ends it early, and doesn't say so, where it can't read on (formats §2): see `staged_diff`.
         """
@@ -252,13 +252,13 @@ class LakeFS:
 
     def _changes(self, question: Question, after: str, **arguments: str) -> Iterator[Change]:
         while True:
-            page, offset = asking.page(self._connection, question, after, LARGEST_PAGE, **arguments)
-            changes = list(map(answers.change, page))
+            page, offset = pagination.page(self._connection, question, after, LARGEST_PAGE, **arguments)
+            changes = list(map(responses.change, page))
             yield from changes
             if offset is None:
                 return
-            if not answers.is_exact(offset):  # it could lie far behind the true one: rather some changes twice
-                offset = answers.behind_exact(answers.last_exact(one.path for one in changes), after)
+            if not responses.is_exact(offset):  # it could lie far behind the true one: rather some changes twice
+                offset = responses.behind_exact(responses.last_exact(one.path for one in changes), after)
             if offset.encode() <= after.encode():
                 raise DamagedData(f"{question.what}: the server gave the offset '{offset}' twice", invariant=3)
             after = offset

@@ -1,7 +1,7 @@
 """How the lakeFS server is asked: retries, time-outs, and what a refusal means to a person.
 
 `lakefs-sdk` knows the calls, their paths and the login; this module has it hand over each answer as it came, so that
-`answers` can read it strictly. The SDK takes about a second to import, so it is imported at the first call.
+`responses` can read it strictly. The SDK takes about a second to import, so it is imported at the first call.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from spark_resources.errors import DamagedData, Forbidden, NotThere, Transient, Unavailable
-from spark_resources.lakefs.answers import Body
+from spark_resources.errors import DamagedData, Forbidden, NotThere, Transient, Unavailable, full_stop
+from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
-from spark_resources.wording import full_stop
 
 # The connection pool's own repr at the head of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
@@ -209,7 +208,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
 
     class AsItCame(ApiClient):
         def deserialize(self, response: Any, response_type: str) -> None:
-            """Leave it to `answers`: the SDK's models refuse `branches: null`, and take a missing size for none."""
+            """Leave it to `responses`: the SDK's models refuse `branches: null`, and take a missing size for none."""
 
     configuration: Any = Configuration(
         host=api_address(settings.endpoint_url),

@@ -7,10 +7,10 @@ import os
 from dagster import ConfigurableResource
 from pydantic import Field
 
+from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs.client import LakeFS
 from spark_resources.lakefs.settings import LakeFSSettings
 from spark_resources.settings import Settings
-from spark_resources.user_folders import home_folder
 
 
 class LakeFSResource(ConfigurableResource[LakeFS]):

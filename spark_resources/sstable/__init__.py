@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+from spark_resources.sstable.content_ids import commit_id, entry_identity
 from spark_resources.sstable.decoders import Decoder, default_decoder
-from spark_resources.sstable.ids import commit_id, entry_identity
-from spark_resources.sstable.read import (
+from spark_resources.sstable.readers import (
     range_ref,
     read_branches,
     read_commits,

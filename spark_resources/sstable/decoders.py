@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from spark_resources.host.user_folders import cache_folder
 from spark_resources.sstable.blocks import Table
-from spark_resources.sstable.readable import ReadableDecoder
-from spark_resources.user_folders import cache_folder
+from spark_resources.sstable.readable_decoder import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
@@ -59,7 +59,7 @@ def vectorised_decoder() -> Decoder:
 
         if not can_cache(numba.njit):
             numba.config.CACHE_DIR = str(cache_folder() / "numba")  # type: ignore[attr-defined]
-        from spark_resources.sstable.vectorised import VectorisedDecoder
+        from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
             f"tables are decoded in plain Python, some hundred times slower, since numba can't be used: {error}. "

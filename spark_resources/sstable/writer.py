@@ -32,7 +32,7 @@ from spark_resources.sstable.blocks import (
     masked_crc,
     put_handle,
 )
-from spark_resources.sstable.ids import content_id, entry_identity, record_content
+from spark_resources.sstable.content_ids import content_id, entry_identity, record_content
 from spark_resources.sstable.records import Branch, Dump, Entry, RangeRef, Record, Tag, WrittenTable
 from spark_resources.sstable.schemas import DUMP_SCHEMAS
 from spark_resources.sstable.values import put_branch, put_commit, put_entry, put_range_ref, put_tag, put_value

@@ -1,4 +1,4 @@
-"""Object stores: one protocol (`base`), one module a provider, opened by the namespace's scheme."""
+"""Object stores: one protocol (`base`), one folder a provider, opened by the namespace's scheme."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks 
     Raises `WrongUsage` for a scheme that lakegc can't read yet, and where a setting is missing.
     """
     if namespace.scheme == "s3":
-        from spark_resources.stores.s3 import S3Store  # boto3 takes half a second to import
+        from spark_resources.stores.s3.store import S3Store  # boto3 takes half a second to import
 
         return S3Store(namespace, settings, quirks)
     if namespace.scheme == "gs":
-        from spark_resources.stores.gcs import GCSStore  # Google's libraries take as long
+        from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long
 
         return GCSStore(namespace, settings, quirks)
     if namespace.is_azure:
-        from spark_resources.stores.azure import AzureStore  # and Azure's
+        from spark_resources.stores.azure.store import AzureStore  # and Azure's
 
         return AzureStore(namespace, settings, quirks)
     if namespace.scheme == "local":
-        from spark_resources.stores.local import LocalStore
+        from spark_resources.stores.local.store import LocalStore
 
         return LocalStore(*_local_place(namespace, settings))
     raise WrongUsage(

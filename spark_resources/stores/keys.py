@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from spark_resources.errors import Refused, WrongUsage
-from spark_resources.wording import with_article
+from spark_resources.errors import Refused, WrongUsage, with_article
 
 EMPTY_SEGMENT = "empty segment"
 LEADING_SLASH = "leading slash"

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.approving import approval
-from lakegc_assets.approving.proposals import Proposal, Word, propose, state_of
-from lakegc_assets.brakes import BrakeLimits
-from lakegc_assets.marking.run import Target
-from spark_resources.approvals import Approval, read_approval
-from spark_resources.datasets import Place
+from lakegc_assets.approval import approve as approval
+from lakegc_assets.approval.proposals import Proposal, Word, propose, state_of
+from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.brakes import BrakeLimits
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.marks import Mark, MarkRecord, mark_folder, reference_folder
-from spark_resources.sandbox import Sandbox
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.approval import Approval, read_approval
+from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
+from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
-from tests.command_line import dagster_home, lakegc
-from tests.finished import finished_mark
-from tests.marking import quick_environment, target_of
+from spark_resources.stores.place import Place
+from tests.support.command_line import dagster_home, lakegc
+from tests.support.finished_marks import finished_mark
+from tests.support.mark_runs import quick_environment, target_of
 
 __all__ = ["dagster_home", "lakegc"]
 

@@ -8,16 +8,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakegc_assets.approve_job import APPROVAL, BY_HAND, UI_ENTRANCE
-from lakegc_assets.assets import PARTITIONS
-from lakegc_assets.automation import APPROVE_TEMPLATE, approve_job, approved_sweeps
+from lakegc_assets.assets.approval_events import BY_HAND
+from lakegc_assets.assets.review import APPROVAL
+from lakegc_assets.cli.dagster_runs import run_sweep
 from lakegc_assets.definitions import defs
-from lakegc_assets.launch import run_sweep
+from lakegc_assets.jobs import APPROVE_TEMPLATE, UI_ENTRANCE, approve_job
+from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.sensors import approved_sweeps
 from spark_resources.errors import Refused
 from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake
-from tests.finished import COUNTS
-from tests.marking import environment, resources
+from tests.support.finished_marks import COUNTS
+from tests.support.mark_runs import environment, resources
 
 LOCATION = defs.get_repository_def()
 

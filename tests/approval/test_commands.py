@@ -12,8 +12,8 @@ import pytest
 
 from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
-from tests.command_line import Lakegc, Outcome
-from tests.finished import COUNTS
+from tests.support.command_line import Lakegc, Outcome
+from tests.support.finished_marks import COUNTS
 
 
 class Terminal(io.StringIO):

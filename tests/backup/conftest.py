@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.command_line import dagster_home, lakegc
+from tests.support.command_line import dagster_home, lakegc
 
 __all__ = ["dagster_home", "lakegc"]

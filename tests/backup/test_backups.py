@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores import Store
-from tests.command_line import NO_AGE, Lakegc
-from tests.marking import target_of
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import target_of
 
 
 @pytest.fixture(scope="module")

@@ -12,23 +12,23 @@ from typing import Any, cast
 
 import pytest
 
-from lakegc_assets.backing_up.places import backup_place, refuse_overlap
-from lakegc_assets.backing_up.records import begin
-from lakegc_assets.backing_up.run import marked_set
-from lakegc_assets.marking.run import Target
-from spark_resources.datasets import Place
+from lakegc_assets.backup.context import marked_set
+from lakegc_assets.backup.destination import backup_place, refuse_overlap
+from lakegc_assets.backup.manifest import begin
+from lakegc_assets.mark.context import Target
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS, Repository
-from spark_resources.marks import Mark
+from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState, Namespace
 from spark_resources.stores import StoreSettings
+from spark_resources.stores.place import Place
 from tests.approval.conftest import Lake as ApprovalLake
 from tests.approval.conftest import lake as approval_lake
 from tests.approval.conftest import sandbox
-from tests.approval.test_marks_of_the_reference import LAYOUTS, SUMMARY, leave
-from tests.command_line import Lakegc
-from tests.finished import START, finished_record
-from tests.stores.providers import answering
+from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, leave
+from tests.support.command_line import Lakegc
+from tests.support.finished_marks import START, finished_record
+from tests.support.store_providers import answering
 
 __all__ = ["approval_lake", "sandbox"]
 lake = approval_lake

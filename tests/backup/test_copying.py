@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.copying.log import Fate
-from spark_resources.copying.verified import Copier, Differs, Throttle
-from spark_resources.datasets import Place
+from spark_resources.copying.copy_log import Fate
+from spark_resources.copying.verified_copy import Copier, Differs, Throttle
 from spark_resources.model import Namespace
 from spark_resources.stores import StoreSettings
 from spark_resources.stores.base import StoredObject
 from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
-from spark_resources.stores.streams import streams_of
-from tests.azurite import Azurite
-from tests.backup.tasks import FOLDER, Task, all_of, outcomes
-from tests.fake_gcs import FakeGCS
-from tests.servers import MotoServer
-from tests.stores.providers import Provider
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.place import Place
+from tests.support.azurite import Azurite
+from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
+from tests.support.fake_gcs import FakeGCS
+from tests.support.s3_servers import MotoServer
+from tests.support.store_providers import Provider
 
 KEEP_CONDITIONS = ("seaweedfs", "azure")  # the other servers ignore the condition of a copy: it goes through here
 NESTED = ("data/s/a", "data/s/deep/er/b", "data/s/ blank ", "legacy", "data/s/ünï", "data/s/a+b%20c")

@@ -16,15 +16,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_resources.copying import restoring
-from spark_resources.copying import task as copying
-from spark_resources.copying.log import HELD
-from spark_resources.datasets import Place
+from spark_resources.copying import backup_task, restore_task
+from spark_resources.copying.copy_log import HELD
 from spark_resources.model import Namespace
 from spark_resources.stores.base import Quirks
-from tests.backup.tasks import FOLDER, Task
-from tests.servers import SeaweedFS
-from tests.sweep.store_proxy import Fault, StoreProxy, store_proxy
+from spark_resources.stores.place import Place
+from tests.support.backup_tasks import FOLDER, Task
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_proxy import Fault, StoreProxy, store_proxy
 
 BUCKET = "killed"
 KEYS = [f"data/s{number % 3}/{number:03}" for number in range(60)]
@@ -52,7 +51,7 @@ def filled(server: SeaweedFS) -> tuple[str, Task]:
 def work_in_this_process() -> None:
     """What the process that is killed does."""
     what, name, endpoint, access_key, secret_key = sys.argv[1:]
-    copying.CHUNK = restoring.CHUNK = 20
+    backup_task.CHUNK = restore_task.CHUNK = 20
     task = task_of(SeaweedFS(endpoint, access_key, secret_key), name)
     if what == "backup":
         task.back_up(task.marked(KEYS), resumed=False)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_resources.copying.log import Fate
-from spark_resources.datasets import Place
-from spark_resources.marks import reference_folder
+from spark_resources.copying.copy_log import Fate
+from spark_resources.mark_store.foreign_layouts import reference_outputs
+from spark_resources.mark_store.mark import reference_folder
 from spark_resources.model import ADDRESSES, Namespace
-from spark_resources.reference import reference_outputs
 from spark_resources.stores.base import Quirks
-from tests.backup.tasks import Task, all_of, outcomes
-from tests.servers import SeaweedFS
+from spark_resources.stores.place import Place
+from tests.support.backup_tasks import Task, all_of, outcomes
+from tests.support.s3_servers import SeaweedFS
 
 PAGE = Path(__file__).parents[2] / "docs" / "backup.md"
 BY_RCLONE = [

@@ -22,17 +22,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lakegc_assets.backing_up.backup import back_up
-from lakegc_assets.backing_up.records import Subject
-from lakegc_assets.backing_up.run import AT_ONCE, BackupRun, CopyLimits, MarkedSet
-from lakegc_assets.marking.run import Target
-from spark_resources.datasets import Place
+from lakegc_assets.backup.backup import back_up
+from lakegc_assets.backup.context import AT_ONCE, BackupRun, CopyLimits, MarkedSet
+from lakegc_assets.backup.manifest import Subject
+from lakegc_assets.mark.context import Target
 from spark_resources.lakefs import Repository
 from spark_resources.model import Namespace
-from spark_resources.session import SparkResource
+from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Quirks
-from tests.marking import environment
-from tests.servers import SeaweedFS, seaweedfs
+from spark_resources.stores.place import Place
+from tests.support.mark_runs import environment
+from tests.support.s3_servers import SeaweedFS, seaweedfs
 
 SLICES = 10
 QUIRKS = Quirks(byte_order=False)

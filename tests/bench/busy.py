@@ -15,14 +15,14 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from lakegc_assets.sweeping.rounds import round_of
-from spark_resources.deleting.task import Action
-from spark_resources.session import SparkResource
+from lakegc_assets.sweep.delete_rounds import round_of
+from spark_resources.deleting.sweep_task import Action
+from spark_resources.spark.resource import SparkResource
 from tests.bench.deleting import keys_of, upload
-from tests.marking import environment
-from tests.servers import seaweedfs
-from tests.sweep.alone import BUCKET, NOTHING_NEW, approved, run_alone
-from tests.sweep.store_proxy import Fault, keys_in, kind_of, store_proxy
+from tests.support.mark_runs import environment
+from tests.support.s3_servers import seaweedfs
+from tests.support.store_proxy import Fault, keys_in, kind_of, store_proxy
+from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, run_alone
 
 
 class Bearing:

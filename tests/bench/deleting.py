@@ -15,14 +15,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-from lakegc_assets.sweeping.rounds import round_of
-from lakegc_assets.sweeping.run import SweepRun
-from spark_resources.deleting.task import Action
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import round_of
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.model import Outcome
-from spark_resources.session import SparkResource
-from tests.marking import environment
-from tests.servers import SeaweedFS, seaweedfs
-from tests.sweep.alone import BUCKET, NOTHING_NEW, approved, run_alone
+from spark_resources.spark.resource import SparkResource
+from tests.support.mark_runs import environment
+from tests.support.s3_servers import SeaweedFS, seaweedfs
+from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, run_alone
 
 SLICES, LOAD = 50, b"x" * 100
 

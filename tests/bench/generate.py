@@ -28,10 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.state import BranchRecord, Staged
 from spark_resources.model import Commit
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from spark_resources.sandbox.state import BranchRecord, Staged
 from spark_resources.sstable import RangeRef, commit_id, write_metarange
 from spark_resources.stores.arrow_pages import arrow_pages
 from spark_resources.stores.base import Store

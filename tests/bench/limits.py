@@ -26,9 +26,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from spark_resources import sstable
-from spark_resources.datasets import Dataset, Place
-from spark_resources.sstable.vectorised import VectorisedDecoder
-from tests.servers import S3Server
+from spark_resources.spark.datasets import Dataset
+from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
+from spark_resources.stores.place import Place
+from tests.support.s3_servers import S3Server
 
 _TOKEN = re.compile(rb"<NextContinuationToken>([^<]+)</NextContinuationToken>")
 _CORES = os.cpu_count() or 1

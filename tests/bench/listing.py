@@ -17,15 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakegc_assets.marking import namespace_slices
-from spark_resources.datasets import Place, write_produced
+from lakegc_assets.mark import namespace_slices
 from spark_resources.model import STORED_OBJECTS, Namespace
-from spark_resources.session import SparkResource
+from spark_resources.spark.datasets import write_produced
+from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Store
-from spark_resources.stores.ranges import AT_ONCE, listed
+from spark_resources.stores.parallel_listing import AT_ONCE, listed
+from spark_resources.stores.place import Place
 from tests.bench.limits import raw
-from tests.marking import environment
-from tests.servers import S3Server, seaweedfs
+from tests.support.mark_runs import environment
+from tests.support.s3_servers import S3Server, seaweedfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,9 +28,10 @@ from urllib.request import urlopen
 from rich.console import Console  # noqa: TID251
 from rich.table import Table
 
-from spark_resources.datasets import Place, all_rows, file_batches
-from spark_resources.marks import Mark
+from spark_resources.mark_store.mark import Mark
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
+from spark_resources.spark.datasets import all_rows, file_batches
+from spark_resources.stores.place import Place
 from spark_resources.stores.probe import REMEMBERED
 from spark_resources.stores.retry import delete_own
 from tests.bench import limits

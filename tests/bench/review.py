@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lakegc_assets.marking.run import place_of
-from spark_resources.datasets import Place
+from lakegc_assets.mark.context import place_of
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
-from spark_resources.sandbox import Sandbox
 from spark_resources.settings import Settings
-from tests.finished import START
-from tests.reviewable import commit, reviewable
+from spark_resources.stores.place import Place
+from tests.support.finished_marks import START
+from tests.support.reviewable_marks import commit, reviewable
 
 SLICES, TABLES, COMMITS = 500, 400, 300
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spark_resources.sandbox.state import BranchRecord
+from spark_resources.lakefs_sandbox.state import BranchRecord
 from spark_resources.sstable import read_ranges
 from tests.bench import names
 from tests.bench.generate import built, committed, folder_of, size_of

@@ -19,9 +19,9 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
 
 OVERWRITTEN = 60
 STEP = re.compile(r"\[ *([\d.]+) s\] (.*)")

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakegc_assets.marking.run import place_of
-from spark_resources.datasets import Place
+from lakegc_assets.mark.context import place_of
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.store_objects import StorePlace
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.store_objects import StorePlace
 from spark_resources.settings import Settings
-from tests import servers
+from spark_resources.stores.place import Place
 from tests.bench.sinks import Bucket, Folder, Sink
-from tests.servers import SeaweedFS
+from tests.support import s3_servers
+from tests.support.s3_servers import SeaweedFS
 
 STORES = ("local", "s3", "inventory")
 BUCKET, REPOSITORY = "bench-bucket", "bench"
@@ -84,16 +84,16 @@ def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
         {"name": "anonymous", "actions": _ACTIONS},
     ]
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
-    port, metrics = servers.free_port(), servers.free_port()
-    command = [*servers._seaweedfs_command(folder, port), f"-metricsPort={metrics}"]
+    port, metrics = s3_servers.free_port(), s3_servers.free_port()
+    command = [*s3_servers._seaweedfs_command(folder, port), f"-metricsPort={metrics}"]
     filer = next(int(each.partition("=")[2]) for each in command if each.startswith("-filer.port="))
     server = SeaweedFS(f"http://127.0.0.1:{port}", _KEY, _SECRET)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     try:
-        servers._until_ready(server, lambda: process.poll() is None, folder)
+        s3_servers._until_ready(server, lambda: process.poll() is None, folder)
         yield server, process.pid, filer, metrics
     finally:
         process.kill()  # all that it was given is with the system by then, and an orderly end takes twenty seconds
         process.wait()
-        servers._remove_sockets(command)
+        s3_servers._remove_sockets(command)

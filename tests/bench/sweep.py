@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from spark_resources.marks import marks
+from spark_resources.mark_store.mark import marks
 from tests.bench.generate import built, folder_of, size_of
 from tests.bench.mark import DELETING, lakegc, made, show
 from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY
-from tests.sweep.store_proxy import store_proxy
+from tests.support.store_proxy import store_proxy
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from spark_resources.sandbox import Sandbox, StorePlace
-from tests.cluster.standalone import Cluster, cluster
-from tests.marking import later, target_of
-from tests.servers import SeaweedFS
-from tests.sweep.store_proxy import Fault, StoreProxy, store_proxy
+from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+from tests.support.mark_runs import later, target_of
+from tests.support.s3_servers import SeaweedFS
+from tests.support.spark_standalone import Cluster, cluster
+from tests.support.store_proxy import Fault, StoreProxy, store_proxy
 
 LIMIT_S = 280
 OBJECTS, GARBAGE = 120, 12

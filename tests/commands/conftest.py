@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from spark_resources.datasets import Place
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from tests.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
-from tests.marking import target_of
+from spark_resources.stores.place import Place
+from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
+from tests.support.mark_runs import target_of
 
 __all__ = ["dagster_home", "lakegc"]
 

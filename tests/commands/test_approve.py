@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from spark_resources.marks import mark_folder, reference_folder
-from tests.command_line import Lakegc
+from spark_resources.mark_store.mark import mark_folder, reference_folder
 from tests.commands.conftest import Marked
+from tests.support.command_line import Lakegc
 
 
 def test_a_mark_with_hostile_keys_is_approved_unless_one_byte_was_added(hostile: Marked, lakegc: Lakegc) -> None:

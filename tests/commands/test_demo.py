@@ -17,10 +17,10 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from lakegc_assets.brakes import BrakeLimits, brakes
-from spark_resources.marks import MarkRecord
-from spark_resources.spark import QUICK_START
-from tests.command_line import Lakegc
+from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.spark.session import QUICK_START
+from tests.support.command_line import Lakegc
 
 LAKEGC = str(Path(sys.executable).with_name("lakegc"))
 SECRET = "a-spark-key-for-nobodys-eyes"

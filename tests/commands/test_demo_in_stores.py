@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tests.command_line import Lakegc
-from tests.stores.providers import Provider
+from tests.support.command_line import Lakegc
+from tests.support.store_providers import Provider
 
 
 def as_settings(provider: Provider) -> dict[str, str]:

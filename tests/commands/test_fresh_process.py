@@ -12,11 +12,11 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from lakegc_assets.cli import app
-from lakegc_assets.terminal.invocation import nearest
-from spark_resources.sandbox import Sandbox
-from tests.command_line import NO_AGE
-from tests.marking import quick_environment
+from lakegc_assets.cli.invocation import nearest
+from lakegc_assets.cli.main import app
+from spark_resources.lakefs_sandbox import Sandbox
+from tests.support.command_line import NO_AGE
+from tests.support.mark_runs import quick_environment
 
 LIMIT_S = 240
 APPROVE = ("approve", "lake", "m1", "--yes", "--digest", "{digest}")

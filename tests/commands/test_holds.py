@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 
-from spark_resources.hold_file import parse_holds
-from spark_resources.holds import HOLDS_KEY, read_holds
 from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.hold_file import parse_holds
+from spark_resources.mark_store.holds import HOLDS_KEY, read_holds
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox, SandboxRepository
-from spark_resources.sandbox.gc_api import set_rules
-from spark_resources.stores.local import LocalStore
-from tests.command_line import Lakegc, Outcome
-from tests.marking import target_of
+from spark_resources.stores.local.store import LocalStore
+from tests.support.command_line import Lakegc, Outcome
+from tests.support.mark_runs import target_of
 
 WHOSE = ("--owner", "ada", "--reason", "because")
 _serial = itertools.count(1)

@@ -17,14 +17,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.terminal import reviews
-from lakegc_assets.terminal.words import harmless
-from spark_resources.marks import Mark, MarkRecord, mark_folder
+from lakegc_assets.cli import review as reviews
+from lakegc_assets.cli.console import harmless
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.mark import Mark, mark_folder
+from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import EXPIRED_OBJECTS, MarkState
-from spark_resources.sandbox import Sandbox
-from tests.command_line import NO_AGE, Lakegc, check_harmless
 from tests.commands.conftest import HOSTILE, NOT_ON_A_LINE, SECRETS, Marked
-from tests.marking import environment, quick_environment
+from tests.support.command_line import NO_AGE, Lakegc, check_harmless
+from tests.support.mark_runs import environment, quick_environment
 
 GC = "_lakefs/retention/gc"
 

@@ -8,17 +8,16 @@ from unittest import mock
 import dagster as dg
 import pytest
 
-from lakegc_assets.assets import PARTITIONS
-from lakegc_assets.automation import REPOSITORY_TAG
-from lakegc_assets.launch import open_instance
-from lakegc_assets.marking.resource import MarksResource
+from lakegc_assets.cli.dagster_runs import open_instance
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from lakegc_assets.resources import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.model import Outcome
-from spark_resources.session import SparkResource
+from spark_resources.spark.resource import SparkResource
 from tests.approval.conftest import Lake, lake, sandbox
-from tests.command_line import Lakegc, dagster_home, lakegc
-from tests.command_line import Outcome as Ended
 from tests.commands.test_reports import swept
+from tests.support.command_line import Lakegc, dagster_home, lakegc
+from tests.support.command_line import Outcome as Ended
 
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
@@ -38,9 +37,9 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
         lakefs, spark = LakeFSResource(), Unstartable()
         given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
         with (
-            mock.patch("tests.command_line.resources", return_value=given),
-            mock.patch("lakegc_assets.cli.start_spark_ahead", side_effect=AssertionError("Spark was started")),
-            mock.patch("tests.command_line.SharedSpark", Unstartable),
+            mock.patch("tests.support.command_line.resources", return_value=given),
+            mock.patch("lakegc_assets.cli.main.start_spark_ahead", side_effect=AssertionError("Spark was started")),
+            mock.patch("tests.support.command_line.SharedSpark", Unstartable),
         ):
             return lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *arguments)
 

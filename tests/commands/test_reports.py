@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.sweeping.metadata import described
-from lakegc_assets.sweeping.report import ASSET, Report, read_report, report_key
-from lakegc_assets.terminal.marks import Row, as_table
-from lakegc_assets.terminal.words import EscapingConsole
-from spark_resources.datasets import write_rows
-from spark_resources.marks import Mark, mark_folder
+from lakegc_assets.cli.console import EscapingConsole
+from lakegc_assets.cli.mark import Row, as_table
+from lakegc_assets.sweep.metadata import described
+from lakegc_assets.sweep.report import ASSET, Report, read_report, report_key
+from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS, MarkState, Outcome
-from spark_resources.records import record_bytes
+from spark_resources.records.json_records import record_bytes
+from spark_resources.spark.datasets import write_rows
 from tests.approval.conftest import Lake, lake, sandbox
-from tests.command_line import Lakegc, dagster_home, lakegc
-from tests.reviewable import expired, reviewable, tables
+from tests.support.command_line import Lakegc, dagster_home, lakegc
+from tests.support.reviewable_marks import expired, reviewable, tables
 
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 

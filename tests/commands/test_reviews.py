@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.brakes import BRAKES
-from lakegc_assets.marking import highlights
-from lakegc_assets.terminal.listing import with_times_as_text
-from spark_resources.datasets import Place
+from lakegc_assets.cli.object_list import with_times_as_text
+from lakegc_assets.mark import sample_objects
+from lakegc_assets.rules.brakes import BRAKES
+from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
-from spark_resources.sandbox import Sandbox
-from tests.command_line import Lakegc, check_harmless
-from tests.finished import START
-from tests.reviewable import FACTS, commit, expired, reviewable, sums, tables
+from spark_resources.stores.place import Place
+from tests.support.command_line import Lakegc, check_harmless
+from tests.support.finished_marks import START
+from tests.support.reviewable_marks import FACTS, commit, expired, reviewable, sums, tables
 
 DANGLING = {"commit_id": "d" * 64, "branch": None, "days": 7}
 ROWS = [
@@ -154,9 +154,9 @@ def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Pla
     """It doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
-    one = highlights.highlights(reviewable(place, tables(rows), "m1"))
-    many = highlights.highlights(reviewable(place, tables(rows, each=90), "m2"))
-    again = highlights.chosen(tables(rows)[0], seed="m2").to_pylist()
+    one = sample_objects.highlights(reviewable(place, tables(rows), "m1"))
+    many = sample_objects.highlights(reviewable(place, tables(rows, each=90), "m2"))
+    again = sample_objects.chosen(tables(rows)[0], seed="m2").to_pylist()
 
     for kind in ("largest", "newest"):
         assert [row["address"] for row in one[kind]] == [row["address"] for row in many[kind]]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from spark_resources.lease import LEASE_KEY, LEASE_TIME, Holder
-from spark_resources.marks import Mark, mark_folder
+from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder
+from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import MarkState
-from tests.command_line import Lakegc
 from tests.commands.conftest import Marked
 from tests.commands.test_marks import check_harmless
+from tests.support.command_line import Lakegc
 
 UNIFIED = "_lakefs/retention/gc/unified"
 

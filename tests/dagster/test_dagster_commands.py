@@ -10,9 +10,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakegc_assets.assets import PARTITIONS
-from spark_resources.sandbox import Sandbox
-from tests.marking import quick_environment
+from lakegc_assets.partitions import PARTITIONS
+from spark_resources.lakefs_sandbox import Sandbox
+from tests.support.mark_runs import quick_environment
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 MATERIALIZE = "dagster asset materialize -m lakegc_assets.definitions --select '*expired_set' --partition '{}'"

@@ -8,9 +8,10 @@ from itertools import pairwise
 import dagster as dg
 import pytest
 
-from lakegc_assets.assets import PARTITIONS, MarkConfig
+from lakegc_assets.assets.mark import MarkConfig
 from lakegc_assets.definitions import defs, mark_job
-from spark_resources.marks import CHAIN
+from lakegc_assets.partitions import PARTITIONS
+from spark_resources.mark_store.record import CHAIN
 from tests.dagster import snapshot
 
 GRAPH = defs.resolve_asset_graph()

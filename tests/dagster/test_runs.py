@@ -14,18 +14,18 @@ import dagster as dg
 import pytest
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # which has no public name
 
-from lakegc_assets.brake_checks import BRAKE_CHECKS
-from lakegc_assets.brakes import BRAKES
-from lakegc_assets.checks import INVARIANTS, MARK_CHECKS
+from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
+from lakegc_assets.asset_checks.invariants import INVARIANTS, MARK_CHECKS
+from lakegc_assets.cli.dagster_runs import LOCATION, run_mark
 from lakegc_assets.definitions import defs, mark_job
-from lakegc_assets.launch import LOCATION, run_mark
+from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import LakegcError, Refused, WrongUsage
-from spark_resources.lease import LEASE_KEY, current_holder
-from spark_resources.marks import CHAIN
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.lease import LEASE_KEY, current_holder
+from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition, Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from tests.marking import NO_MINIMUM_AGE, environment, resources, target_of
+from tests.support.mark_runs import NO_MINIMUM_AGE, environment, resources, target_of
 
 MARK = Partition("lake", "m1")
 RECORD = "_lakefs/retention/gc/lakegc/m1/mark.json"
@@ -411,7 +411,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
 
 def test_errors_become_failures_with_kind_and_exit_code() -> None:
     """They keep their sentence and are never retried."""
-    from lakegc_assets.assets import told
+    from lakegc_assets.assets.results import told
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]
     for error in errors:

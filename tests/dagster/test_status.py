@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.terminal.marks import show_status
-from spark_resources.marks import Mark, MarkRecord
+from lakegc_assets.cli.mark import show_status
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Scope
-from spark_resources.sandbox import Sandbox
-from tests.marking import environment, target_of
+from tests.support.mark_runs import environment, target_of
 
 
 def test_a_repository_that_cannot_be_read_does_not_hide_the_marks_of_others(

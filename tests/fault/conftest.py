@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.marking.run import Target
-from spark_resources.marks import MarkRecord, marks
+from lakegc_assets.mark.context import Target
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.mark import marks
+from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import Commit, MarkState, Rules
-from spark_resources.sandbox import Sandbox, SandboxRepository
-from spark_resources.sandbox.gc_api import set_rules
-from tests.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
-from tests.fault.between import Between, between
-from tests.marking import target_of
+from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
+from tests.support.mark_runs import target_of
+from tests.support.tampering_proxy import Between, between
 
 __all__ = ["NO_AGE", "Lake", "Lakegc", "Outcome", "dagster_home", "lake", "lakegc", "sandbox"]
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.terminal import fsck
+from lakegc_assets.cli import fsck
+from lakegc_assets.mark.options import MarkOptions
 from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import read_commits, read_entries, read_properties, read_ranges, write_commits
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.marking import Marker, SharedSpark
-from tests.recordings.folders import AT_HAND
-from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
-from tests.servers import SeaweedFS
+from tests.support.mark_runs import Marker, SharedSpark
+from tests.support.recording_folders import AT_HAND
+from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
+from tests.support.s3_servers import SeaweedFS
 
 JUNK = "ab" * 32
 _serial = itertools.count(1)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from spark_resources.errors import LakegcError
 from spark_resources.model import AddressType
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.marking import Marker
+from tests.support.mark_runs import Marker
 
 
 def test_an_empty_listing_stops_the_mark_where_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest import mock
 
-from lakegc_assets.marking.uncommitted_readings import staged_addresses
-from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.mark.uncommitted_readings import staged_addresses
+from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.model import AddressType
 from spark_resources.settings import Settings
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.marking import Sweeper, marked
+from tests.support.mark_runs import Sweeper, marked
 
 
 def garbage(lake: Lake, data: bytes) -> str:
@@ -64,7 +64,7 @@ def test_changes_behind_a_non_utf8_path_are_all_read(lake: Lake) -> None:
 
     with (
         mock.patch("spark_resources.lakefs.client.LARGEST_PAGE", 3),
-        mock.patch("lakegc_assets.marking.path_probes.WINDOW", 3),
+        mock.patch("lakegc_assets.mark.path_probes.WINDOW", 3),
     ):
         found = set(staged_addresses(lakefs, lake.name, "main"))
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry
 from tests.fault.conftest import Lake
-from tests.marking import Marker
+from tests.support.mark_runs import Marker
 
 OPTIONS = MarkOptions(min_age=timedelta(0), allow_young=True)
 

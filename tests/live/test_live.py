@@ -22,7 +22,7 @@ from lakefs_sdk.client import LakeFSClient
 
 from spark_resources.model import Place
 from spark_resources.settings import Settings
-from tests.marking import marked, target_of
+from tests.support.mark_runs import marked, target_of
 
 VARIABLES = {
     "endpoint_url": "LAKEGC_TEST_LAKEFS_ENDPOINT",

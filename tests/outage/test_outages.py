@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox, SandboxRepository, StorePlace
-from spark_resources.sandbox.gc_api import set_rules
-from tests.command_line import Lakegc, dagster_home, lakegc
-from tests.line import Line, line
-from tests.marking import Marker, Sweeper, target_of
-from tests.servers import SeaweedFS
+from tests.support.breakable_connection import Line, line
+from tests.support.command_line import Lakegc, dagster_home, lakegc
+from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.s3_servers import SeaweedFS
 
 __all__ = ["dagster_home", "lakegc"]
 

@@ -30,24 +30,22 @@ class Edit(NamedTuple):
     after: str
 
 
-NO_CLOSING_READ = Edit(
-    "lakegc_assets/marking/expired_set.py", '    if notes.facts["unreferenced"]:\n', "    if False:\n"
-)
+NO_CLOSING_READ = Edit("lakegc_assets/mark/expired_set.py", '    if notes.facts["unreferenced"]:\n', "    if False:\n")
 FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # commits before what is staged; the recorded order is not looked at, nor are lists read once more at the end
     "order of reads": (
         Edit(
-            "lakegc_assets/assets.py",
+            "lakegc_assets/jobs.py",
             "MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, ",
             "MARK_ASSETS = [namespace_slices, retained_commits, uncommitted_addresses, committed_addresses, ",
         ),
-        Edit("lakegc_assets/marking/run.py", "    check_order(run.mark.record, before=asset)\n", ""),
+        Edit("lakegc_assets/mark/context.py", "    check_order(run.mark.record, before=asset)\n", ""),
         NO_CLOSING_READ,
     ),
     # the graph holds what branches reach
     "dangling commits": (
         Edit(
-            "lakegc_assets/marking/retained_commits.py",
+            "lakegc_assets/mark/retained_commits.py",
             "            graph[commit.id] = checked(commit)\n    return graph\n",
             "            graph[commit.id] = checked(commit)\n"
             "    reached, waiting = {}, [*run.lakefs.branches(run.partition.repository).values()]\n"
@@ -61,12 +59,12 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # the namespace as it is configured only, and what looks like another spelling of it is taken to be elsewhere
     "path forms": (
         Edit(
-            "spark_resources/entries.py",
+            "spark_resources/lakefs/ranges.py",
             "for root in (namespace.uri, *namespace.also):",
             "for root in (namespace.uri,):",
         ),
         Edit(
-            "spark_resources/entries.py",
+            "spark_resources/lakefs/ranges.py",
             "for address in rest.filter(doubtful).to_pylist():",
             "for address in ():",
         ),
@@ -74,17 +72,17 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # one reading of what is staged: not a second, no diff, none at the end
     "double reading": (
         Edit(
-            "lakegc_assets/marking/uncommitted_addresses.py",
+            "lakegc_assets/mark/uncommitted_addresses.py",
             'READINGS = ("first", "second")',
             'READINGS = ("first",)',
         ),
         Edit(
-            "lakegc_assets/marking/uncommitted_addresses.py",
+            "lakegc_assets/mark/uncommitted_addresses.py",
             'DIFFS = ("first_diffs", "second_diffs")',
             'DIFFS = ("first_diffs",)',
         ),
         Edit(
-            "lakegc_assets/marking/uncommitted_readings.py",
+            "lakegc_assets/mark/uncommitted_readings.py",
             "    branches = sorted(run.lakefs.branches(run.partition.repository))\n",
             "    branches: list[str] = []\n",
         ),
@@ -93,7 +91,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # the server's answers about equal sizes are not heard
     "same bytes": (
         Edit(
-            "lakegc_assets/mark.py",
+            "lakegc_assets/rules/garbage.py",
             '    return lambda df: df.transform(without(addresses)).join(doubtful, "size", "left_anti")\n',
             "    return lambda df: df\n",
         ),
@@ -101,7 +99,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # what the server lists is retained, and nothing that only the rule retains
     "union rule": (
         Edit(
-            "lakegc_assets/retention.py",
+            "lakegc_assets/rules/retention.py",
             "    return sorted(known.values(), key=lambda verdict: verdict.commit_id)\n\n\n# --- the rule",
             "    found = [replace(one, retained=one.server_listed) if listed else one for one in known.values()]\n"
             "    return sorted(found, key=lambda verdict: verdict.commit_id)\n\n\n# --- the rule",

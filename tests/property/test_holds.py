@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.holds import References, held_commits, with_holds
-from lakegc_assets.retention import Reason
-from spark_resources.hold_file import BranchHold, CommitHold, Hold, TagHold
-from tests import oracle
+from lakegc_assets.rules.holds import References, held_commits, with_holds
+from lakegc_assets.rules.retention import Reason
+from spark_resources.mark_store.hold_file import BranchHold, CommitHold, Hold, TagHold
 from tests.property.test_retention import NOW, History, histories, moment, patient
+from tests.support import oracle
 
 TAGS = ["v1", "v2", "w1"]
 WHOSE = {"owner": "ada", "reason": "because"}

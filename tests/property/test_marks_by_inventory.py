@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.approving.approval import drawn_up
-from lakegc_assets.approving.proposals import Word, propose
-from lakegc_assets.brakes import BrakeLimits, brakes
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.sweeping.opening import SweepOptions
+from lakegc_assets.approval.approve import drawn_up
+from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.errors import Refused, WrongUsage
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
-from tests.marking import Marker, Sweeper, target_of
+from tests.support.mark_runs import Marker, Sweeper, target_of
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ import pytest
 from lakegc_assets.progress import listening
 from spark_resources.errors import DamagedData, Refused
 from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import dump_refs, set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import dump_refs, set_rules
-from spark_resources.sandbox.repository import SandboxRepository
-from tests.marking import NO_MINIMUM_AGE, marked
-from tests.property.living import often_wrong
+from tests.support.changing_repository import often_wrong
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -19,11 +19,11 @@ from hypothesis import seed
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from tests.marking import Marker
-from tests.property.living import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
-from tests.property.repository_model import OF_A_SIZE_OF_ITS_OWN, OFTEN, OPERATIONS
+from tests.support.changing_repository import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.support.mark_runs import Marker
+from tests.support.repository_model import OF_A_SIZE_OF_ITS_OWN, OFTEN, OPERATIONS
 
 STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
 SAME_EVERY_TIME = 2000

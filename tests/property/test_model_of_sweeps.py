@@ -16,15 +16,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from lakegc_assets.sweeping.opening import SweepOptions
-from lakegc_assets.sweeping.report import Report
+from lakegc_assets.sweep.preconditions import SweepOptions
+from lakegc_assets.sweep.report import Report
+from spark_resources.lakefs_sandbox.errors import Problem
 from spark_resources.model import Outcome
-from spark_resources.sandbox.problems import Problem
-from tests.marking import Marker, Sweeper
-from tests.property.living import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
-from tests.property.repository_model import OFTEN, OPERATIONS
+from tests.support.changing_repository import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.support.mark_runs import Marker, Sweeper
+from tests.support.repository_model import OFTEN, OPERATIONS
 
 SWEEPS = int(os.environ.get("LAKEGC_MODEL_SWEEPS", "6"))
 SAME_EVERY_TIME = 100

@@ -9,15 +9,15 @@ from unittest import mock
 
 import pytest
 
-from lakegc_assets.checks import others_read
+from lakegc_assets.asset_checks.invariants import others_read
 from spark_resources.errors import Forbidden, Refused
 from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import AddressType, Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.sstable import Entry
-from tests.marking import marked
+from tests.support.mark_runs import marked
 
 
 @pytest.fixture

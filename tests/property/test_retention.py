@@ -10,11 +10,11 @@ import pytest
 from hypothesis import Phase, event, find, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources.errors import DamagedData
 from spark_resources.model import Commit, Rules
-from tests import oracle
-from tests.oracle import DAY, SECOND
+from tests.support import oracle
+from tests.support.oracle import DAY, SECOND
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = 1_648_728_000 * SECOND

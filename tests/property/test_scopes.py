@@ -12,10 +12,10 @@ import pytest
 
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import AddressType, Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from tests.marking import NO_MINIMUM_AGE, marked
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked
 
 NEVER = ["dummy", "0a1b2c-00001", "folder/x", "data-x/y", "_lakefs/retention/gc/x"]
 

@@ -27,7 +27,7 @@ from spark_resources.sstable.records import Record
 from spark_resources.sstable.values import put_value
 from spark_resources.sstable.wire import put_bytes_field, put_uvarint, put_varint_field
 from spark_resources.sstable.writer import _separator, _successor
-from tests.unit.sstable_cases import (
+from tests.support.sstable_cases import (
     SNAPPY,
     WHOLE,
     Stored,

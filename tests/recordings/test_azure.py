@@ -7,15 +7,15 @@ from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.sweeping.opening import SweepOptions
-from spark_resources.marks import Mark
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.mark_store.mark import Mark
 from spark_resources.stores import open_store
-from tests.azurite import Azurite
-from tests.marking import Marker, Sweeper, target_of
-from tests.recordings.folders import AT_HAND
-from tests.recordings.moving import moved
-from tests.recordings.replay import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
+from tests.support.azurite import Azurite
+from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.moved_recordings import moved
+from tests.support.recording_folders import AT_HAND
+from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
 
 
 def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_path: Path) -> None:

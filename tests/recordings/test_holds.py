@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_resources.holds import HOLDS_KEY
+from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.sstable import read_commits, read_entries, read_ranges
-from tests import oracle
-from tests.marking import NO_MINIMUM_AGE, marked
-from tests.recordings.folders import recordings
-from tests.recordings.replay import Recording, replaying, settings_over, upload_to_s3
-from tests.servers import SeaweedFS
+from tests.support import oracle
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked
+from tests.support.recording_folders import recordings
+from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
+from tests.support.s3_servers import SeaweedFS
 
 KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that would go but for their tags, and with history
 

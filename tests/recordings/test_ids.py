@@ -33,7 +33,7 @@ from spark_resources.sstable.blocks import data_blocks, open_table, read_block
 from spark_resources.sstable.decoders import decoders
 from spark_resources.sstable.values import split_value
 from spark_resources.sstable.writer import TableBuilder
-from tests.recordings.folders import AT_HAND, recording_folders
+from tests.support.recording_folders import AT_HAND, recording_folders
 
 RECORDINGS = recording_folders()
 

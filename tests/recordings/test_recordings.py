@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
-from tests.marking import NO_MINIMUM_AGE, marked
-from tests.recordings.folders import recordings
-from tests.recordings.replay import Recording, replaying, settings_over, upload_to_s3
-from tests.servers import SeaweedFS
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked
+from tests.support.recording_folders import recordings
+from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
+from tests.support.s3_servers import SeaweedFS
 
 
 @pytest.mark.parametrize("recording", recordings(), ids=lambda recording: str(recording.name))

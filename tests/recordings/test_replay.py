@@ -17,7 +17,7 @@ from spark_resources.errors import Forbidden, NotThere
 from spark_resources.lakefs import LakeFS, LakeFSSettings, RefsDump
 from spark_resources.model import AddressType, Commit, Rules
 from spark_resources.sstable import Entry, range_ref, write_commits, write_metarange, write_range
-from tests.recordings.replay import (
+from tests.support.replay_server import (
     ACCESS_KEY_ID,
     SECRET_ACCESS_KEY,
     Recording,
@@ -25,7 +25,7 @@ from tests.recordings.replay import (
     replaying,
     upload_to_s3,
 )
-from tests.retries import requests
+from tests.support.retry_policies import requests
 
 RECORDED_AT = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 NAMESPACE = "s3://golden/tiny"

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
-from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
+from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.model import Commit, Rules
 from spark_resources.sstable import read_branches, read_commits, read_entries, read_ranges
-from tests import oracle
-from tests.recordings.folders import AT_HAND, recording_folders
+from tests.support import oracle
+from tests.support.recording_folders import AT_HAND, recording_folders
 
 RECORDINGS = recording_folders()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_resources.stores import Store
-from tests.stores.providers import Provider
+from tests.support.store_providers import Provider
 
 
 @pytest.fixture

@@ -28,15 +28,15 @@ from spark_resources.deleting.quarantine import same_content
 from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
-from spark_resources.stores.azure import OWN, AzureStore
-from spark_resources.stores.azure_client import Container, container_of
-from spark_resources.stores.azure_copy import copy_blob
-from spark_resources.stores.azure_delete import SubAnswer, delete_keys, sub_answers
-from spark_resources.stores.azure_listing import parsed
+from spark_resources.stores.azure.client import Container, container_of
+from spark_resources.stores.azure.copy import copy_blob
+from spark_resources.stores.azure.delete import SubAnswer, delete_keys, sub_answers
+from spark_resources.stores.azure.listing import parsed
+from spark_resources.stores.azure.store import OWN, AzureStore
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
-from tests.azurite import Azurite
-from tests.retries import requests
-from tests.stores.providers import Answers, all_keys, answering, write_all
+from tests.support.azurite import Azurite
+from tests.support.retry_policies import requests
+from tests.support.store_providers import Answers, all_keys, answering, write_all
 
 XML = {"Content-Type": "application/xml"}
 URI = "https://account.blob.core.windows.net/container/ns"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_resources.stores import Store
 from spark_resources.stores.base import Deletion
 from spark_resources.stores.keys import kinds_of
-from tests.stores.providers import Provider, all_keys, write_all
+from tests.support.store_providers import Provider, all_keys, write_all
 
 
 def missing_result(provider: Provider) -> Deletion:

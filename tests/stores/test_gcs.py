@@ -22,11 +22,12 @@ import pytest
 from spark_resources.deleting.batches import PASSING
 from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores import Store, StoreSettings, gcs_client, keys, open_store
+from spark_resources.stores import Store, StoreSettings, keys, open_store
 from spark_resources.stores.base import AlreadyThere, Changed, Deleting, Deletion
-from tests import retries
-from tests.fake_gcs import FakeGCS
-from tests.stores.providers import Answers, all_keys, answering
+from spark_resources.stores.gcs import client
+from tests.support import retry_policies
+from tests.support.fake_gcs import FakeGCS
+from tests.support.store_providers import Answers, all_keys, answering
 
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
 
@@ -491,7 +492,7 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
         file = service_account(tmp_path, f"{answers.url}/token")
         store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         with monkeypatch.context() as slow:
-            slow.setattr(gcs_client, "SOON_S", -1.0)
+            slow.setattr(client, "SOON_S", -1.0)
             late = store.delete_many(["a", "b"])
         assert [path for _, path, _, _ in asked] == ["/token"]
         refused = store.delete_many(["a"])
@@ -567,7 +568,7 @@ def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeG
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(
             gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
-            retry=retries.requests(1),
+            retry=retry_policies.requests(1),
             read_timeout=0.2,
         )
         _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
@@ -586,7 +587,7 @@ def test_an_answer_that_is_not_cloud_storages_is_an_error(status: int, body: byt
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
     """After that it is an error. Deletes aren't retried."""
     with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
-        store = at(answers.settings(retry=retries.requests(2)))
+        store = at(answers.settings(retry=retry_policies.requests(2)))
         with pytest.raises(Unavailable, match=str(status)):
             store.read("data/x")
         assert len(answers.seen) == 2

@@ -12,7 +12,7 @@ from spark_resources.errors import WrongUsage
 from spark_resources.stores import Store, keys
 from spark_resources.stores.base import Deletion
 from spark_resources.stores.keys import kinds_of
-from tests.stores.providers import Provider, all_keys
+from tests.support.store_providers import Provider, all_keys
 
 HOSTILE = [
     "data/plain",

@@ -12,7 +12,7 @@ from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.stores import Store, keys
 from spark_resources.stores.base import Deletion
 from spark_resources.stores.keys import kinds_of
-from tests.stores.providers import Provider, all_keys, write_all
+from tests.support.store_providers import Provider, all_keys, write_all
 
 TREE = ["A", "a-b", "a/b", "a/b-c", "a/c/d", "a/c/e", "a0", "b", "data/x", "é", "\uffee", "😀"]  # in byte order
 

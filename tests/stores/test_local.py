@@ -18,7 +18,7 @@ from spark_resources.errors import Forbidden, LakegcError, NotThere, Refused, Un
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.base import Changed, Deletion
-from tests.stores.providers import all_keys
+from tests.support.store_providers import all_keys
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from spark_resources.errors import Forbidden, NotThere, WrongUsage
 from spark_resources.stores import Store
 from spark_resources.stores.base import AlreadyThere, Changed, Deletion
-from tests.stores.providers import Provider, all_keys, write_all
+from tests.support.store_providers import Provider, all_keys, write_all
 
 
 def test_objects_are_read_as_they_were_written(store: Store) -> None:

@@ -7,7 +7,7 @@ import pytest
 from spark_resources.errors import WrongUsage
 from spark_resources.stores import Quirks, Store
 from spark_resources.stores.probe import SCRATCH, probe
-from tests.stores.providers import Provider, all_keys
+from tests.support.store_providers import Provider, all_keys
 
 
 def test_the_probe_finds_exactly_the_declared_quirks(provider: Provider) -> None:

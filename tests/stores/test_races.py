@@ -9,7 +9,7 @@ from functools import partial
 
 from spark_resources.stores import Store
 from spark_resources.stores.base import AlreadyThere, Changed
-from tests.stores.providers import Provider
+from tests.support.store_providers import Provider
 
 WRITERS = 8
 TURNS = 3

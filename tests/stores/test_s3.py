@@ -22,16 +22,16 @@ from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Quirks, Store, StoreSettings, open_store
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_proven
-from spark_resources.stores.s3_client import s3_client
-from spark_resources.stores.s3_contents import cut_out
-from spark_resources.stores.s3_copy import copy_object
-from spark_resources.stores.s3_delete import delete_keys
-from spark_resources.stores.s3_listing import parsed
-from spark_resources.stores.s3_quick import LeftToBoto3, QuickRequests
-from spark_resources.stores.s3_reads import QuickReads
-from tests.retries import requests
-from tests.servers import S3Server, SeaweedFS
-from tests.stores.providers import answering
+from spark_resources.stores.s3.client import s3_client
+from spark_resources.stores.s3.copy import copy_object
+from spark_resources.stores.s3.delete import delete_keys
+from spark_resources.stores.s3.fast_reads import QuickReads
+from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
+from spark_resources.stores.s3.listing import parsed
+from spark_resources.stores.s3.listing_xml import cut_out
+from tests.support.retry_policies import requests
+from tests.support.s3_servers import S3Server, SeaweedFS
+from tests.support.store_providers import answering
 
 XML = {"Content-Type": "application/xml"}
 MD5 = Quirks(md5_etags=True)
@@ -563,7 +563,7 @@ def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None
     """It uses path style, and the store that its settings open."""
     from dagster_aws.s3 import S3Resource
 
-    from spark_resources.stores.s3_resource import StoreS3Resource
+    from spark_resources.stores.s3.resource import StoreS3Resource
 
     resource = StoreS3Resource(
         endpoint_url=server.endpoint_url,

@@ -11,7 +11,7 @@ from spark_resources.model import Namespace
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Deleting
 from spark_resources.stores.settings import StoreSettings
-from tests.servers import MotoServer, SeaweedFS
+from tests.support.s3_servers import MotoServer, SeaweedFS
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])

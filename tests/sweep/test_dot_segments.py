@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.approving.approved_set import strange_keys
-from spark_resources.sandbox import Sandbox, SandboxRepository, StorePlace
+from lakegc_assets.approval.verify_files import strange_keys
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.stores import Store
-from tests.command_line import Lakegc
-from tests.marking import Marked, Sweeper, marked, target_of
-from tests.servers import MotoServer
+from tests.support.command_line import Lakegc
+from tests.support.mark_runs import Marked, Sweeper, marked, target_of
+from tests.support.s3_servers import MotoServer
 
 DOTTED = {"data/s/../garbage", "data/./b", "data/s/..", ".."}
 PLAIN = {"data/s/garbage", "data/s/...", "data/s/.hidden", "legacy..", "data/a..b/c"}

@@ -16,19 +16,17 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.marks import Mark, mark_folder
+from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import MarkState
-from spark_resources.sandbox import Sandbox, StorePlace
 from spark_resources.stores import Store
-from tests.command_line import Lakegc, Outcome
-from tests.marking import Marker, Sweeper, target_of
-from tests.recordings.replay import (
-    wait_until_passed,
-)
-from tests.sweep.refusals import AZURE, GOOGLE, S3, Batches, refusing
-from tests.sweep.store_proxy import StoreProxy, store_proxy
+from tests.support.command_line import Lakegc, Outcome
+from tests.support.delete_refusals import AZURE, GOOGLE, S3, Batches, refusing
+from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.replay_server import wait_until_passed
+from tests.support.store_proxy import StoreProxy, store_proxy
 
 Request = pytest.FixtureRequest
 GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's ioctls on files, and chattr's +i

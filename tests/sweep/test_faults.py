@@ -9,17 +9,17 @@ from datetime import timedelta
 
 import pytest
 
-from lakegc_assets import sweep
-from lakegc_assets.sweeping.rounds import at_rest, round_of
-from lakegc_assets.sweeping.run import SweepRun
-from spark_resources.deleting.task import Action
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import at_rest, round_of
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
-from spark_resources.session import SparkResource
-from tests.marking import SharedSpark, environment
-from tests.retries import requests
-from tests.servers import SeaweedFS
-from tests.sweep.alone import BUCKET, approved, left, outcomes, run_alone, settle_alone
-from tests.sweep.store_proxy import Fault, StoreProxy, every, store_proxy
+from spark_resources.spark.resource import SparkResource
+from tests.support.mark_runs import SharedSpark, environment
+from tests.support.retry_policies import requests
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_proxy import Fault, StoreProxy, every, store_proxy
+from tests.support.sweep_without_lakefs import BUCKET, approved, left, outcomes, run_alone, settle_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
@@ -163,7 +163,7 @@ def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> 
     back = rows.where(rows["address"].isin(KEYS[:2]))
     round_of(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
     spark = run.spark()
-    reported = sweep.reported(rows, run.receipts.outcomes(spark), run.undone.outcomes(spark)).collect()
+    reported = sweep_outcomes.reported(rows, run.receipts.outcomes(spark), run.undone.outcomes(spark)).collect()
 
     assert {row["address"]: row["outcome"] for row in reported} == {
         **dict.fromkeys(KEYS[:2], "restored"),

@@ -11,16 +11,16 @@ from urllib.parse import unquote
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
-from spark_resources.marks import Mark
+from lakegc_assets.mark.options import MarkOptions
+from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState
-from spark_resources.sandbox import Sandbox, StorePlace
-from tests.command_line import Lakegc, Outcome
-from tests.marking import Marker, Sweeper, target_of
-from tests.recordings.replay import wait_until_passed
-from tests.servers import SeaweedFS
-from tests.sweep.refusals import S3, refusing
-from tests.sweep.store_proxy import Fault, Plan, Said, StoreProxy, store_proxy
+from tests.support.command_line import Lakegc, Outcome
+from tests.support.delete_refusals import S3, refusing
+from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.replay_server import wait_until_passed
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_proxy import Fault, Plan, Said, StoreProxy, store_proxy
 from tests.sweep.test_failures import written
 
 

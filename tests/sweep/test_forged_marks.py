@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.marking.since import ADDRESSES
-from lakegc_assets.sweeping.opening import SweepOptions
-from lakegc_assets.sweeping.report import Report
-from spark_resources.datasets import Place
-from spark_resources.entries import range_number
+from lakegc_assets.mark.base_mark import ADDRESSES
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from lakegc_assets.sweep.report import Report
 from spark_resources.errors import WrongUsage
+from spark_resources.lakefs.ranges import range_number
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import AddressType, Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from tests.forging import forge
-from tests.marking import Marked, Marker, Sweeper, target_of
+from spark_resources.stores.place import Place
+from tests.support.forged_marks import forge
+from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
 
 DAY = timedelta(days=1)
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.session import SparkResource
-from tests.marking import SharedSpark, environment
-from tests.servers import SeaweedFS
-from tests.sweep.alone import BUCKET, left, outcomes, run_alone, settle_alone
-from tests.sweep.store_proxy import Fault, StoreProxy, kind_of, store_proxy
+from spark_resources.spark.resource import SparkResource
+from tests.support.mark_runs import SharedSpark, environment
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
+from tests.support.sweep_without_lakefs import BUCKET, left, outcomes, run_alone, settle_alone
 
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -51,7 +51,7 @@ def workers_of(pid: int) -> list[int]:
                 line, session = (each / "cmdline").read_bytes(), os.getsid(int(each.name))
             except (OSError, ValueError):
                 continue
-            if b"spark_resources.daemon" in line and session == os.getsid(pid):
+            if b"spark_resources.spark.worker_daemon" in line and session == os.getsid(pid):
                 found.append(int(each.name))
     return found
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.marking import other_heads
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.sweeping.opening import SweepOptions
-from lakegc_assets.sweeping.report import Report
-from spark_resources.datasets import all_rows, open_dataset
+from lakegc_assets.mark import other_repository_heads
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.marks import mark_folder
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, AddressType
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.repository import SandboxRepository
+from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
-from tests.fault.between import Between, between
-from tests.marking import Marked, Marker, Sweeper, target_of
+from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
+from tests.support.tampering_proxy import Between, between
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
@@ -191,14 +191,14 @@ def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_liv
     assert mark(sandbox).expired == {entry.address, nobodys.address}
     approve(sandbox)
     stage_again_elsewhere(other, entry, "here", b"moved")
-    ask = other_heads.questions
+    ask = other_repository_heads.questions
 
     def move_and_ask(*arguments: Any) -> Any:
         stage_elsewhere(other, entry, "there")
         other.delete("main", ["here"])
         return ask(*arguments)
 
-    monkeypatch.setattr(other_heads, "questions", move_and_ask)
+    monkeypatch.setattr(other_repository_heads, "questions", move_and_ask)
     report = sweep(sandbox)
 
     assert report.objects == {"deleted": 1, "rescued": 1}

@@ -7,15 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from lakegc_assets.sweeping.opening import SweepOptions
-from spark_resources.datasets import all_rows, open_dataset
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import RECEIPTS
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.repository import SandboxRepository
-from tests.fault.between import Between, between
-from tests.marking import Marker, Sweeper, target_of
+from spark_resources.spark.datasets import all_rows, open_dataset
+from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.tampering_proxy import Between, between
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 BRANCHES = tuple(f"branch-{number}" for number in range(8))

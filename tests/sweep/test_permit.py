@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key
-from spark_resources.deleting.task import Action
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import DamagedData, Refused
-from spark_resources.lease import LeaseWatch
-from tests.marking import later
-from tests.sweep.tasks import Task, task
+from spark_resources.mark_store.lease import LeaseWatch
+from tests.support.mark_runs import later
+from tests.support.sweep_tasks import Task, task
 
 __all__ = ["task"]
 

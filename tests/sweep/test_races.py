@@ -18,20 +18,20 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
+from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from lakegc_assets.sweeping.opening import SweepOptions
-from lakegc_assets.sweeping.report import Report
+from lakegc_assets.sweep.preconditions import SweepOptions
+from lakegc_assets.sweep.report import Report
+from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox, StorePlace
-from spark_resources.sandbox.gc_api import set_rules
-from spark_resources.sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
-from tests.marking import Marker, Sweeper, later, target_of
-from tests.property.living import Watched, often_wrong
-from tests.recordings.replay import serving
-from tests.servers import SeaweedFS
-from tests.sweep.store_proxy import store_proxy
+from tests.support.changing_repository import Watched, often_wrong
+from tests.support.mark_runs import Marker, Sweeper, later, target_of
+from tests.support.replay_server import serving
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_proxy import store_proxy
 
 WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
 RACES = 150  # more than a sweep has moments

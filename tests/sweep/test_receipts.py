@@ -9,13 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets import sweep
-from spark_resources.datasets import Place, parquet_bytes
+from lakegc_assets.rules import sweep_outcomes
 from spark_resources.deleting.receipts import INTENTS, Receipts
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Namespace, Outcome
+from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores import StoreSettings
-from tests.marking import SharedSpark, environment
+from spark_resources.stores.place import Place
+from tests.support.mark_runs import SharedSpark, environment
 
 FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
 
@@ -114,7 +115,7 @@ def test_a_resumed_sweep_retries_what_failed_or_was_cut_off(receipts: Receipts) 
     keys = [f"data/{each.value}" for each in final] + ["data/before", "data/now", "data/cut off", "data/untouched"]
     schema = "address string, size long, modified timestamp, checksum string, slice string"
     approved = spark.createDataFrame([(key, 3, None, None, "data/") for key in keys], schema)
-    left = sweep.pending(approved, receipts.outcomes(spark), receipts.intents(spark), since=2).collect()
+    left = sweep_outcomes.pending(approved, receipts.outcomes(spark), receipts.intents(spark), since=2).collect()
 
     assert {row["address"]: row["intended"] for row in left} == {
         "data/before": True,

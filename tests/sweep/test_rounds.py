@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.sweeping import undo as undoing
-from lakegc_assets.sweeping.report import Report
-from lakegc_assets.sweeping.rounds import Tally, end_of, nothing_settled
-from lakegc_assets.sweeping.run import SweepLimits, SweepRun
-from lakegc_assets.terminal.sweeps import show_report
+from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.sweep import undo as undoing
+from lakegc_assets.sweep.context import SweepLimits, SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally, end_of, nothing_settled
+from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
 from tests.approval.conftest import Lake, lake, sandbox
 

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.marking.resource import MarkOptions
-from lakegc_assets.sweeping.opening import SweepOptions
-from lakegc_assets.sweeping.quarantine import read_quarantine
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from lakegc_assets.sweep.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused, Untrusted
-from spark_resources.hold_file import made_hold
-from spark_resources.holds import HOLDS_KEY, add_hold, newest_recorded
-from spark_resources.marks import Mark, mark_folder
-from spark_resources.sandbox import Sandbox
-from tests.command_line import NO_AGE, Lakegc
-from tests.marking import Marker, Sweeper, quick_environment, target_of
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, newest_recorded
+from spark_resources.mark_store.mark import Mark, mark_folder
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import Marker, Sweeper, quick_environment, target_of
 from tests.sweep.test_forged_marks import Lake
 
 OLD, NEW = "4b" * 32, "c3" * 32
@@ -148,7 +148,7 @@ def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: L
 SEEN_IN_SPARK = """
 import json, os, sys
 from pathlib import Path
-from spark_resources.spark import start_session
+from spark_resources.spark.session import start_session
 spark = start_session(json.loads(sys.argv[1]))
 def look(batches):
     import os, pyarrow as pa

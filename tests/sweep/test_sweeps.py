@@ -12,17 +12,17 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.sweeping import settling
-from lakegc_assets.sweeping.run import Proof, SweepRun
+from lakegc_assets.sweep import round_loop
+from lakegc_assets.sweep.context import Proof, SweepRun
 from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.deleting.receipts import INTENTS
-from spark_resources.deleting.task import Action
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
-from spark_resources.lease import take_lease
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.repository import SandboxRepository
-from tests.command_line import NO_AGE, Lakegc
-from tests.marking import target_of
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.lease import take_lease
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -296,5 +296,5 @@ def killed_after_copying(address: str) -> Iterator[None]:
         run.store.copy(address, quarantine_key("m1", address))
         raise LakegcError("killed")
 
-    with mock.patch.object(settling, "delete_first", killed):
+    with mock.patch.object(round_loop, "delete_first", killed):
         yield

@@ -11,10 +11,10 @@ import pytest
 
 from spark_resources.deleting import quarantine
 from spark_resources.deleting.receipts import INTENTS
-from spark_resources.deleting.task import Action
-from spark_resources.lease import LEASE_KEY, Holder
+from spark_resources.deleting.sweep_task import Action
+from spark_resources.mark_store.lease import LEASE_KEY, Holder
 from spark_resources.stores.base import DeleteResult, Deletion
-from tests.sweep.tasks import Task, task
+from tests.support.sweep_tasks import Task, task
 
 __all__ = ["task"]
 

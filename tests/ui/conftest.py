@@ -17,13 +17,13 @@ import platformdirs
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
-from spark_resources.sandbox import Sandbox
-from spark_resources.sandbox.gc_api import set_rules
-from tests.command_line import NO_AGE, Lakegc
-from tests.marking import quick_environment
-from tests.servers import free_port
-from tests.ui.pages import Ui, polled
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import quick_environment
+from tests.support.s3_servers import free_port
+from tests.support.ui_pages import Ui, polled
 
 NIGHT = ("night-a", "night-b", "night-broken")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from lakegc_assets.approve_job import UI_ENTRANCE
-from lakegc_assets.automation import REPOSITORY_TAG
-from spark_resources.approvals import read_approval
-from spark_resources.marks import Mark
-from spark_resources.sandbox import Sandbox
-from tests.marking import target_of
+from lakegc_assets.jobs import UI_ENTRANCE
+from lakegc_assets.partitions import REPOSITORY_TAG
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.approval import read_approval
+from spark_resources.mark_store.mark import Mark
+from tests.support.mark_runs import target_of
+from tests.support.ui_pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 from tests.ui.conftest import NIGHT
-from tests.ui.pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 
 pytestmark = pytest.mark.timeout(1200)  # each waits for what the one before it began
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.marking import SharedSpark, environment
+from tests.support.mark_runs import SharedSpark, environment
 
 
 @pytest.fixture(scope="session")

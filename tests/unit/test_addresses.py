@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_resources.entries import inside_addresses, inside_rows, shown_paths
 from spark_resources.errors import Refused
+from spark_resources.lakefs.ranges import inside_addresses, inside_rows, shown_paths
 from spark_resources.model import AddressType, Namespace, Place
-from tests import oracle
+from tests.support import oracle
 
 NAMESPACES = (
     Namespace.parse("s3://bucket/lake"),

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.brakes import BRAKES, GIB, Brake, BrakeLimits, brakes
-from spark_resources.datasets import Place
+from lakegc_assets.rules.brakes import BRAKES, GIB, Brake, BrakeLimits, brakes
 from spark_resources.errors import DamagedData, WrongUsage
-from spark_resources.marks import MARKS_ROOT, Mark, StepRecord, previous_mark
+from spark_resources.mark_store.mark import MARKS_ROOT, Mark, previous_mark
+from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import MarkState, Namespace, Scope
 from spark_resources.settings import Settings
+from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
-from tests.finished import COUNTS, START, finished_record
+from tests.support.finished_marks import COUNTS, START, finished_record
 
 LIMITS = BrakeLimits()
 SOON = START + timedelta(minutes=10)

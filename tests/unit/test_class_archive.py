@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.class_archive import SETTLED_S, archive_options
+from spark_resources.spark.class_archive import SETTLED_S, archive_options
 
 NOW = 1_800_000_000.0
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_resources.datasets import (
+from spark_resources.errors import DamagedData
+from spark_resources.model import Namespace
+from spark_resources.spark.datasets import (
     Dataset,
     File,
-    Place,
     all_rows,
     finish_dataset,
     first_rows,
@@ -29,9 +30,8 @@ from spark_resources.datasets import (
     write_file,
     write_rows,
 )
-from spark_resources.errors import DamagedData
-from spark_resources.executors import errors_from_executors
-from spark_resources.model import Namespace
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 FOLDER = "_lakefs/retention/gc/lakegc/m1/a/"

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_resources.errors import DamagedData
-from spark_resources.gc_lists import parse_commits_csv, read_uncommitted_file
+from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
 
 A, B, C, M = ("a" * 64, "b" * 64, "c" * 64, "e" * 64)
 HEADER = "commit_id,expired,metarange_id\n"

@@ -14,7 +14,7 @@ import pytest
 
 HELP = """
 import contextlib, io, json, sys, typer
-from lakegc_assets import cli
+from lakegc_assets.cli import main as cli
 
 HEAVY = ("boto3", "botocore", "dagster", "lakefs_sdk", "numba", "numpy", "pandas", "pyarrow", "pyspark", "rich", "yaml")
 
@@ -105,7 +105,7 @@ def test_reading_marks_imports_neither_dagster_nor_spark() -> None:
     """Commands that only read marks, holds and tables start fast."""
     code = """
 import sys
-from lakegc_assets.terminal import diffs, fsck, holds, marks, reviews
+from lakegc_assets.cli import diff as diffs, fsck, holds, mark as marks, review as reviews
 print(*sorted({"dagster", "pyspark", "matplotlib", "numba", "pandas"} & set(sys.modules)))
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

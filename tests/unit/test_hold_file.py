@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_resources.errors import Refused
-from spark_resources.hold_file import (
+from spark_resources.mark_store.hold_file import (
     KINDS,
     LARGEST_FILE,
     BadHolds,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.holds import PathHolds, References, ancestors, held_commits
-from spark_resources.hold_file import PathHold, TagHold
+from lakegc_assets.rules.holds import PathHolds, References, ancestors, held_commits
+from spark_resources.mark_store.hold_file import PathHold, TagHold
 from spark_resources.model import Commit
 
 NOW = datetime(2026, 3, 31, tzinfo=UTC)

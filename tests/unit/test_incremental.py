@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
+from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
 from spark_resources.errors import NotThere
-from spark_resources.marks import CLEAN, MarkRecord, StepRecord
+from spark_resources.lakefs_sandbox.xids import Xids
+from spark_resources.mark_store.record import CLEAN, MarkRecord, StepRecord
 from spark_resources.model import MarkState, Scope
-from spark_resources.sandbox.xids import Xids
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.marking.inventories import candidates
+from lakegc_assets.mark.inventory_listing import candidates
 from spark_resources.errors import DamagedData, WrongUsage
-from spark_resources.inventory import LISTED, Inventory, open_inventory, read_inventory
 from spark_resources.model import is_candidate
+from spark_resources.stores.inventory import LISTED, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import BOTH, EMPTY_SEGMENT
 from spark_resources.stores.settings import StoreSettings
-from tests.servers import SeaweedFS
+from tests.support.s3_servers import SeaweedFS
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ROWS = [("lake/data/s/a b+%", 5, NOON, "e1"), ("lake/data/s/ü/c", 0, NOON - timedelta(days=3), "e2-2")]

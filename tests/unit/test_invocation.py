@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets import cli
-from lakegc_assets.terminal import invocation
-from lakegc_assets.terminal.invocation import as_called, command, prefix
+from lakegc_assets.cli import invocation, main
+from lakegc_assets.cli.invocation import as_called, command, prefix
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_command_of_a_module_begins_with_its_interpreter(installed: Path) -> N
     """`python -m lakegc_assets.cli` is one more way; within another program the command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 
-    assert prefix("/somewhere/lakegc_assets/cli.py", {}, Path("/nowhere"), has_tests=True) == module
+    assert prefix("/somewhere/lakegc_assets/cli/__main__.py", {}, Path("/nowhere"), has_tests=True) == module
     assert prefix("/usr/bin/dagster", {"UV": "/usr/bin/uv"}, installed, has_tests=True) == "lakegc"
 
 
@@ -69,7 +68,7 @@ def test_commands_that_an_error_names_begin_as_lakegc_was_called(
         "lakegc swept it": None,
     }
     for text, called in texts.items():
-        assert as_called(text, cli.command_names()) == (called or text)
+        assert as_called(text, main.command_names()) == (called or text)
 
-    assert cli.run(["approve", "lake", "m1", "--yes"]) == 2
+    assert main.run(["approve", "lake", "m1", "--yes"]) == 2
     assert "as uv run lakegc review shows it" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_resources.errors import LakegcWarning, WrongUsage
-from spark_resources.java import check_java, java_version
+from spark_resources.spark.java import check_java, java_version
 
 PROPERTIES = "Picked up JAVA_TOOL_OPTIONS: -Dsome.version=9\n"
 ANSWERS = {

@@ -11,11 +11,23 @@ from starlette.responses import Response
 
 from spark_resources.errors import DamagedData, Forbidden, Interrupted, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.lakefs import Change, LakeFS, RefsDump, Served, UncommittedLists
-from spark_resources.lakefs.asking import LARGEST_PAGE
-from spark_resources.lakefs.diffs import whole_diff
+from spark_resources.lakefs.branch_diff import whole_diff
+from spark_resources.lakefs.pagination import LARGEST_PAGE
 from spark_resources.model import Commit, Rules
-from tests.recordings.replay import serving
-from tests.scripted import NO_CALL, NO_RULES, REPO, REPOSITORY, Script, Scripted, page, ref, said, settings, stats
+from tests.support.replay_server import serving
+from tests.support.scripted_lakefs import (
+    NO_CALL,
+    NO_RULES,
+    REPO,
+    REPOSITORY,
+    Script,
+    Scripted,
+    page,
+    ref,
+    said,
+    settings,
+    stats,
+)
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from starlette.responses import Response
 
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
-from tests.recordings.replay import serving
-from tests.retries import requests
-from tests.scripted import (
+from tests.support.replay_server import serving
+from tests.support.retry_policies import requests
+from tests.support.scripted_lakefs import (
     NO_CALL,
     NO_RULES,
     REPOSITORY,

@@ -16,13 +16,13 @@ import boto3
 import pytest
 
 from spark_resources.errors import LakegcError, Refused, Unavailable
-from spark_resources.lease import LEASE_KEY, LEASE_TIME, Holder, Lease, current_holder, take_lease
+from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder, Lease, current_holder, take_lease
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Quirks, Store
-from spark_resources.stores.local import CLOCK_FILE
+from spark_resources.stores.local.store import CLOCK_FILE
 from spark_resources.stores.settings import StoreSettings
-from tests.servers import MotoServer
+from tests.support.s3_servers import MotoServer
 
 
 class Clock:

@@ -14,24 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.datasets import Place, write_rows
 from spark_resources.errors import DamagedData, LakegcError, NotThere, Refused, WrongUsage
-from spark_resources.marks import (
-    CHAIN,
+from spark_resources.mark_store.mark import (
     OWNER_KEY,
     UNFINISHED,
     Mark,
-    MarkRecord,
-    StepRecord,
     asset_folder,
-    check_order,
     claim_namespace,
-    digest_of,
     mark_folder,
     marks,
     reference_folder,
 )
+from spark_resources.mark_store.record import CHAIN, MarkRecord, StepRecord, check_order, digest_of
 from spark_resources.model import ADDRESSES, MarkState, Namespace, Rules, Scope
+from spark_resources.spark.datasets import write_rows
+from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 START = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)

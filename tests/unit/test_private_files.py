@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets import cli
-from lakegc_assets.launch import dagster_home, prepare_home
-from spark_resources.class_archive import SETTLED_S, archive_options
+from lakegc_assets.cli import main
+from lakegc_assets.cli.dagster_runs import dagster_home, prepare_home
 from spark_resources.errors import Refused, WrongUsage
-from spark_resources.private_files import open_private, private_folder
+from spark_resources.host.private_files import open_private, private_folder
 from spark_resources.settings import Settings
-from tests.marking import environment
+from spark_resources.spark.class_archive import SETTLED_S, archive_options
+from tests.support.mark_runs import environment
 
 NOW = 1_800_000_000.0
 
@@ -114,7 +114,7 @@ def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.Capt
     """Everybody on the machine can list processes, and shells keep what was typed."""
     name, _, value = given.partition("=")
     with environment({}):
-        assert cli.run(["--set", given, "status"]) == WrongUsage.exit_code
+        assert main.run(["--set", given, "status"]) == WrongUsage.exit_code
         assert os.environ.get(f"LAKEGC_{name.upper()}") != value
 
     assert "LAKEGC_" in capsys.readouterr().err

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
+from spark_resources.host.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
 
-SHOW = "import json; from spark_resources.processes import this_process; print(json.dumps(this_process().to_json()))"
+SHOW = (
+    "import json; from spark_resources.host.processes import this_process; print(json.dumps(this_process().to_json()))"
+)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
 def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
     """A closed terminal, or a service manager that stops it, has the same effect as Ctrl-C."""
     script = (
-        "from spark_resources.processes import interrupt_when_told_to_end as it; it()\n"
+        "from spark_resources.host.processes import interrupt_when_told_to_end as it; it()\n"
         "try:\n print('ready', flush=True); input()\nfinally:\n print('gave back')"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-3, text=True) as process:

@@ -11,14 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from lakegc_assets.marking.namespace_slices import candidates
-from lakegc_assets.marking.uncommitted_readings import staged_addresses
-from spark_resources.datasets import Place
-from spark_resources.entries import tables_ahead
+from lakegc_assets.mark.namespace_slices import candidates
+from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs.ranges import tables_ahead
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
-from spark_resources.stores.ranges import Part
+from spark_resources.stores.parallel_listing import Part
+from spark_resources.stores.place import Place
 
 AT_ONCE, ALL = 6, 20
 LIMIT_S, A_MOMENT_S = 30.0, 0.2

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakegc_assets.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources.errors import DamagedData
 from spark_resources.model import Commit, Rules
 

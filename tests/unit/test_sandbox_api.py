@@ -16,7 +16,7 @@ import pytest
 from lakefs_sdk import ApiException, Configuration, models
 from lakefs_sdk.client import LakeFSClient
 
-from spark_resources.sandbox import Sandbox
+from spark_resources.lakefs_sandbox import Sandbox
 
 REPOSITORY = "lake"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from spark_resources.lakefs_sandbox import Problem, Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.committed import Committed
 from spark_resources.model import AddressType, Commit
-from spark_resources.sandbox import Problem, Sandbox, SandboxRepository
-from spark_resources.sandbox.committed import Committed
 from spark_resources.sstable import commit_id, read_ranges, read_whole_entries, verify_table
 
 MARCH = datetime(2022, 3, 9, tzinfo=UTC)

@@ -15,12 +15,12 @@ import pytest
 from lakefs_sdk import ApiException, Configuration, models
 from lakefs_sdk.client import LakeFSClient
 
+from spark_resources.lakefs_sandbox import ALL_OVERSIGHTS, Oversight, Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.gc_api import listed_commits
+from spark_resources.lakefs_sandbox.state import BranchRecord
 from spark_resources.model import AddressType, Commit, Rules
-from spark_resources.sandbox import ALL_OVERSIGHTS, Oversight, Sandbox, SandboxRepository
-from spark_resources.sandbox.gc_api import listed_commits
-from spark_resources.sandbox.state import BranchRecord
 from spark_resources.sstable import Entry, read_branches, read_commits, read_ranges, read_tags, verify_table
-from tests.recordings.folders import recording_folders
+from tests.support.recording_folders import recording_folders
 
 RECORDINGS = recording_folders()
 NOW = datetime(2022, 3, 31, 12, tzinfo=UTC)

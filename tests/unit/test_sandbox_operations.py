@@ -15,9 +15,9 @@ import yaml
 from lakefs_sdk import ApiException, Configuration, models
 from lakefs_sdk.client import LakeFSClient
 
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.gc_api import dump_refs
 from spark_resources.model import AddressType
-from spark_resources.sandbox import Sandbox, SandboxRepository
-from spark_resources.sandbox.gc_api import dump_refs
 
 THEN = datetime(2022, 3, 31, 12, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from spark_resources.lakefs_sandbox import ImportSource, Problem, Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.catalog import Catalog
 from spark_resources.model import AddressType
-from spark_resources.sandbox import ImportSource, Problem, Sandbox, SandboxRepository
-from spark_resources.sandbox.catalog import Catalog
 from spark_resources.sstable import Entry
 
 SECRET = b"not the sandbox's"

@@ -13,12 +13,12 @@ from lakefs_sdk import models
 
 from spark_resources.errors import LakegcError, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs_sandbox import Problem, Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.xids import SLICE_OBJECTS, AddressMaker, Xids
 from spark_resources.model import Namespace
-from spark_resources.sandbox import Problem, Sandbox, SandboxRepository
-from spark_resources.sandbox.xids import SLICE_OBJECTS, AddressMaker, Xids
 from spark_resources.settings import Settings
 from spark_resources.stores import open_store
-from tests.unit.sandbox_client import client, refused
+from tests.support.sandbox_client import client, refused
 
 THEN = datetime(2022, 3, 31, 12, tzinfo=UTC)
 NEAR = timedelta(seconds=60)

@@ -11,14 +11,14 @@ import pytest
 from lakefs_sdk import models
 
 from spark_resources.errors import WrongUsage
+from spark_resources.lakefs_sandbox import ImportSource, Problem, Sandbox, StorePlace
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import AddressType, Rules
-from spark_resources.sandbox import ImportSource, Problem, Sandbox, StorePlace
-from spark_resources.sandbox.gc_api import set_rules
 from spark_resources.settings import Settings
-from tests.marking import marked
-from tests.servers import SeaweedFS
-from tests.stores.providers import Provider
-from tests.unit.sandbox_client import client, refused
+from tests.support.mark_runs import marked
+from tests.support.s3_servers import SeaweedFS
+from tests.support.sandbox_client import client, refused
+from tests.support.store_providers import Provider
 
 
 @pytest.fixture

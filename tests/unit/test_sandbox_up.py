@@ -16,7 +16,7 @@ import yaml
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.settings import Settings
 
-COMMAND = [sys.executable, "-c", "from lakegc_assets.cli import main; main()", "sandbox", "up", "--port", "0"]
+COMMAND = [sys.executable, "-c", "from lakegc_assets.cli.main import main; main()", "sandbox", "up", "--port", "0"]
 
 
 @pytest.fixture

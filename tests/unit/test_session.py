@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
-from spark_resources.spark import (
+from spark_resources.spark.session import (
     QUICK_START,
     RELIED_ON,
     check_overrides,
@@ -33,8 +33,8 @@ import pyspark.errors.utils
 from dagster import build_init_resource_context
 from pyspark import SparkContext
 from spark_resources.errors import LakegcError
-from spark_resources.session import SparkResource
-from spark_resources.spark import QUICK_START, jvm_log
+from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.session import QUICK_START, jvm_log
 
 found = {}
 
@@ -225,7 +225,7 @@ def test_configured_speculation_is_refused_before_a_jvm_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It may come from LAKEGC_SPARK_CONF or from the configuration of the resource."""
-    from spark_resources.session import SparkResource
+    from spark_resources.spark.resource import SparkResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", "/nowhere")  # where a JVM would be looked for
@@ -281,7 +281,7 @@ def test_a_cluster_has_no_loopback_address_of_the_driver(master: str) -> None:
 def test_the_worker_daemon_imports_nothing_that_starts_a_thread() -> None:
     """A fork has only the thread that calls it. The one of pyarrow's allocator is an exception: it survives forks."""
     code = """
-import os, sys, spark_resources.daemon
+import os, sys, spark_resources.spark.worker_daemon
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
 print(len(names), *sorted(name for name in names if name != "jemalloc_bg_thd"))
 print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
@@ -302,7 +302,7 @@ def test_zip_files_of_the_installed_spark_leave_the_path(tmp_path: Path) -> None
     """The installed package is imported instead. Zip files of another Spark, and all other entries, stay."""
     import pyspark
 
-    from spark_resources.daemon import without_zips
+    from spark_resources.spark.worker_daemon import without_zips
 
     package = Path(pyspark.__file__).parent
     zips = [str(package / "python" / "lib" / name) for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip")]

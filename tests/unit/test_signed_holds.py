@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.datasets import Place
 from spark_resources.errors import Refused, Untrusted, WrongUsage
-from spark_resources.hold_file import made_hold
-from spark_resources.holds import (
+from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.holds import (
     HOLDS_KEY,
     add_hold,
     drop_hold,
@@ -19,11 +18,12 @@ from spark_resources.holds import (
     read_unsigned,
     sign_holds,
 )
-from spark_resources.marks import Mark, mark_folder
+from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import Namespace
-from spark_resources.signing import Seal, SigningKey, SigningKeys
+from spark_resources.records.signing import Seal, SigningKey, SigningKeys
+from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
-from tests.finished import finished_record
+from tests.support.finished_marks import finished_record
 
 BY_HAND = b"# by hand\nholds:\n  - {id: h0, owner: ada, reason: audit, prefix: data/a/}\n"
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from spark_resources.datasets import Place
 from spark_resources.errors import NotThere, Refused, Untrusted, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.records import MOST_LATE, Version, record_bytes
+from spark_resources.records.json_records import MOST_LATE, Version, record_bytes
+from spark_resources.records.signing import Seal, SigningKey, SigningKeys, without_signing_keys
 from spark_resources.settings import Settings
-from spark_resources.signing import Seal, SigningKey, SigningKeys, without_signing_keys
+from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 OLD, NEW = "0f" * 32, "a1" * 32

@@ -44,7 +44,7 @@ from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.decoders import READABLE, decoders
 from spark_resources.sstable.values import put_branch, put_commit, put_range_ref, put_tag, put_value, split_value
 from spark_resources.sstable.wire import put_bytes_field, put_varint_field
-from tests.unit.sstable_cases import (
+from tests.support.sstable_cases import (
     DAMAGED,
     NUMBERED,
     REARRANGED,
@@ -491,9 +491,9 @@ def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
 from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
 from spark_resources.sstable.blocks import open_table
-from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
+from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
 from spark_resources.sstable.wire import Broken
-from tests.unit.sstable_cases import DAMAGED, WHOLE
+from tests.support.sstable_cases import DAMAGED, WHOLE
 decoder, refused = VectorisedDecoder(), 0
 for case in [*WHOLE, *DAMAGED]:
     try:
@@ -515,7 +515,7 @@ print(refused > 100)
 @damaged
 def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
     """The readable one is needed only for the message."""
-    from spark_resources.sstable.vectorised import Unreadable, VectorisedDecoder
+    from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
     from spark_resources.sstable.wire import Broken
 
     try:

@@ -6,7 +6,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from google.auth.exceptions import RefreshError
 
-from spark_resources.stores import gcs_client, s3_client
+from spark_resources.stores.gcs import client as gcs_client
+from spark_resources.stores.s3 import client as s3_client
 
 
 def answered(code: str, message: str, status: int) -> ClientError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_resources.task_report import SAMPLES_KEPT, TaskReport
+from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
 
 
 def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib.image import imread
 
-from lakegc_assets.marking import totals as counting
-from lakegc_assets.marking.highlights import SHOWN, chosen, highlights_output
-from lakegc_assets.marking.plots import BARS, bars, plots
-from lakegc_assets.marking.totals import EVERYTHING_ELSE, Label, Sum, Totals, counted, totals_output
+from lakegc_assets.mark import totals as counting
+from lakegc_assets.mark.plots import BARS, bars, plots
+from lakegc_assets.mark.sample_objects import SHOWN, chosen, highlights_output
+from lakegc_assets.mark.totals import EVERYTHING_ELSE, Label, Sum, Totals, counted, totals_output
 from spark_resources.model import EXPIRED_TOTALS, HIGHLIGHTS
-from tests.finished import START
-from tests.reviewable import expired, tables
+from tests.support.finished_marks import START
+from tests.support.reviewable_marks import expired, tables
 
 DAY = timedelta(days=1)
 

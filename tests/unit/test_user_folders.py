@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.launch import dagster_home
+from lakegc_assets.cli.dagster_runs import dagster_home
 from spark_resources.errors import LakegcWarning, Refused, WrongUsage
+from spark_resources.host.user_folders import NO_HOME, cache_folder, home_folder, temporary_folder
 from spark_resources.settings import Settings
-from spark_resources.spark import class_archive
-from spark_resources.user_folders import NO_HOME, cache_folder, home_folder, temporary_folder
+from spark_resources.spark.session import class_archive
 
 MINE = f"lakegc-{os.geteuid()}"
 
@@ -24,7 +24,7 @@ MINE = f"lakegc-{os.geteuid()}"
 CACHES = """
 import json, os, warnings
 warnings.simplefilter("error")
-from lakegc_assets.pictures import in_markdown, new_figure
+from lakegc_assets.mark.figures import in_markdown, new_figure
 from spark_resources.sstable import default_decoder
 print(json.dumps({"decoder": default_decoder(1 << 40).name, "drawn": in_markdown(new_figure(1, 1), "a")[:5],
                   "fonts": os.environ["MPLCONFIGDIR"]}))

@@ -1,0 +1,295 @@
+"""A person's word for one expired set: looked at, given, taken back, and proved again before a sweep (invariants 7, 9).
+
+The order of effects, and what a crash right after each leaves. Of lakegc's own marks:
+
+    approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a file that isn't there: no approval
+              2. approval.json                                               approved
+              3. summary.json, with --for-reference only                     approved, and handed over
+    revoke    1. summary.json is removed                                     approved, and not handed over any more
+              2. mark.json: `marked`                                         not approved; approval.json counts no more
+              3. approval.json says that it ended, by whom and when          not approved
+
+Of a mark of the reference collector, approval.json alone is written. Each write of mark.json and approval.json has the
+condition that nobody else wrote it since it was read: of two people the second one is told, and a mark that is being
+swept is neither approved nor revoked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import datetime
+
+from lakegc_assets.approval.parse_request import known_brake, worded
+from lakegc_assets.approval.preconditions import (
+    check_brakes,
+    check_newer,
+    check_record,
+    check_set,
+    check_standing,
+    check_unchanged,
+    check_word,
+    free_to_approve,
+    refuse_unlocked,
+)
+from lakegc_assets.approval.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
+from lakegc_assets.approval.verify_files import check_files, their_files
+from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.brakes import BrakeLimits, dated
+from spark_resources.errors import DamagedData, Refused, WrongUsage
+from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.approval import (
+    Approval,
+    Overtaken,
+    Standing,
+    read_with_version,
+    standing,
+    standing_of_theirs,
+    withdraw_reference_summary,
+    write_approval,
+    write_reference_summary,
+)
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.mark import Mark, claim_namespace
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState
+from spark_resources.stores.place import Place
+
+TRIES = 3
+
+
+# --- given ----------------------------------------------------------------------------------------------------------
+
+
+def approve(
+    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime, single_deployment: bool
+) -> Approval:
+    """Write down a person's word, if nothing speaks against it; `now` by the store's clock.
+
+    Raises `WrongUsage` or `Refused` with what does: the mark's state, a word older than the mark, another digest, rules
+    or holds that were changed, brakes, a file or row that isn't the recorded one. Then nothing was written.
+    """
+    refuse_unlocked(proposal, single_deployment=single_deployment)
+    claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
+    earlier, approval = checked(proposal, word, lakefs, limits, now=now)
+    if earlier in (Standing.EXPIRED, Standing.INCOMPLETE):
+        revoke(proposal, who=word.who, how="renewed", now=now)
+    give(proposal, approval, now=now)
+    return approval
+
+
+def check(
+    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime, single_deployment: bool
+) -> None:
+    """Raise what `approve` would raise, and write nothing: so that nobody is asked for a word that can't count."""
+    refuse_unlocked(proposal, single_deployment=single_deployment)
+    checked(proposal, word, lakefs, limits, now=now)
+
+
+def checked(
+    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
+) -> tuple[Standing, Approval]:
+    """What an earlier approval is worth, and the one that may be given."""
+    earlier = free_to_approve(proposal, now=now)
+    check_word(proposal, word)
+    check_newer(proposal, word, earlier)
+    approval = drawn_up(proposal, word, limits, now=now)
+    check_brakes(proposal, word.released, limits, until=approval.until)
+    check_unchanged(proposal, lakefs)
+    check_set(proposal)
+    return earlier, approval
+
+
+def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: datetime) -> Approval:
+    """The approval that a word amounts to; by default it ends when the mark is too old, or as much later from now on.
+
+    Raises `WrongUsage` for a name or reason that says nothing, or an end that has passed.
+    """
+    finished = dated(proposal.record) if proposal.record.finished else now
+    until = word.until or (finished if finished + limits.age > now else now) + limits.age
+    if until <= now:
+        raise WrongUsage(
+            f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock"
+        )
+    released = {
+        known_brake(name): worded(because, f"the reason for releasing {name}")
+        for name, because in word.released.items()
+    }
+    if word.for_reference and proposal.record.inventory is not None:
+        raise WrongUsage(
+            f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
+            "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
+        )
+    if word.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
+        raise WrongUsage(
+            f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
+            "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "
+            "--for-reference, make a mark with --clean, or sign marks (LAKEGC_SIGNING_KEY)"
+        )
+    theirs = proposal.theirs
+    if theirs is not None and word.for_reference:
+        raise WrongUsage(f"{proposal.name} is the reference collector's own: it needs no --for-reference")
+    return Approval(
+        mark_id=proposal.record.mark_id,
+        layout=None if theirs is None else theirs.layout,
+        digest=proposal.digest,
+        who=worded(word.who, "the name of who approves"),
+        how=word.how,
+        when=word.when,
+        until=until,
+        released=released,
+        for_reference=word.for_reference,
+    )
+
+
+def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
+    """The writes of an approval, in their order (see above)."""
+    place = proposal.target.place
+    if proposal.mark is None:
+        over = read_with_version(place, approval.mark_id)
+        free_to_approve(proposal, now=now)  # what was given since `over` was read makes the write fail
+        write_approval(place, approval, over=over)
+        return
+    proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
+    write_named(proposal.mark, approval)
+    if approval.for_reference:
+        write_reference_summary(place, proposal.mark.record)
+        refuse_overtaken(proposal.mark, approval)
+
+
+def write_named(mark: Mark, approval: Approval) -> None:
+    """Write the approval that the mark's record names, over whatever an earlier one left."""
+    for last in (*[False] * (TRIES - 1), True):
+        over = read_with_version(mark.place, approval.mark_id)
+        if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
+            raise overtaken(mark)
+        try:
+            write_approval(mark.place, approval, over=over)
+        except Overtaken:  # by a revoke of an earlier approval that notes its end late
+            if last:
+                raise
+        else:
+            return
+
+
+def refuse_overtaken(mark: Mark, approval: Approval) -> None:
+    """Take the summary back where the approval was, while it was being written."""
+    record = Mark.open(mark.place, approval.mark_id).record
+    if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
+        withdraw_reference_summary(mark.place, approval.mark_id)
+        raise overtaken(mark)
+
+
+def overtaken(mark: Mark) -> Overtaken:
+    return Overtaken(
+        f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this approval "
+        "was written. 'lakegc status' shows what it is now.",
+        invariant=7,
+    )
+
+
+# --- taken back -----------------------------------------------------------------------------------------------------
+
+
+def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
+    """Take an approval back, whole or what is left of one; `now` by the store's clock.
+
+    Raises `WrongUsage` where there is none, `Refused` where the mark is being swept or was.
+    """
+    place, mark = proposal.target.place, proposal.mark
+    refuse_used(proposal)
+    if mark is not None:
+        summary = withdraw_reference_summary(place, proposal.record.mark_id)
+        approved = mark.record.state is MarkState.APPROVED
+        if approved:
+            mark.move_to(MarkState.MARKED, approval=None)
+    else:
+        approved = summary = False
+    ended = note_end(proposal, who=who, how=how, now=now)
+    if not (approved or summary or ended):
+        raise WrongUsage(f"{proposal.name} is not approved.")
+
+
+def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
+    """Write into approval.json that it has ended; whether it hadn't yet. One that can't be read is replaced whole."""
+    place, mark_id = proposal.target.place, proposal.record.mark_id
+    over = read_with_version(place, mark_id)
+    if over is None or (proposal.mark is not None and names(place, mark_id, over[0])):
+        return False
+    ended = {"how": how, "who": who, "when": now.isoformat()}
+    try:
+        found = Approval.from_json(over[0], mark_id)
+    except DamagedData:
+        layout = None if proposal.theirs is None else proposal.theirs.layout
+        found = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
+    if found.ended is not None:
+        return False
+    try:
+        write_approval(place, replace(found, ended=ended), over=over)
+    except Overtaken:
+        if proposal.mark is None:
+            raise
+        # a new approval was written over it already: there is nothing left to note
+    return True
+
+
+def names(place: Place, mark_id: str, data: bytes) -> bool:
+    """Whether the mark's record names this approval: then it was given since the earlier one was taken back."""
+    return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
+
+
+# --- proved again ---------------------------------------------------------------------------------------------------
+
+
+def approved(proposal: Proposal, *, now: datetime) -> Approval:
+    """The approval that counts for a mark now, whatever became of the mark's files. `now` by the store's clock.
+
+    Raises `Refused` where there is none, it has expired, or was used.
+    """
+    refuse_used(proposal)
+    found = proposal.approval()
+    check_standing(proposal.name, proposal.standing(found, now=now), found)
+    assert found is not None
+    return found
+
+
+def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
+    """Raise `Refused` unless this approval is of this mark of lakegc's, counts now, and the mark is what was approved.
+
+    For a sweep, right before it begins: rows, files and record have to be the approved ones. Rules and holds may have
+    changed since: a sweep goes by today's, and can only keep more. `now` by the store's clock.
+    """
+    check_approved(target, record, approval, now=now)
+    verify_set(target, record)
+
+
+def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
+    """Raise `Refused` unless this approval is of this mark, was not used, and counts now; its files aren't read."""
+    from lakegc_assets.mark.preconditions import refuse_another_repository
+
+    refuse_another_repository(record, target)
+    refuse_used(Proposal(target, record, record.digest or ""))
+    name = f"mark {record.mark_id} of {record.repository}"
+    check_standing(name, standing(record, approval, now=now), approval)
+
+
+def verify_set(target: Target, record: MarkRecord) -> None:
+    """Raise `Refused` unless the mark's rows and files are the recorded ones: for a sweep that goes on."""
+    check_record(record)
+    check_files(target, record)
+
+
+def verify_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
+    """Like `verify`, for a mark of the reference collector."""
+    name = f"mark {theirs.mark_id} of {target.repository.id}"
+    check_approved_theirs(target, theirs, approval, now=now)
+    files = their_files(target, theirs)
+    if approval is None or files.digest != approval.digest:
+        raise Refused(f"the files of {name} are not those that were approved. Make a new mark.", invariant=7)
+
+
+def check_approved_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
+    """Like `check_approved`, for a mark of the reference collector."""
+    name = f"mark {theirs.mark_id} of {target.repository.id}"
+    refuse_their_unfinished(target, theirs)
+    check_standing(name, standing_of_theirs(approval, layout=theirs.layout, now=now), approval)

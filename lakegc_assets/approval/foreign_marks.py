@@ -1,0 +1,107 @@
+"""What can be told of a mark of the reference collector, as a record like lakegc's own, so that brakes measure it.
+
+It recorded addresses only. Sizes and all that it is compared with come from a listing of the store as it is today.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from lakegc_assets.mark.context import Target
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.mark import Mark, mark_folder, previous_mark
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState, Scope, is_candidate
+from spark_resources.stores.base import Store
+
+FOLDERS = ("data/", "")  # what may be collected: all under data/, and what lies right at the root
+ROOT = "theirs/"  # in lakegc's folder of that id: the record of a sweep
+LINK_TOKEN = timedelta(hours=24)
+
+
+def root_of(mark_id: str) -> str:
+    return mark_folder(mark_id) + ROOT
+
+
+def begun(target: Target, mark_id: str) -> Mark | None:
+    """The record of a sweep of the reference's mark, where one was begun."""
+    try:
+        return Mark.open(target.place, mark_id, root=root_of(mark_id))
+    except NotThere:
+        return None
+
+
+def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
+    """A record of this mark with the counts that brakes look at, finished when its newest file was written.
+
+    `live` is all that the store holds and the mark doesn't take. Lists the whole repository once.
+    """
+    newest = finished_at(target, found)
+    record = MarkRecord(
+        mark_id=found.mark_id,
+        state=MarkState.MARKED,
+        repository=target.repository.id,
+        repository_created=target.repository.created,
+        namespace=target.place.namespace.uri,
+        scope=Scope.UNIFIED,
+        min_age=timedelta(0),
+        start=newest,
+        cutoff=newest,
+        server_now=newest,
+        rules=None,
+        by=f"the reference collector ({found.layout})",
+        versions={},
+        finished=newest,
+        counts=counted(target, addresses),
+    )
+    return replace(record, previous=previous_mark(target.place, record))
+
+
+def finished_at(target: Target, found: ReferenceMark) -> datetime:
+    """When its newest file was written, the summary included, by the store's clock."""
+    if found.summary is None:
+        return found.written
+    store = target.place.store()
+    return max(found.written, store.stat(found.folder.removesuffix("deleted/") + "summary.json").modified)
+
+
+def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
+    """COUNTS of a mark that takes these addresses, by what the store holds now."""
+    wanted = set(addresses.to_pylist())
+    local, store = target.blockstore == "local", target.place.store()
+    candidates = candidate_bytes = stored = expired_bytes = 0
+    for folder in FOLDERS:
+        for page in store.pages(folder, delimiter=None if folder else "/"):
+            for one in page.objects:
+                if is_candidate(one.key, local_adapter=local):
+                    taken = one.key in wanted
+                    candidates, candidate_bytes = candidates + 1, candidate_bytes + one.size
+                    stored, expired_bytes = stored + taken, expired_bytes + taken * one.size
+    return {
+        "candidates": candidates,
+        "candidate_bytes": candidate_bytes,
+        "expired": len(wanted),
+        "expired_bytes": expired_bytes,
+        "live": candidates - stored,
+    }
+
+
+def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:
+    """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
+    said = (theirs.summary or {}).get("cutoff_time")
+    if said is None:
+        return min(store.stat(key).modified for key in theirs.files) - LINK_TOKEN
+    try:
+        found = datetime.fromisoformat(str(said))
+        if found.tzinfo is None:
+            raise ValueError("it names no time zone")
+        return found.astimezone(UTC)
+    except ValueError as error:
+        raise DamagedData(
+            f"the summary of mark {theirs.mark_id} has {said!r} for its cutoff ({error}), so what is younger than the "
+            "mark can't be told. Mark again."
+        ) from error

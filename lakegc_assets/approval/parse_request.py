@@ -1,0 +1,47 @@
+"""What a person types for an approval, checked: names of brakes, their own name, reasons. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from lakegc_assets.rules.brakes import BRAKES, OTHERS, name_of_release
+from spark_resources.errors import WrongUsage, did_you_mean
+
+LONGEST = 1_000  # characters of a name or a reason
+DIGEST_CHARACTERS = 12  # the least of a digest that names one set
+
+
+def known_brake(name: str) -> str:
+    """The name itself. Raises `WrongUsage` where no brake is called that, or where it lacks the repository's name."""
+    brake, _, repository = name.partition("/")
+    if brake not in BRAKES or ("/" in name and brake != OTHERS):
+        meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
+        raise WrongUsage(f"there is no brake '{name}'. {meant}")
+    if brake == OTHERS and not repository:
+        raise WrongUsage(
+            f"the brake {OTHERS} is released for one repository at a time, by its name: {name_of_release('REPOSITORY')}"
+        )
+    return name
+
+
+def worded(text: str, what: str) -> str:
+    """A text in one line, blanks folded. Raises `WrongUsage` where it says nothing, or can't be shown on a terminal."""
+    found = " ".join(text.split())
+    if not any(char.isalnum() for char in found):
+        raise WrongUsage(f"{what} is missing")
+    if len(found) > LONGEST:
+        raise WrongUsage(f"{what} is longer than {LONGEST:,} characters")
+    if any(unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in found):
+        raise WrongUsage(f"{what} has characters that can't be shown")
+    return found
+
+
+def whole_digest(given: str, of_the_set: str) -> str:
+    """The set's digest where its beginning was given, else what was given. Raises `WrongUsage` for too short a one."""
+    given = given.strip().lower()
+    if len(given) < DIGEST_CHARACTERS:
+        raise WrongUsage(
+            f"the digest has to be given with at least its first {DIGEST_CHARACTERS} characters: it names the set that "
+            "was looked at. The expired_set asset and 'lakegc review' show it."
+        )
+    return of_the_set if of_the_set.startswith(given) else given

@@ -1,0 +1,163 @@
+"""Marks that a person may say yes to, and their word: opened and looked at, nothing decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from lakegc_assets.approval.foreign_marks import as_record, begun
+from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.mark.context import Target
+from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
+from spark_resources.mark_store.approval import (
+    Approval,
+    Standing,
+    read_approval,
+    standing,
+    standing_of_theirs,
+    withdraw_stale_summary,
+)
+from spark_resources.mark_store.foreign_expired_set import reference_mark
+from spark_resources.mark_store.foreign_layouts import WITH_SUMMARY, ReferenceMark
+from spark_resources.mark_store.mark import Mark, own_marks
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState, check_mark_id
+from spark_resources.stores.base import Store
+from spark_resources.stores.place import Place
+
+USED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A finished mark that a person may say yes to. Of the reference's, `record` is what can be told of it."""
+
+    target: Target
+    record: MarkRecord
+    digest: str
+    mark: Mark | None = None
+    theirs: ReferenceMark | None = None
+
+    @property
+    def name(self) -> str:
+        return f"mark {self.record.mark_id} of {self.target.repository.id}"
+
+    @property
+    def store(self) -> Store:
+        return self.target.place.store()
+
+    def approval(self) -> Approval | None:
+        return read_approval(self.target.place, self.record.mark_id)
+
+    def standing(self, found: Approval | None, *, now: datetime) -> Standing:
+        """What an approval is worth. `now` by the store's clock."""
+        if self.theirs is None:
+            return standing(self.record, found, now=now)
+        return standing_of_theirs(found, layout=self.theirs.layout, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a person says. `when` by the store's clock; `how` names the entrance; `released` brakes with reasons.
+
+    `until` None means until the mark is too old; `digest` is the one they read, None where they couldn't say it.
+    """
+
+    who: str
+    how: str
+    when: datetime
+    released: Mapping[str, str] = field(default_factory=dict)
+    until: datetime | None = None
+    digest: str | None = None
+    for_reference: bool = False
+
+
+def propose(target: Target, name: str, *, now: datetime) -> Proposal:
+    """The finished mark of this id, or the reference's `layout/id`, of today's repository. `now` by the store's clock.
+
+    Raises `WrongUsage` for an unknown or unfinished one, `Refused` for one of another repository. A summary that is
+    left of an approval that has ended is removed.
+    """
+    from lakegc_assets.mark.preconditions import refuse_another_repository  # it brings Dagster, and reviews need none
+
+    place = target.place
+    if "/" not in name and Mark.exists(place, check_mark_id(name)):
+        mark = Mark.open(place, name)
+        refuse_another_repository(mark.record, target)
+        refuse_unfinished(mark.record)
+        withdraw_stale_summary(place, mark.record, now=now)
+        return Proposal(target, mark.record, mark.record.digest or "", mark=mark)
+    found = reference_mark(place, name, ours=own_marks(place))
+    if found is None:
+        raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+    refuse_their_unfinished(target, found)
+    files = their_files(target, found)
+    return Proposal(target, as_record(target, found, files.addresses), files.digest, theirs=found)
+
+
+def refuse_unfinished(record: MarkRecord) -> None:
+    if record.finished is None:
+        why = f": {record.failure}" if record.failure else ""
+        raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){why}")
+
+
+def refuse_their_unfinished(target: Target, found: ReferenceMark) -> None:
+    """Raise where the reference's mark has no success to show, or is older than the repository."""
+    if found.written < target.repository.created:
+        raise Refused(
+            f"mark {found.mark_id} is older than the repository {target.repository.id}, which was created "
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S}: it was made of another one of this name. Mark again.",
+            invariant=7,
+        )
+    if found.layout in WITH_SUMMARY and (found.summary is None or found.summary.get("success") is not True):
+        raise WrongUsage(
+            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector left no summary that says "
+            "so. Mark again."
+        )
+
+
+def refuse_used(proposal: Proposal) -> None:
+    """Raise `Refused` where a mark was swept, or another one has taken its place."""
+    state = proposal.record.state
+    if state in USED:
+        raise NothingToDo(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
+    if state is MarkState.SUPERSEDED:
+        raise Refused(f"{proposal.name} is superseded by a newer one. Approve that.", invariant=7)
+    if proposal.theirs is None:
+        return
+    sweep = begun(proposal.target, proposal.record.mark_id)
+    if sweep is not None and sweep.record.state in USED:
+        raise NothingToDo(f"the approval of {proposal.name} was used: it is {sweep.record.state}.", invariant=7)
+    if (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
+        raise NothingToDo(f"the approval of {proposal.name} was used: it was swept. Make a new mark.", invariant=7)
+
+
+def read_if_whole(proposal: Proposal) -> Approval | None:
+    try:
+        return proposal.approval()
+    except DamagedData:
+        return None
+
+
+# --- for lists of marks ---------------------------------------------------------------------------------------------
+
+
+def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
+    """The state of lakegc's own mark in words; approved only while its approval counts. `now` by the store's clock."""
+    if record.state is not MarkState.APPROVED:
+        return record.state.value
+    try:
+        found = read_approval(place, record.mark_id)
+    except DamagedData:
+        found = None
+    return standing(record, found, now=now).value
+
+
+def approval_of_theirs(place: Place, theirs: ReferenceMark, *, now: datetime) -> Standing:
+    """What lakegc's approval of a mark of the reference collector is worth. `now` by the store's clock."""
+    try:
+        found = read_approval(place, theirs.mark_id)
+    except (DamagedData, WrongUsage):  # an id that lakegc couldn't give has no approval
+        found = None
+    return standing_of_theirs(found, layout=theirs.layout, now=now)

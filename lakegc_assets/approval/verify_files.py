@@ -1,0 +1,141 @@
+"""What exactly a person approves, byte for byte: the files of a mark, their rows, and that each key may be collected.
+
+A digest names the set; here is proved that the namespace still holds the very set that the digest names (invariants 5
+and 7). Files are read one at a time on a few threads, whatever the size of the mark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.addresses import may_be_deleted
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.mark_store.files import Part, parts, unrecorded
+from spark_resources.mark_store.foreign_expired_set import addresses_in, read_listed
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.spark.datasets import File
+from spark_resources.stores.place import Place
+
+READ_AT_ONCE = 4
+NAMED = 3
+ALTERED = "No mark of lakegc's has such keys, so this one was altered. Nothing of it may be deleted; make a new mark."
+FOREIGN = (
+    "Another tool's path handling could make another object's key of such a key. Nothing of this mark may be deleted: "
+    "make one with 'lakegc mark', which keeps such objects and can delete the others."
+)
+
+
+# --- keys that may be collected -------------------------------------------------------------------------------------
+
+
+def strange_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
+    """The addresses that may not be deleted (see `rules.addresses.may_be_deleted`)."""
+    return addresses.filter(pc.invert(may_be_deleted(addresses, local_adapter=local_adapter)))
+
+
+def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_then: str = ALTERED) -> None:
+    """Raise `Refused` (invariant 5) where a file of a mark names what may never be deleted."""
+    strange = strange_keys(addresses, local_adapter=local_adapter)
+    if len(strange):
+        named = ", ".join(repr(one) for one in strange.slice(0, NAMED).to_pylist())
+        raise Refused(
+            f"{where} names {plural(len(strange), 'key')} that no sweep may delete (neither under data/ nor a legacy "
+            f"object, or '.' or '..' between slashes): {named}. {what_then}",
+            invariant=5,
+        )
+
+
+# --- the files of a mark of lakegc's --------------------------------------------------------------------------------
+
+
+def check_files(target: Target, record: MarkRecord) -> None:
+    """Raise `Refused` where a mark's folder doesn't hold exactly the files that were recorded, or one was altered."""
+    place, recorded = target.place, list(parts(target.place, record))
+    check_no_others(place, record, recorded)
+    files = [(part, file) for part in recorded for file in part.dataset.files]
+    with ThreadPoolExecutor(max_workers=READ_AT_ONCE) as pool:
+        for _ in pool.map(lambda one: check_file(target, *one), files):
+            pass
+
+
+def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
+    """Raise `Refused` for a file in the mark's folders that no list names: another collector would take it for ours."""
+    if added := unrecorded(place, record, recorded):
+        more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
+        raise Refused(
+            f"{', '.join(added[:NAMED])}{more} in {place.store().where} "
+            f"{'was' if len(added) == 1 else 'were'} added to mark {record.mark_id} after it was made. "
+            "Find out by whom; remove it, or make a new mark.",
+            invariant=7,
+        )
+
+
+def check_file(target: Target, part: Part, file: File) -> None:
+    """Raise `Refused` unless this file is byte for byte the recorded one, and names only what may be collected."""
+    store, key = target.place.store(), part.dataset.folder + file.name
+    where = f"{store.where}/{key}"
+    try:
+        data = store.read(key)
+    except NotThere as error:
+        raise Refused(f"{where} was dropped from the mark after it was made. Make a new mark.", invariant=7) from error
+    if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise Refused(f"{where} was altered after the mark was made. Make a new mark.", invariant=7)
+    if part.keys:
+        local = target.blockstore == "local"
+        check_keys(lines_in(data) if file.name.endswith(".txt") else column_of(data, where), where, local_adapter=local)
+
+
+def lines_in(data: bytes) -> pa.Array:
+    return pa.array(data.decode().removesuffix("\n").split("\n") if data else [], pa.string())
+
+
+def column_of(data: bytes, where: str) -> pa.Array:
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(columns=["address"], use_threads=False)
+        return table.column("address").combine_chunks().cast(pa.string())
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DamagedData(f"{where} is not Parquet with a column 'address' ({error}). Make a new mark.") from error
+
+
+# --- the files of a mark of the reference's -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TheirFiles:
+    """A mark of the reference collector as it lies there: a digest over its files, and its addresses."""
+
+    digest: str
+    addresses: pa.ChunkedArray
+
+
+def their_files(target: Target, found: ReferenceMark) -> TheirFiles:
+    """Read a mark of the reference's. Raises `DamagedData` for a file that isn't whole, `Refused` for a strange key.
+
+    The digest is a SHA-256 over repository, namespace, layout, id, and each file's key, size and SHA-256.
+    """
+    place, repository, files, chunks = target.place, target.repository, [], []
+    for key in found.files:
+        data, where = read_listed(place, key), f"{place.store().where}/{key}"
+        addresses = addresses_in(data, where)
+        check_keys(addresses, where, local_adapter=target.blockstore == "local", what_then=FOREIGN)
+        files.append([key, len(data), hashlib.sha256(data).hexdigest()])
+        chunks.append(addresses)
+    named = {
+        "repository": [repository.id, repository.created.isoformat()],
+        "namespace": place.namespace.uri,
+        "layout": found.layout,
+        "mark_id": found.mark_id,
+        "files": files,
+    }
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    return TheirFiles(digest, pa.chunked_array(chunks, pa.string()))

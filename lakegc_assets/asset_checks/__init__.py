@@ -1,0 +1,1 @@
+"""Asset checks: the invariants and the brakes, as Dagster shows them."""

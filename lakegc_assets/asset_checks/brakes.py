@@ -1,0 +1,89 @@
+"""The brakes as asset checks: who approves a mark in Dagster's UI reads the same numbers as on a terminal.
+
+A brake that has tripped is a warning: the mark is sound, and its approval has to name the brake. All are measured from
+the mark's record in the namespace, in one step.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+import shlex
+import warnings
+from collections.abc import Iterator, Sequence
+
+import dagster as dg
+
+from lakegc_assets import partitions
+from lakegc_assets.assets import review
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.brakes import BRAKES, Brake, BrakeLimits, brakes
+from spark_resources.errors import LakegcError
+
+PROMISES = {
+    "share": "The part of the repository that would go is no larger than allowed.",
+    "bytes": "No more bytes would go than allowed.",
+    "count": "No more objects would go than allowed.",
+    "jump": "No more would go than allowed against the previous mark.",
+    "live": "Much of the repository is live, as in the previous mark.",
+    "listing": "As much is stored as the previous mark would leave.",
+    "others": "All repositories that may refer to objects here were read.",
+    "age": "The mark is young enough to be swept.",
+}
+
+
+def spec(name: str) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(
+        f"brake_{name}",
+        asset=review.expired_set,
+        description=PROMISES[name],
+        blocking=False,
+        partitions_def=partitions.PARTITIONS,
+    )
+
+
+def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
+    """The result of one check: of one brake, or of those for each repository that could not be read."""
+    tripped = [brake for brake in found if brake.tripped]
+    measured = [brake.measured for brake in found if brake.measured is not None]
+    return dg.AssetCheckResult(
+        passed=not tripped,
+        asset_key=review.expired_set.key,
+        check_name=f"brake_{name}",
+        severity=dg.AssetCheckSeverity.WARN,
+        description="\n".join(map(how_to_release, tripped)) or found[0].why,
+        metadata={
+            "bound": found[0].bound,
+            "measured": sum(measured) if measured else "nothing to compare with",
+        },
+    )
+
+
+def how_to_release(brake: Brake) -> str:
+    return (
+        f"Tripped: {brake.why}. To sweep it all the same, release it: in the job approve by "
+        f"'release: {{{brake.name}: why this is right}}', or by "
+        f"lakegc approve REPOSITORY MARK --release {shlex.quote(brake.name)} --because 'why this is right'"
+    )
+
+
+def unmeasured(name: str, why: str) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=False, asset_key=review.expired_set.key, check_name=f"brake_{name}", description=why
+    )
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions for checks, which the snapshot test watches
+
+    @dg.multi_asset_check(name="brakes", specs=[spec(name) for name in BRAKES])
+    def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:
+        """Every brake of the partition's mark, by the bounds that are configured now."""
+        try:
+            limits = BrakeLimits.of(marks.settings())
+            found = brakes(marks.record(context.partition_key), limits, now=marks.store_time(context.partition_key))
+        except LakegcError as error:
+            yield from (unmeasured(name, str(error)) for name in BRAKES)
+            return
+        for name in BRAKES:
+            yield as_result(name, [brake for brake in found if brake.name.partition("/")[0] == name])
+
+
+BRAKE_CHECKS = [check_brakes]

@@ -1,0 +1,195 @@
+"""The invariants as asset checks, for people to see: each measures again what the asset already stopped at.
+
+A check reads the mark's record in the namespace and decides nothing; an asset that breaks an invariant never gets here.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets import partitions
+from lakegc_assets.assets import mark, review
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.incremental import late_uploads
+from spark_resources.errors import LakegcError
+from spark_resources.mark_store.record import CHAIN, MarkRecord, check_order
+
+Measured = tuple[bool, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One check: the asset it belongs to, its name and sentence, and what it measures in a mark's record.
+
+    `otherwise` is what a person is told where it fails.
+    """
+
+    asset: dg.AssetsDefinition
+    name: str
+    number: int | None
+    promise: str
+    measure: Callable[[MarkRecord], Measured]
+    otherwise: str = "This mark can't be relied on. Make a new one."
+
+
+def clocks_agree(record: MarkRecord) -> Measured:
+    times = [datetime.fromisoformat(text) for text in record.clocks.values()]
+    return len(times) == 3, {"seconds_apart": (max(times) - min(times)).total_seconds(), **record.clocks}
+
+
+def inside_only(record: MarkRecord) -> Measured:
+    facts = record.step("namespace_slices").facts
+    return True, {"objects": facts["objects"], "not_candidates": facts["not_candidates"]}
+
+
+def read_twice(record: MarkRecord) -> Measured:
+    facts = record.step("uncommitted_addresses").facts
+    both = {part: facts.get(part, {}) for part in ("first", "second")}
+    return all("files" in counts for counts in both.values()), {
+        f"{part}.{name}": value for part, counts in both.items() for name, value in counts.items()
+    }
+
+
+def heads_retained(record: MarkRecord) -> Measured:
+    facts = record.step("retained_commits").facts
+    return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired")}
+
+
+def ranges_whole(record: MarkRecord) -> Measured:
+    facts = record.step("committed_addresses").facts
+    return True, {name: facts[name] for name in ("ranges", "entries", "outside", "bytes_read")}
+
+
+def others_read(record: MarkRecord) -> Measured:
+    read = record.step("committed_addresses").facts["elsewhere"]
+    staged = record.step("uncommitted_addresses").facts
+    both = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
+    unread = unread_in(record)
+    fine = not unread and (not read["repositories"] or all("branches" in counts for counts in both))
+    return fine, {
+        "repositories": len(read["repositories"]),
+        "trusted": ", ".join(read["trusted"]),
+        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(unread.items())),
+        "branches": both[0].get("branches", 0),
+        "tables": read["tables"],
+        "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in both),
+    }
+
+
+def in_order(record: MarkRecord) -> Measured:
+    check_order(record, before="expired_set")
+    steps = [(name, record.step(name)) for name in CHAIN]
+    fine = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
+    return fine, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
+
+
+def live_is_listed(record: MarkRecord) -> Measured:
+    facts = record.step("expired_set").facts
+    names = ("live_inside", "live_not_listed", "live_lost", "live_lost_accepted")
+    return facts["live_lost"] == facts["live_lost_accepted"], {name: facts[name] for name in names}
+
+
+def same_bytes_asked(record: MarkRecord) -> Measured:
+    facts = record.step("expired_set").facts
+    names = ("questions", "unasked", "unanswered", "kept_as_served_or_unclear")
+    why = {"unclear": "; ".join(facts.get("unclear", []))}
+    return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names} | why
+
+
+def young_kept(record: MarkRecord) -> Measured:
+    facts = record.step("expired_set").facts
+    return record.cutoff <= record.start, {
+        "start": record.start.isoformat(),
+        "cutoff": record.cutoff.isoformat(),
+        "young": facts["young"],
+    }
+
+
+def nothing_missed(record: MarkRecord) -> Measured:
+    facts = record.step("expired_set").facts
+    made = "since " + ", ".join(record.basis["chain"]) if record.optimized else f"clean: {record.basis['why']}"
+    found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    if record.optimized:
+        found["not_looked_for"] = late_uploads(record)
+    return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
+
+
+INVARIANTS = [
+    Invariant(mark.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree),
+    Invariant(mark.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
+    Invariant(mark.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
+    Invariant(mark.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
+    Invariant(mark.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
+    Invariant(
+        mark.committed_addresses,
+        "others_read",
+        5,
+        "What other repositories hold here was read.",
+        others_read,
+        otherwise="Some repositories of this server could not be looked into (unread). Objects here that only they "
+        "refer to may be called expired. Let lakegc read them, or, where they hold nothing of this repository, name "
+        "them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
+    ),
+    Invariant(review.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
+    Invariant(
+        review.expired_set,
+        "live_is_listed",
+        3,
+        "The store lists every live address.",
+        live_is_listed,
+        otherwise="Live objects are lost that nobody has accepted as lost: somebody's data is gone, or the listing was "
+        "short. Find out which before anything is deleted.",
+    ),
+    Invariant(
+        review.expired_set,
+        "same_bytes_asked",
+        2,
+        "Every branch was asked about equal sizes.",
+        same_bytes_asked,
+        otherwise="Some paths were not asked about (unasked), or got no clear answer (unanswered). Their objects were "
+        "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see to what "
+        "the server answered (unclear).",
+    ),
+    Invariant(
+        review.expired_set,
+        "nothing_missed",
+        None,
+        "Marks made since earlier ones miss nothing, as each clean mark after them tells.",
+        nothing_missed,
+        otherwise="Something came into an old slice, which lakeFS doesn't do: these objects (names) were kept until "
+        "this clean mark found them. Nothing was lost. If it stays so, set LAKEGC_CLEAN_EVERY lower.",
+    ),
+    Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
+]
+
+
+def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=invariant.asset,
+        name=invariant.name,
+        description=invariant.promise,
+        blocking=False,
+        partitions_def=partitions.PARTITIONS,
+    )
+    def check(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
+        try:
+            passed, measured = invariant.measure(marks.record(context.partition_key))
+        except LakegcError as error:
+            return dg.AssetCheckResult(passed=False, description=str(error))
+        return dg.AssetCheckResult(
+            passed=passed, description=None if passed else invariant.otherwise, metadata=dict(measured)
+        )
+
+    return check
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions for checks, which the snapshot test watches
+    MARK_CHECKS = [as_check(invariant) for invariant in INVARIANTS]

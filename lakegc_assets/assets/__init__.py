@@ -1,0 +1,1 @@
+"""The assets, by group: the graph that Dagster shows."""

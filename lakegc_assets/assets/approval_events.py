@@ -1,0 +1,60 @@
+"""Events of `sweep_approval`: they show an approval in the graph and wake the sensor, and approve nothing.
+
+An approval is what lies in the namespace.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets.approval.proposals import Proposal
+from lakegc_assets.assets.review import APPROVAL
+from lakegc_assets.partitions import PARTITIONS
+from spark_resources.errors import LakegcError
+from spark_resources.mark_store.approval import Approval
+
+DIGEST = "digest"
+"""The metadata by which an event of `sweep_approval` is told from one that was reported by hand."""
+BY_HAND = (
+    "This event was reported by hand, and approves nothing. To approve, launch the job *approve* for this partition: "
+    "it asks for your name and the digest of the set. Or on a terminal: lakegc approve."
+)
+
+
+def materialization(partition_key: str, proposal: Proposal, given: Approval) -> dg.AssetMaterialization:
+    """The event that shows an approval in the graph, with what was approved, by whom and until when."""
+    counts = proposal.record.counts
+    metadata: dict[str, Any] = {
+        "by": given.who,
+        "how": given.how,
+        "objects": counts["expired"],
+        "bytes": counts["expired_bytes"],
+        **{f"released.{brake}": reason for brake, reason in sorted(given.released.items())},
+        "ends": dg.MetadataValue.timestamp(given.until),
+        DIGEST: given.digest,
+    }
+    known = {name: value for name, value in metadata.items() if value is not None}
+    return dg.AssetMaterialization(APPROVAL, description=f"by {given.who}", partition=partition_key, metadata=known)
+
+
+def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: Proposal, given: Approval) -> None:
+    """Tell Dagster of an approval that was given elsewhere, so that it is seen in the graph, and the sensor acts."""
+    try:
+        instance.add_dynamic_partitions(str(PARTITIONS.name), [partition_key])
+        instance.report_runless_asset_event(materialization(partition_key, proposal, given))
+    except Exception as error:
+        raise LakegcError(f"the approval is given, but Dagster could not be told of it: {error}") from error
+
+
+def is_an_approval(event: dg.EventLogRecord) -> bool:
+    """Whether an event of `sweep_approval` comes with an approval; one that was reported by hand doesn't."""
+    materialized = event.asset_materialization
+    return materialized is not None and DIGEST in materialized.metadata
+
+
+def advise(instance: dg.DagsterInstance, partition_key: str) -> None:
+    """Show beside an event that was reported by hand that it approves nothing, and what does."""
+    instance.report_runless_asset_event(
+        dg.AssetObservation(APPROVAL, partition=partition_key or None, description=BY_HAND)
+    )

@@ -1,0 +1,144 @@
+"""Group `mark`: four assets, each computed once for a repository and a mark, in the order that keeps data safe.
+
+The order is the safety rule of the whole system. What is listed first can only become *more* referenced by what is read
+later, so an object that moves from staging to a commit meanwhile is seen by at least one of the steps behind it.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+
+import dagster as dg
+from pydantic import Field
+
+from lakegc_assets.assets.results import Materialized, told
+from lakegc_assets.mark import committed_addresses as committed
+from lakegc_assets.mark import figures
+from lakegc_assets.mark import namespace_slices as slices
+from lakegc_assets.mark import retained_commits as retained
+from lakegc_assets.mark import uncommitted_addresses as uncommitted
+from lakegc_assets.mark.metadata import described
+from lakegc_assets.mark.options import MarkOptions, parse_min_age, parse_taken
+from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.resources import MarksResource
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
+
+
+class MarkConfig(dg.Config):
+    """The options of one mark; the first asset takes them, and the mark keeps them."""
+
+    scope: Scope = Field(
+        default=Scope.UNIFIED,
+        description="unified: every stored object; committed: what expired commits hold; "
+        "uncommitted: what no commit at all refers to",
+    )
+    min_age: str = Field(default="", description="keep what the store dates younger, e.g. 24h; empty: as configured")
+    allow_young: bool = Field(default=False, description="allow a minimum age below 24h: only while nobody writes")
+    accept_missing: list[str] = Field(default=[], description="live addresses that are known to be lost")
+    inventory: str = Field(
+        default="",
+        description="read this list of the bucket's objects instead of listing it: s3://…/manifest.json of S3 "
+        "Inventory, or Parquet or CSV with key, size, time and checksum",
+    )
+    inventory_taken: str = Field(
+        default="", description="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z"
+    )
+
+    since: str = Field(
+        default="",
+        description="the finished mark to go on from: only what may have changed since is looked at; "
+        "empty: the newest one",
+    )
+    clean: bool = Field(default=False, description="look at everything, whatever marks there are")
+
+    def options(self) -> MarkOptions:
+        min_age, taken = parse_min_age(self.min_age), parse_taken(self.inventory_taken, self.inventory)
+        missing = tuple(self.accept_missing)
+        return MarkOptions(
+            self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.clean
+        )
+
+
+@dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)
+def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> Materialized:
+    """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them.
+
+    **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
+    stays in the bucket, because some commit may still refer to it, and lakeFS removes nothing by itself. lakegc finds
+    the objects that nothing refers to any more. One *mark* is one such look at one repository: group **mark** collects
+    what is stored and what is referred to, group **review** is what remains, for a person to look at and to approve,
+    and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names the
+    repository and the look.
+
+    This is the first step, and it has to be: an object that is written after it isn't on the list, so it can't be taken
+    for garbage, whatever the later steps see. Listed are the repository's folder `data/` and old objects beside it,
+    never what lakeFS keeps for itself. The step also holds the clocks of store, server and machine against each other,
+    and takes the repository's lease, so that two marks of one repository never run at once.
+    """
+    with told(context):
+        marks.refuse_finished(context.partition_key)
+        run = marks.begin(context.partition_key, config.options(), context.log.info)
+        slices.list_namespace(run)
+        yield described(run, slices.ASSET, STORED_OBJECTS)
+
+
+@dg.asset(
+    group_name="mark",
+    partitions_def=PARTITIONS,
+    deps=[namespace_slices],
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
+def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+    """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
+
+    *Staged* is what somebody uploaded to a branch and hasn't committed yet. No commit refers to it, and still its
+    reader sees it. The server lists it branch by branch; while it does so, a file can move behind its back, so the list
+    is read twice in full and whatever either reading saw is live.
+
+    It comes before commits are read: what is committed in between is then on this list, on the next one, or on both.
+    """
+    with told(context):
+        run = marks.go_on(context.partition_key, context.log.info)
+        figures.get_ready()  # while the server answers
+        uncommitted.read_uncommitted(run)
+        yield described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
+
+
+@dg.asset(
+    group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"}, output_required=False
+)
+def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+    """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
+
+    A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
+    keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files may go, if nothing else
+    needs them. Without rules every commit is retained. What the rules let go and people hold (tags, say, or commits
+    marked as legal evidence) is retained, too, and says by which holds.
+
+    The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
+    retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
+    """
+    with told(context):
+        run = marks.go_on(context.partition_key, context.log.info)
+        retained.judge_commits(run)
+        yield described(run, retained.ASSET, COMMIT_VERDICTS)
+
+
+@dg.asset(
+    group_name="mark",
+    partitions_def=PARTITIONS,
+    deps=[retained_commits],
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
+def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+    """Every address that a retained commit reaches, from its ranges, each of which is read once.
+
+    A commit is a table of paths and the objects behind them, cut into files called *ranges*, which commits share where
+    they agree. All ranges of all retained commits are read on Spark's executors. Each is held against its checksums and
+    against what the commit says of it; one that is missing or damaged stops the mark, for an address that can't be
+    read would look like garbage.
+    """
+    with told(context):
+        run = marks.go_on(context.partition_key, context.log.info)
+        committed.read_ranges(run)
+        yield described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)

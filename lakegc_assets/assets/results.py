@@ -1,0 +1,53 @@
+"""What the body of an asset yields, and what Dagster shows where it fails."""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import dagster as dg
+
+from lakegc_assets.partitions import PARTITIONS
+from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
+
+Materialized = Iterator[dg.MaterializeResult[Any]]
+"""What the body of an asset yields: one result, or none where there is nothing to do."""
+
+
+@contextmanager
+def told(context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen.
+
+    Where there is nothing to do, or no such partition can be, the asset is left as it is instead of turning red: the
+    body yields nothing, and what follows in the run is skipped. `about` is metadata that is shown beside a failure.
+    """
+    try:
+        yield
+    except (NothingToDo, NotAPartition) as error:
+        if context is None:
+            raise failure(error, about) from error
+        leave_as_it_is(context, error)
+    except LakegcError as error:
+        raise failure(error, about) from error
+
+
+def failure(error: LakegcError, about: Mapping[str, Any] | None = None) -> dg.Failure:
+    return dg.Failure(description=str(error), metadata={**(about or {}), **facts_of(error)}, allow_retries=False)
+
+
+def facts_of(error: LakegcError) -> dict[str, Any]:
+    facts: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
+    if isinstance(error, Refused) and error.invariant is not None:
+        facts["invariant"] = error.invariant
+    return facts
+
+
+def leave_as_it_is(context: dg.AssetExecutionContext, error: LakegcError) -> None:
+    """Say why nothing is done, in the run's log and beside the asset; a partition that can't be one is removed."""
+    context.log.error(str(error))
+    for key in context.selected_asset_keys:
+        context.log_event(
+            dg.AssetObservation(key, partition=context.partition_key, description=str(error), metadata=facts_of(error))
+        )
+    if isinstance(error, NotAPartition):
+        context.instance.delete_dynamic_partition(str(PARTITIONS.name), context.partition_key)

@@ -1,0 +1,68 @@
+"""Group `review`: the expired set, and its approval by a person."""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+
+import dagster as dg
+
+from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS
+from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
+from lakegc_assets.assets.results import Materialized, told
+from lakegc_assets.mark import expired_set as expired
+from lakegc_assets.mark.metadata import described_set
+from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.resources import MarksResource
+
+
+@dg.asset(
+    group_name="review",
+    partitions_def=PARTITIONS,
+    deps=[namespace_slices, uncommitted_addresses, retained_commits, committed_addresses],
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
+def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+    """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first.
+
+    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - held`, each object with
+    its size, its age and the reason why nothing needs it. *Held* is what people listed as never to go, or not yet, and
+    what only that keeps is written beside the set. *Young* is what was stored less than the minimum age ago (24
+    hours unless configured otherwise): somebody may be about to commit it. Where a branch may serve an object though no
+    list says so, the server is asked, and without a clear answer the object stays.
+
+    **What to do with it:** look at the counts and plots below, at the sample, at the checks, and for the whole list run
+    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. Where all of it may go, approve it in
+    *sweep_approval*, the next one.
+    """
+    with told(context):
+        run = marks.go_on(context.partition_key, context.log.info)
+        expired.compute(run)
+        yield described_set(run, price=marks.settings().price_per_gb_month)
+
+
+APPROVAL = dg.AssetKey("sweep_approval")
+
+sweep_approval = dg.AssetSpec(
+    APPROVAL,
+    group_name="review",
+    partitions_def=PARTITIONS,
+    deps=[expired_set],
+    kinds={"person"},
+    description=f"""The approval of one expired set by a person: not computed, but *given*.
+
+**To approve:** look at *expired_set* and its checks. Then launch the job *approve*: on its *Launchpad*, choose the
+mark's partition, and fill in who you are, the digest of the set as *expired_set* shows it (its first
+{DIGEST_CHARACTERS} characters suffice), and the brakes you release, each with the reason, if any has tripped:
+
+    ops:
+      give_approval:
+        config:
+          by: Ada
+          digest: 3f0c9d2b7a61
+          release: {{share: the old experiments were deleted on purpose}}
+
+Or on a terminal: `lakegc approve REPOSITORY MARK`. What speaks against it is said at once, and then nothing is
+approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise materialize
+*sweep_report*. An approval is for this set alone, byte for byte, ends after a while, and is used once. Until the sweep
+begins, `lakegc revoke` takes it back. A materialization that is *reported* here by hand approves nothing.
+""",
+)

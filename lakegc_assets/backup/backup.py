@@ -1,0 +1,196 @@
+"""A backup from a finished mark to its summary. The order of effects, and what a kill right after each leaves:
+
+1. begun.json                                nothing; the same command goes on
+2. copies, and a log of each chunk           copies without a line: the same command finds and compares them
+3. a listing of the copies is held against the log      nothing
+4. the list of all objects                   the same command writes another one
+5. backup.json                               done
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
+from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
+from spark_resources.copying.backup_keys import OBJECTS, RENAMED
+from spark_resources.copying.backup_task import COUNTED, WANTED, backup_rows
+from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.errors import SweptWithFailures
+from spark_resources.spark.datasets import Batches, arrow_to_spark, write_dataset
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.stores.parallel_listing import Part, listed
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMED = 5
+ROWS_A_FILE = 250_000
+LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()), ("listed_checksum", pa.string())])
+
+
+def back_up(run: BackupRun) -> Backup:
+    """Copy what the mark holds and the backup doesn't yet, and write its summary.
+
+    Raises `SweptWithFailures` where something could not be copied; then there is no summary. What vanished, changed or
+    is too cold to be read is named in the list of objects and counted.
+    """
+    began, start = run.to.store().now(), time.monotonic()
+    with errors_from_executors():
+        known = state_of(run).persist()
+        missing = known.where(~_is_held()).select(*WANTED.names).persist()
+        left = missing.agg({"*": "count", "size": "sum"}).collect()[0]
+        if left["count(1)"]:
+            copy_round(run, missing, left["count(1)"], left["sum(size)"])
+        known.unpersist()
+        missing.unpersist()
+        return finished(run, began, start)
+
+
+def _is_held() -> Any:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.col("outcome").isin(*HELD), F.lit(False))
+
+
+# --- what is known ----------------------------------------------------------------------------------------------------
+
+
+def state_of(run: BackupRun) -> DataFrame:
+    """Each object of the mark with the log's last word on it, nulls where there is none; a copy that isn't listed as it
+    was copied has none, either. Columns of MARKED, then those of the log.
+    """
+    from pyspark.sql import functions as F
+
+    spark = run.spark()
+    words = run.log.last_words(spark)
+    words = words.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
+    fine = ~F.col("outcome").isin(*HELD) | F.col("as_copied")
+    words = words.where(fine).drop("as_copied")
+    logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in words.columns]
+    renamed = words.select(*logged).withColumnRenamed("logged_address", "address")
+    return run.objects().join(renamed, "address", "left")
+
+
+def with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str) -> DataFrame:
+    """Rows of a log with `as_copied`: whether the copy is listed with the size and checksum that it was left with."""
+    from pyspark.sql import functions as F
+
+    there = copies(spark, place, folder)
+    same = (F.col("copy_size") == F.col("size")) & F.col("listed_checksum").eqNullSafe(F.col("copy_checksum"))
+    joined = rows.join(there, rows["key"] == there["copy_key"], "left")
+    return joined.select(*rows.columns, F.coalesce(same, F.lit(False)).alias("as_copied"))
+
+
+def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
+    """All copies of a backup as its store lists them now (LISTED_COPIES); keys below its folder."""
+
+    def read(batches: Batches) -> Batches:
+        for part in (part for batch in batches for part in batch.column(0).to_pylist()):
+            for _, page in listed(place.store(), [Part(folder + part)]):
+                names = [key[len(folder) :] for key in page.objects.column("address").to_pylist()]
+                columns = [pa.array(names, pa.string()), page.objects.column("size"), page.objects.column("checksum")]
+                yield pa.RecordBatch.from_arrays(columns, schema=LISTED_COPIES)
+
+    parts = id_tasks(spark, "part", [OBJECTS, RENAMED], batch=1)
+    return parts.mapInArrow(on_executor(read), arrow_to_spark(LISTED_COPIES))
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) -> Counter[str]:
+    """One Spark job over rows of WANTED; objects by outcome."""
+    spark, number = run.spark(), run.log.next_run()
+    tasks = tasks_for(spark, objects, run.limits)
+    orders = run.orders(number, tasks, source=run.target.place, target=run.to, log=run.log)
+
+    def work(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        yield from backup_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+
+    spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
+    in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
+    done: Counter[str] = Counter()
+    with telling_copies(run.say, "copying", run.log, number, objects, size):
+        for row in in_order.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
+            done[row["outcome"]] += row["objects"]
+    return done
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def finished(run: BackupRun, began: datetime, start: float) -> Backup:
+    """Hold the copies against the log, write the list of objects, then the summary."""
+    run.say("looking at the copies")
+    rows = listed_rows(run).persist()
+    totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
+    objects = {row["outcome"]: row["count(1)"] for row in totals}
+    refuse_unfinished(run, rows, objects)
+    marked = sum(objects.values())
+    key = f"{run.folder}backed_up/{run.log.next_run():04d}/"
+    spread = rows.repartitionByRange(1 + marked // ROWS_A_FILE, "address").sortWithinPartitions("address")
+    dataset = write_dataset(spread, run.to, key, SCHEMA)
+    rows.unpersist()
+    before = read_backup(run.to, run.folder)
+    backup = Backup(
+        subject=run.marked.subject,
+        by=run.by,
+        began=before.began if before else began,
+        ended=run.to.store().now(),
+        marked=marked,
+        objects=objects,
+        sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
+        seconds=round(time.monotonic() - start, 2),
+        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+    )
+    run.to.store().write(run.folder + SUMMARY, backup.to_json())
+    return backup
+
+
+def listed_rows(run: BackupRun) -> DataFrame:
+    """One line an object of the mark (SCHEMA). What no log and no copy vouches for has failed."""
+    from pyspark.sql import functions as F
+
+    given = {
+        "outcome": F.coalesce("outcome", F.lit(Fate.FAILED.value)),
+        "key": F.coalesce("key", F.lit("")),
+        "size": F.coalesce("logged_size", "size", F.lit(0)),
+        "modified": F.coalesce("logged_modified", "modified"),
+        "checksum": F.coalesce("logged_checksum", "checksum"),
+        "seconds": F.coalesce("seconds", F.lit(0.0)),
+        "at": F.coalesce("at", F.current_timestamp()),
+        "why": F.coalesce("why", F.lit("its copy isn't listed as it was left: it was changed or removed since")),
+    }
+    types = arrow_to_spark(SCHEMA)
+    return state_of(run).select(
+        *(given.get(name, F.col(name)).cast(types[name].dataType).alias(name) for name in SCHEMA.names)
+    )
+
+
+def refuse_unfinished(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
+    """Raise `SweptWithFailures` where something of the mark has no copy, and no reason that lies in itself."""
+    from pyspark.sql import functions as F
+
+    failed = sum(objects.get(bad, 0) for bad in NEVER)
+    if not failed:
+        return
+    bad = rows.where(F.col("outcome").isin(*NEVER)).orderBy("address").limit(NAMED).collect()
+    named = "; ".join(f"{row['address']!r}: {row['why']}" for row in bad)
+    subject = run.marked.subject
+    raise SweptWithFailures(
+        f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could not "
+        f"be copied, so that this is no backup yet: {named}{' …' if failed > len(bad) else ''}. Run the same command "
+        "again; what is copied stays copied."
+    )

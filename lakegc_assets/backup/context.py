@@ -1,0 +1,209 @@
+"""What every part of a backup works with, and how a run comes to it: a finished mark, and a place for its copies."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.approval.approve import verify_set
+from lakegc_assets.approval.foreign_marks import cutoff_of
+from lakegc_assets.approval.proposals import refuse_their_unfinished, refuse_unfinished
+from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.backup.destination import backup_place, folder_of, made, refuse_overlap, refuse_owned
+from lakegc_assets.backup.manifest import Subject, begin
+from lakegc_assets.formatting import duration, plural
+from lakegc_assets.mark.context import Target, find_target, probed, who
+from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.progress import Say, telling
+from spark_resources.copying.backup_task import WANTED, CopyOrders, on_their_side
+from spark_resources.copying.copy_log import Log
+from spark_resources.errors import WrongUsage
+from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.foreign_expired_set import folder_of as folder_in_namespace
+from spark_resources.mark_store.foreign_expired_set import reference_mark
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.mark import Mark, own_marks
+from spark_resources.model import EXPIRED_OBJECTS, Partition
+from spark_resources.settings import Settings
+from spark_resources.spark.datasets import Dataset, read_dataset
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LEAST_ROWS_A_TASK = 200
+AT_ONCE = 32
+"""Copies at once over all tasks, where nobody says otherwise."""
+MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.field("commit_id")])
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """What a person bounds: copies at once, and bytes a second in all (None for no bound)."""
+
+    at_once: int = AT_ONCE
+    bandwidth: float | None = None
+
+
+@dataclass(slots=True)
+class MarkedSet:
+    """The objects of one finished mark, verified. `cutoff` counts where it doesn't say what it marked."""
+
+    subject: Subject
+    dataset: Dataset | None
+    addresses: pa.ChunkedArray | None = None  # of a mark of the reference's
+    cutoff: datetime | None = None
+
+
+@dataclass(slots=True)
+class BackupRun:
+    """One backup at work. `folder` is the key of its folder in `to`; `resumed` says that somebody began it before."""
+
+    target: Target
+    marked: MarkedSet
+    to: Place
+    folder: str
+    resumed: bool
+    spark: Callable[[], SparkSession]
+    limits: CopyLimits
+    by: str
+    say: Say
+
+    @property
+    def log(self) -> Log:
+        return Log(self.to, f"{self.folder}log/")
+
+    def objects(self) -> DataFrame:
+        """What the mark holds (MARKED)."""
+        if self.marked.dataset is not None:
+            rows = read_dataset(self.spark(), self.target.place, self.marked.dataset, EXPIRED_OBJECTS)
+            return rows.select(*MARKED.names)
+        assert self.marked.addresses is not None
+        addresses = pa.chunked_array([self.marked.addresses.combine_chunks().unique()], pa.string())
+        slices = pa.array([folder_in_namespace(one) for one in addresses.to_pylist()], pa.string())
+        known = {"address": addresses, "slice": slices}
+        empty = {field.name: pa.nulls(len(addresses), field.type) for field in MARKED if field.name not in known}
+        table = pa.table({**known, **empty}).select(MARKED.names)
+        return row_tasks(self.spark(), table.cast(MARKED), batch=50_000)
+
+    def orders(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyOrders:
+        """What each of so many tasks of a run is given; the bounds are divided between them."""
+        bandwidth = self.limits.bandwidth
+        return CopyOrders(
+            source=source,
+            target=target,
+            log=log,
+            run=run,
+            folder=self.folder,
+            token=secrets.token_hex(4),
+            at_once=max(1, self.limits.at_once // tasks),
+            server_side=on_their_side(source, target),
+            bandwidth=None if bandwidth is None else bandwidth / tasks,
+            resumed=self.resumed,
+            cutoff=self.marked.cutoff,
+        )
+
+
+def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
+    """Never more than copies at once, so that the bound holds over all of them."""
+    return max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK, limits.at_once))
+
+
+def open_backup(
+    lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str, *, spark: Callable[[], SparkSession],
+    limits: CopyLimits, say: Say,
+) -> BackupRun:  # fmt: skip
+    """The finished mark of this id, or of the reference's `layout/id`, and the place of its backup, with begun.json.
+
+    Raises `WrongUsage` for an unfinished mark and for a place that is none, `Refused` for one in a namespace, and
+    `Forbidden` where it can't be written to.
+    """
+    partition = Partition.of(repository, name.rpartition("/")[2])
+    target = probed(find_target(lakefs, repository, settings))
+    place, folder = backup_place(to, settings.store()), folder_of(repository, partition.mark_id)
+    refuse_overlap(place, target, folder, lakefs)
+    say("verifying what is marked")
+    marked = marked_set(target, name)
+    place = made(place)
+    refuse_owned(place)
+    resumed = begin(place, folder, marked.subject)
+    return BackupRun(target, marked, place, folder, resumed, spark, limits, who(), say)
+
+
+def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
+    """Raise what a backup would be refused for that small records tell: no such mark, an unfinished one, a place that
+    is none or lies in a namespace."""
+    target = probed(find_target(lakefs, repository, settings))
+    folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
+    refuse_overlap(backup_place(to, settings.store()), target, folder, lakefs)
+    place = target.place
+    if "/" not in name and Mark.exists(place, name):
+        refuse_unfinished(Mark.open(place, name).record)
+        return
+    found = reference_mark(place, name, ours=own_marks(place))
+    if found is None:
+        raise no_mark(target, name)
+    refuse_their_unfinished(target, found)
+
+
+def no_mark(target: Target, name: str) -> WrongUsage:
+    return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+
+
+def marked_set(target: Target, name: str) -> MarkedSet:
+    """The objects of a finished mark, verified to be those of its digest; of one of the reference's as well."""
+    place = target.place
+    if "/" not in name and Mark.exists(place, name):
+        mark = Mark.open(place, name)
+        refuse_another_repository(mark.record, target)
+        refuse_unfinished(mark.record)
+        verify_set(target, mark.record)
+        return MarkedSet(_subject(target, name, mark.record.digest or "", None), mark.dataset("expired_set"))
+    found = reference_mark(place, name, ours=own_marks(place))
+    if found is None:
+        raise no_mark(target, name)
+    refuse_their_unfinished(target, found)
+    files = their_files(target, found)
+    subject = _subject(target, found.mark_id, files.digest, found.layout)
+    return MarkedSet(subject, None, files.addresses, cutoff_of_theirs(target, found))
+
+
+def cutoff_of_theirs(target: Target, found: ReferenceMark) -> datetime:
+    """What is younger has changed since their mark; a whole-second time may truly be almost a second later."""
+    store = target.place.store()
+    return cutoff_of(store, found) - store.quirks.time_resolution
+
+
+def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> Subject:
+    repository = target.repository
+    created = repository.created.isoformat()
+    return Subject(repository.id, created, target.place.namespace.uri, mark_id, layout, digest)
+
+
+def telling_copies(
+    say: Say, doing: str, log: Log, run: int, objects: int, size: int | None
+) -> AbstractContextManager[None]:
+    """Say how far a run is, from the logs that its tasks wrote so far."""
+    began = time.monotonic()
+
+    def how_far() -> str:
+        done, copied = log.so_far(run)
+        return sentence_of(done, objects, copied, size, time.monotonic() - began)
+
+    return telling(say, f"{doing} {plural(objects, 'object')}", how_far)
+
+
+def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:
+    """How far it is, at which rate, and how long it will take, by bytes where they are known."""
+    share = copied / size if size else done / objects
+    left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
+    rate = f"{done / seconds:,.0f} and {copied / seconds / 2**20:,.1f} MiB a second"
+    return f"{done:,} of {plural(objects, 'object')}, {rate}{left}"

@@ -1,0 +1,142 @@
+"""Where a backup is: any bucket, container or folder that no repository lives in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from lakegc_assets.mark.context import Target, place_of
+from spark_resources.errors import Forbidden, NotThere, Refused, WrongUsage
+from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.mark import OWNER_KEY
+from spark_resources.model import Namespace
+from spark_resources.stores import lookalike
+from spark_resources.stores.place import Place
+from spark_resources.stores.probe import remembered_quirks
+from spark_resources.stores.settings import StoreSettings
+
+_FILE = "file://"
+_LOCAL = "local://"
+
+
+def backup_place(uri: str, settings: StoreSettings) -> Place:
+    """The place of a URI as namespaces have it, or of a folder's path. Raises `WrongUsage` where it is neither."""
+    text = uri.strip()
+    if not text:
+        raise WrongUsage("no place for the backup is given: a URI such as s3://bucket/backups, or a folder's path")
+    if "://" in text and not text.startswith((_FILE, _LOCAL)):
+        return Place(Namespace.parse(text), settings)
+    folder = _folder(text, settings)
+    if folder.name == "":
+        raise WrongUsage(f"{uri} is the root of the file system: name a folder for backups")
+    inside = Namespace(f"{_LOCAL}{folder.name}")
+    return Place(inside, settings.model_copy(update={"local_path": str(folder.parent)}))
+
+
+def _folder(text: str, settings: StoreSettings) -> Path:
+    """The folder of a path, of file:///path, or of the local adapter's two forms, in its one true spelling."""
+    if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
+        if settings.local_path is None:
+            raise WrongUsage(f"{text} lies under the local block adapter's path: set LAKEGC_LOCAL_PATH, or give a path")
+        path = Path(settings.local_path) / text.removeprefix(_LOCAL)
+    else:
+        path = Path(text.removeprefix(_FILE).removeprefix(_LOCAL)).expanduser()
+    return Path(os.path.realpath(path))
+
+
+def made(place: Place) -> Place:
+    """The place, its folder made where it is one, with what a probe found of its store. Raises `Forbidden` and others
+    where it can't be written to.
+    """
+    folder = _path(place)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Forbidden(
+                f"{folder} can't be made: {error.strerror}. Choose another place for the backup."
+            ) from error
+    return known(place)
+
+
+def known(place: Place) -> Place:
+    """The place with what a probe found of its store, where that is a lookalike."""
+    endpoint = lookalike(place.namespace, place.settings)
+    if endpoint is None:
+        return place
+    return replace(place, quirks=remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8)))
+
+
+def folder_of(repository: str, mark_id: str) -> str:
+    """The key of a backup's folder in its place."""
+    return f"{repository}/{mark_id}/"
+
+
+# --- where it may not be ----------------------------------------------------------------------------------------------
+
+
+def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
+    """Raise `Refused` where the backup would lie in the namespace that it is of, in whatever spelling, or in another's.
+
+    A collector would take it for garbage there, and deleting the repository would delete it, too.
+    """
+    mine = _spelled(place) + "/" + folder.rstrip("/")
+    for name, theirs in _namespaces(target, lakefs):
+        if not _same_kind(place, theirs):
+            continue
+        other = _spelled(theirs)
+        if (mine + "/").startswith(other + "/") or (other + "/").startswith(mine + "/"):
+            raise Refused(
+                f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
+                f"{theirs.namespace.uri} of {name}, or around it: a backup there would be garbage to a collector, and "
+                "gone with the repository. Choose another bucket, container or folder.",
+                invariant=5,
+            )
+
+
+def refuse_owned(place: Place) -> None:
+    """Raise `Refused` for a place in which lakegc keeps marks: it is a namespace, by whatever name it is reached."""
+    try:
+        place.store().stat(OWNER_KEY)
+    except NotThere:
+        return
+    raise Refused(
+        f"{place.store().where} is the namespace of a repository: {OWNER_KEY} is there. Choose another bucket, "
+        "container or folder for the backup.",
+        invariant=5,
+    )
+
+
+def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
+    yield target.repository.id, target.place
+    try:
+        for other in lakefs.repositories():
+            if other.id != target.repository.id:
+                yield other.id, place_of(other, target.blockstore, target.place.settings)
+    except Forbidden:
+        pass  # who may not list repositories relies on their owner's marks
+
+
+def _same_kind(one: Place, other: Place) -> bool:
+    def kind(place: Place) -> str:
+        return "azure" if place.namespace.is_azure else place.namespace.scheme
+
+    return kind(one) == kind(other)
+
+
+def _spelled(place: Place) -> str:
+    path = _path(place)
+    return place.namespace.normal_form() if path is None else os.path.realpath(path)
+
+
+def _path(place: Place) -> Path | None:
+    """The folder of a place on this machine; None where it is none."""
+    if place.namespace.scheme != "local":
+        return None
+    uri, configured = place.namespace.uri, place.settings.local_path or "/"
+    if uri.startswith(f"{_LOCAL}/"):
+        return Path(uri.removeprefix(_LOCAL))
+    return Path(configured) / uri.removeprefix(_LOCAL)

@@ -1,0 +1,135 @@
+"""The two small files of a backup: what it was begun for, and its summary, which is written last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.copying.restore_task import BACKED_UP
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.records.json_records import record_bytes, time_of
+from spark_resources.spark.datasets import Dataset, open_dataset
+from spark_resources.stores.base import AlreadyThere
+from spark_resources.stores.place import Place
+
+BACKUP_FORMAT = 1
+SUMMARY = "backup.json"
+BEGUN = "begun.json"
+NEVER = (Fate.FAILED.value, Fate.TAKEN.value)  # what no backup that is whole has
+SCHEMA = BACKED_UP
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a backup is of: one set of objects, byte for byte. `layout` is the reference collector's, of its marks."""
+
+    repository: str
+    repository_created: str
+    namespace: str
+    mark_id: str
+    layout: str | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """The summary of a backup that is whole. Times by the clock of the place that it is in, `seconds` of its last run.
+
+    `objects`, and `sizes` in bytes, by outcome (`Fate`) add up to the set; `dataset` names the list of all objects.
+    """
+
+    subject: Subject
+    by: str
+    began: datetime
+    ended: datetime
+    marked: int
+    objects: Mapping[str, int]
+    sizes: Mapping[str, int]
+    seconds: float
+    dataset: Mapping[str, Any]
+    format: int = BACKUP_FORMAT
+
+    @property
+    def held(self) -> int:
+        """How many objects it holds."""
+        return sum(self.objects.get(outcome, 0) for outcome in HELD)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(self.sizes.get(outcome, 0) for outcome in HELD)
+
+    def sentence(self) -> str:
+        """What a person wants to know first."""
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing in it"
+        text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
+        if cold := self.objects.get(Fate.COLD.value):
+            text += (
+                f". {cold:,} lie in an archive tier and can't be read: have them brought back there and run the same "
+                "command again. Until then a sweep that relies on this backup leaves them"
+            )
+        return text
+
+    def to_json(self) -> bytes:
+        return record_bytes(asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Backup:
+        """The summary of a file. Raises `DamagedData` where it can't be read, or doesn't add up."""
+        try:
+            plain = json.loads(data)
+            if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
+                raise ValueError(f"other fields than those of format {BACKUP_FORMAT}")
+            times = {name: time_of(plain[name]) for name in ("began", "ended")}
+            found = cls(**{**plain, **times, "subject": Subject(**plain["subject"])})
+            if sum(found.objects.values()) != found.marked or any(found.objects.get(bad) for bad in NEVER):
+                raise ValueError("its counts don't add up")
+            return found
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedData(f"{where} can't be read as a backup's summary ({error}).", invariant=12) from error
+
+
+# --- reading and writing ----------------------------------------------------------------------------------------------
+
+
+def read_backup(place: Place, folder: str) -> Backup | None:
+    """The summary of a backup; None where there is none, so that it isn't whole."""
+    store, key = place.store(), folder + SUMMARY
+    try:
+        return Backup.from_json(store.read(key), f"{store.where}/{key}")
+    except NotThere:
+        return None
+
+
+def listed_objects(place: Place, backup: Backup) -> Dataset:
+    """The list of a backup's objects. Raises `DamagedData` where it isn't the one that the summary names."""
+    return open_dataset(place, str(backup.dataset["folder"]), sha256=str(backup.dataset["sha256"]))
+
+
+def begin(place: Place, folder: str, subject: Subject) -> bool:
+    """Say for which set a folder is; whether somebody began the same before. The first thing that is written there.
+
+    Raises `Refused` where it is for another set, and what the store raises where it can't be written to.
+    """
+    store, key = place.store(), folder + BEGUN
+    plain = asdict(subject)
+    data = record_bytes(plain)
+    try:
+        store.write_if_absent(key, data)
+    except AlreadyThere:
+        try:
+            found = json.loads(store.read(key))
+        except ValueError:
+            found = None
+        if found != plain:
+            raise Refused(
+                f"{folder} in {store.where} has a backup of another set: mark {subject.mark_id} of "
+                f"{subject.repository} was made anew since, or belongs to another repository of this name. Choose "
+                "another place for this backup.",
+                invariant=12,
+            ) from None
+        return True
+    return False

@@ -1,0 +1,283 @@
+"""What a backup holds, back in its repository: what is missing there and nothing else, and then read through lakeFS."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets.backup.context import CopyLimits, tasks_for, telling_copies
+from lakegc_assets.backup.destination import backup_place, folder_of, known
+from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
+from lakegc_assets.mark.context import Target
+from lakegc_assets.progress import Say
+from spark_resources.copying.backup_task import COUNTED, CopyOrders, on_their_side
+from spark_resources.copying.copy_log import HELD, Fate, Log
+from spark_resources.copying.restore_task import restore_rows
+from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs.readability import is_readable
+from spark_resources.mark_store.mark import mark_folder
+from spark_resources.model import ADDRESSES
+from spark_resources.spark.datasets import Batches, arrow_to_spark, read_dataset
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.place import Place
+from spark_resources.stores.probe import SCRATCH
+from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.transfer import About, copies_if_absent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMED = 1_000  # objects that a summary names at most; the log has all
+ASKED = 1_000  # paths that lakeFS is asked for at most
+ASKED_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which objects are wanted: all, those whose address begins so, or those of a list."""
+
+    prefix: str = ""
+    keys: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True)
+class RestoreRun:
+    """One restore at work, under the repository's lease."""
+
+    target: Target
+    backup: Backup
+    source: Place
+    lakefs: LakeFS
+    spark: Callable[[], SparkSession]
+    limits: CopyLimits
+    say: Say
+
+    @property
+    def folder(self) -> str:
+        return folder_of(self.backup.subject.repository, self.backup.subject.mark_id)
+
+    @property
+    def log(self) -> Log:
+        return Log(self.target.place, f"{mark_folder(self.backup.subject.mark_id)}restored/")
+
+    def rows(self) -> DataFrame:
+        """What the backup says of every object of its mark (SCHEMA)."""
+        return read_dataset(self.spark(), self.source, listed_objects(self.source, self.backup), SCHEMA)
+
+
+@dataclass(slots=True)
+class Restored:
+    """What became of the objects that were wanted. `unheld` counts those that the backup never held, by why; `unknown`
+    names keys of a list that it knows nothing of, or never held; `lacking` copies that are gone from it. At most NAMED
+    of each are named. `size` is what was brought back, in bytes; `stored` is how many the store has, asked anew, and
+    `read` how many of the `asked` paths lakeFS reads, of `paths` that the mark knows.
+    """
+
+    backup: Backup
+    objects: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+    unheld: dict[str, int] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    stored: int = 0
+    read: int = 0
+    asked: int = 0
+    unread: Mapping[str, str] = field(default_factory=dict)
+    paths: int = 0
+
+    @property
+    def success(self) -> bool:
+        """Everything that was wanted is where it belongs, and is read."""
+        return not (self.unknown or self.unread) and not any(
+            self.objects[fate.value] for fate in (Fate.VANISHED, Fate.TAKEN, Fate.FAILED, Fate.COLD)
+        )
+
+
+def open_source(target: Target, settings: StoreSettings, mark_id: str, source: str) -> tuple[Place, Backup]:
+    """The backup of a mark in a place. Raises `NotThere` where there is none that is whole, `Refused` for another
+    repository's.
+    """
+    place, folder = backup_place(source, settings), folder_of(target.repository.id, mark_id)
+    backup = read_backup(place, folder)
+    if backup is None:
+        raise NotThere(
+            f"there is no whole backup of mark {mark_id} of {target.repository.id} in {source}: "
+            f"{folder}backup.json isn't there. Name the place that 'lakegc backup' was given."
+        )
+    subject, repository = backup.subject, target.repository
+    today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
+    if today != (subject.repository, subject.repository_created, subject.namespace):
+        raise Refused(
+            f"the backup of mark {mark_id} in {source} is of a repository {subject.repository} that was created "
+            f"{subject.repository_created} in {subject.namespace}; today's is another one, created {today[1]} in "
+            f"{today[2]}. Its objects don't belong there.",
+            invariant=7,
+        )
+    return known(place), backup
+
+
+# --- restoring --------------------------------------------------------------------------------------------------------
+
+
+def restore(run: RestoreRun, chosen: Chosen) -> Restored:
+    """Bring back what is missing of the objects that are wanted, never over what is there, and look at all of it."""
+    done = Restored(run.backup)
+    with errors_from_executors():
+        rows = wanted(run, chosen).persist()
+        done.unknown = unknown(run, rows, chosen)
+        totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
+        done.unheld = {name: count for name, count in totals.items() if name not in HELD}
+        in_backup = rows.where(_held())
+        objects = sum(totals.get(name, 0) for name in HELD)
+        if objects:
+            # before anything is back: a mark that goes on from an earlier one looks at all of this mark's objects then
+            run.log.place.store().write(run.log.folder + BEGUN, b"{}")
+            number = restore_round(run, in_backup, objects, done)
+            look_at(run, rows, number, done)
+        rows.unpersist()
+    return done
+
+
+def _held() -> Any:
+    from pyspark.sql import functions as F
+
+    return F.col("outcome").isin(*HELD)
+
+
+def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    rows = run.rows()
+    if chosen.prefix:
+        rows = rows.where(F.col("address").startswith(chosen.prefix))
+    if chosen.keys is not None:
+        listed = id_tasks(run.spark(), ADDRESSES.names[0], sorted(set(chosen.keys)), batch=50_000)
+        rows = rows.join(listed, "address", "left_semi")
+    return rows
+
+
+def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]:
+    """Keys of the list that the backup knows nothing of. Raises `WrongUsage` where nothing of it is wanted at all."""
+    if chosen.keys is None:
+        if chosen.prefix and rows.isEmpty():
+            raise WrongUsage(
+                f"the backup of mark {run.backup.subject.mark_id} has no object whose address begins with "
+                f"{chosen.prefix!r}: addresses are those of 'lakegc review --list', not paths"
+            )
+        return ()
+    listed = id_tasks(run.spark(), "address", sorted(set(chosen.keys)), batch=50_000)
+    lacking = listed.join(rows.where(_held()), "address", "left_anti").orderBy("address")
+    return tuple(row["address"] for row in lacking.take(NAMED))
+
+
+def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored) -> int:
+    """One Spark job over rows that the backup holds; the number of its run."""
+    spark, number, place = run.spark(), run.log.next_run(), run.target.place
+    tasks = tasks_for(spark, objects, run.limits)
+    size = rows.agg({"size": "sum"}).collect()[0][0] or 0
+    bandwidth = run.limits.bandwidth
+    orders = CopyOrders(
+        source=run.source,
+        target=place,
+        log=run.log,
+        run=number,
+        folder=run.folder,
+        token=secrets.token_hex(4),
+        at_once=max(1, run.limits.at_once // tasks),
+        server_side=on_their_side(run.source, place) and never_replaces(place),
+        bandwidth=None if bandwidth is None else bandwidth / tasks,
+    )
+
+    def work(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        yield from restore_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+
+    spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
+    with telling_copies(run.say, "bringing back", run.log, number, objects, size):
+        for row in spread.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
+            done.objects[row["outcome"]] += row["objects"]
+            done.size += row["bytes"] if row["outcome"] == Fate.COPIED.value else 0
+    return number
+
+
+def never_replaces(place: Place) -> bool:
+    """Whether a copy on the store's side fails where something is: tried out, for lookalikes ignore the condition."""
+    store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
+    return copies_if_absent(streams_of(store), store, scratch, About(0, store.now(), None, ""))
+
+
+# --- looking at what is back ------------------------------------------------------------------------------------------
+
+
+def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> None:
+    """Name what isn't back, and ask store and lakeFS for what is."""
+    from pyspark.sql import functions as F
+
+    words = run.log.rows(run.spark()).where(F.col("run") == number).persist()
+
+    def named(fate: Fate) -> list[Any]:
+        return words.where(F.col("outcome") == fate.value).orderBy("address").take(NAMED)
+
+    done.lacking = tuple(row["address"] for row in named(Fate.VANISHED))
+    done.taken = tuple(row["address"] for row in named(Fate.TAKEN))
+    done.failed = {row["address"]: row["why"] for fate in (Fate.FAILED, Fate.COLD) for row in named(fate)}
+    back = words.where(_held()).select("address", "size")
+    run.say("looking at what is back")
+    done.stored = stored(run, back)
+    paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
+    paths = paths.select("path", "commit_id").distinct()
+    done.paths = paths.count()
+    asked = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(ASKED)]
+    done.asked = len(asked)
+    done.read, done.unread = read_through(run.lakefs, run.backup.subject.repository, asked)
+    words.unpersist()
+
+
+def stored(run: RestoreRun, rows: DataFrame) -> int:
+    """How many of these the store has, asked anew, with the size that they are to have."""
+    place = run.target.place
+
+    def look(batches: Batches) -> Batches:
+        store = place.store()
+
+        def there(row: Mapping[str, Any]) -> bool:
+            try:
+                return bool(store.stat(row["address"]).size == row["size"])
+            except NotThere:
+                return False
+
+        with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+            for batch in batches:
+                count = sum(pool.map(there, batch.to_pylist()))
+                yield pa.RecordBatch.from_pydict({"stored": pa.array([count], pa.int64())})
+
+    found = rows.mapInArrow(on_executor(look), "stored long").collect()
+    return sum(row["stored"] for row in found)
+
+
+def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
+    """Read the first byte of each path of a commit; how many could be read, and why the others couldn't."""
+
+    def one(place: tuple[str, str]) -> str:
+        try:
+            return "" if is_readable(lakefs, repository, *place) else "lakeFS says that its data are gone"
+        except (NotThere, Unavailable) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+        answers = list(zip(asked, pool.map(one, asked), strict=True))
+    return sum(not why for _, why in answers), {path: why for (_, path), why in answers if why}

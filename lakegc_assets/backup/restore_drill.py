@@ -1,0 +1,126 @@
+"""A restore for practice: a few objects of a backup, brought to a scratch place, compared, and deleted there."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakegc_assets.backup.destination import backup_place, made, refuse_overlap, refuse_owned
+from lakegc_assets.backup.restore import Chosen, RestoreRun, _held, wanted
+from lakegc_assets.formatting import plural
+from spark_resources.copying.backup_task import from_json
+from spark_resources.copying.restore_task import backed_up
+from spark_resources.copying.verified_copy import Copier, Throttle
+from spark_resources.errors import LakegcError, NotThere
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.place import Place
+from spark_resources.stores.retry import delete_own
+from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.transfer import Hashed
+
+BY_ORIGINAL = "the original, byte for byte"
+BY_SHA256 = "the SHA-256 of when it was copied"
+BY_CHECKSUM = "the checksum that the store showed of the original"
+BY_SIZE = "its size alone"
+
+
+@dataclass(slots=True)
+class Drilled:
+    """What a drill found: how many objects came back the same, by what they were compared with; and what didn't."""
+
+    wanted: int
+    same: Counter[str] = field(default_factory=Counter)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def success(self) -> bool:
+        return not self.wrong and sum(self.same.values()) == self.wanted
+
+
+def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place) -> Drilled:
+    """Bring a random sample of the wanted objects to the scratch place, compare, and delete what was brought."""
+    with errors_from_executors():
+        rows = sampled(run, chosen, count, seed)
+    done, folder = Drilled(len(rows)), f"lakegc-drill-{secrets.token_hex(8)}/"
+    bandwidth = Throttle(run.limits.bandwidth)
+    copier = Copier(run.source.store(), scratch.store(), False, bandwidth)
+    keys = [f"{folder}{number:06d}" for number in range(len(rows))]
+    run.say(f"bringing {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
+    try:
+        with ThreadPoolExecutor(max_workers=run.limits.at_once) as pool:
+            found = pool.map(lambda one: compared(run, copier, *one), zip(rows, keys, strict=True))
+            for row, (how, why) in zip(rows, found, strict=True):
+                if why:
+                    done.wrong[row["address"]] = why
+                else:
+                    done.same[how] += 1
+    finally:
+        delete_own(scratch.store(), keys)
+    return done
+
+
+def sampled(run: RestoreRun, chosen: Chosen, count: int, seed: int) -> list[dict[str, Any]]:
+    """The sample that this seed gives of this backup, whatever machine draws it."""
+    from pyspark.sql import functions as F
+
+    rows = wanted(run, chosen)  # starts Spark, without which no expression can be made
+    order = F.sha2(F.concat(F.lit(f"{seed} "), F.col("address")), 256)
+    return [row.asDict() for row in rows.where(_held()).orderBy(order).limit(count).collect()]
+
+
+def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """What an object was compared with, and why it isn't the same; "" where it is."""
+    try:
+        copy = backed_up(copier, row, run.folder)
+        copier.copy(copy, key, kept=from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"])
+        streams = streams_of(copier.target)
+        back = Hashed(streams.pieces(key, streams.about(key))).drained()
+        return judged(run, row, back)
+    except LakegcError as error:
+        return "", str(error)
+
+
+def judged(run: RestoreRun, row: Mapping[str, Any], back: Hashed) -> tuple[str, str]:
+    if back.size != row["size"]:
+        return BY_SIZE, f"it came back with {back.size} bytes, and had {row['size']}"
+    original = original_of(run, row)
+    if original is not None:
+        return BY_ORIGINAL, "" if original == back.sha256 else "it came back with other bytes than the original has"
+    if row["sha256"] is not None:
+        return BY_SHA256, "" if row["sha256"] == back.sha256 else "it came back with other bytes than were copied"
+    if row["checksum"] in (back.md5, back.crc32c):
+        return BY_CHECKSUM, ""
+    return BY_SIZE, ""
+
+
+def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of the original, where it is still in its place as it was; None where it isn't."""
+    streams = streams_of(run.target.place.store())
+    try:
+        about = streams.about(row["address"])
+    except (NotThere, LakegcError):
+        return None
+    if about.size != row["size"] or about.checksum != row["checksum"]:
+        return None
+    return Hashed(streams.pieces(row["address"], about)).drained().sha256
+
+
+@contextmanager
+def scratch_place(run: RestoreRun, uri: str, settings: StoreSettings) -> Iterator[Place]:
+    """The place for a drill: the given one, which may be in no repository, or a folder that is gone afterwards."""
+    if uri:
+        place = backup_place(uri, settings)
+        refuse_overlap(place, run.target, "lakegc-drill/", run.lakefs)
+        place = made(place)
+        refuse_owned(place)
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix="lakegc-drill-") as folder:
+        yield backup_place(folder, settings)

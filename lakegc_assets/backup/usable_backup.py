@@ -1,0 +1,111 @@
+"""What a sweep may rely on: a backup of this very set that is whole, and the copies that lie in it right now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakegc_assets.backup.backup import with_copies
+from lakegc_assets.backup.destination import backup_place, folder_of, known
+from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
+from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.errors import Refused
+from spark_resources.model import Outcome
+from spark_resources.spark.datasets import read_dataset
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NOT_HELD = "NotInBackup"
+"""The code of an approved object that isn't deleted because the backup doesn't hold it."""
+
+
+def required(
+    to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
+) -> tuple[Place, Backup]:
+    """The whole backup of this very set. Raises `Refused` where there is none: nothing may be deleted then."""
+    place, folder = backup_place(to, settings), folder_of(repository, mark_id)
+    backup = read_backup(place, folder)
+    again = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
+    if backup is None:
+        raise Refused(
+            f"sweeps of {repository} need a backup in {to}, and there is none of mark {mark_id} that is whole. {again}",
+            invariant=7,
+        )
+    subject = backup.subject
+    if (subject.repository, subject.repository_created, subject.namespace) != (repository, created, namespace):
+        raise Refused(
+            f"the backup of mark {mark_id} in {to} is of another repository {subject.repository}, created "
+            f"{subject.repository_created} in {subject.namespace}. Choose another place, and back this mark up there.",
+            invariant=7,
+        )
+    if (subject.mark_id, subject.digest) != (mark_id, digest):
+        raise Refused(
+            f"the backup of mark {mark_id} of {repository} in {to} is of another set than the approved one. Choose "
+            "another place, and back this mark up there.",
+            invariant=7,
+        )
+    return known(place), backup
+
+
+def held(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
+    """Every object of the set with what the backup says of it (SCHEMA), and `as_copied`: it is held, and its copy is
+    listed now with the size and checksum that it was left with."""
+    from pyspark.sql import functions as F
+
+    subject = backup.subject
+    rows = read_dataset(spark, place, listed_objects(place, backup), SCHEMA)
+    looked = with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
+    return looked.withColumn("as_copied", F.col("outcome").isin(*HELD) & F.col("as_copied"))
+
+
+def divided(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The approved objects that the backup holds with the same size and checksum, and what becomes of the others.
+
+    `approved` has address, size and checksum; `rows` are those of `held`. The second has address, size, outcome, code
+    and why.
+    """
+    from pyspark.sql import functions as F
+
+    known = rows.select(
+        "address", F.col("size").alias("held_size"), F.col("checksum").alias("held_checksum"), "outcome", "why",
+        "as_copied",
+    )  # fmt: skip
+    same = (
+        F.col("as_copied")
+        & F.col("held_size").eqNullSafe(F.col("size"))
+        & F.col("held_checksum").eqNullSafe(F.col("checksum"))
+    )
+    joined = approved.join(known, "address", "left").withColumn("same", F.coalesce(same, F.lit(False)))
+    safe = joined.where("same").select(*approved.columns)
+    left = joined.where(~F.col("same")).select(
+        "address",
+        F.coalesce("size", F.lit(0)).alias("size"),
+        _outcome().alias("outcome"),
+        F.when(_outcome() == Outcome.FAILED.value, F.lit(NOT_HELD)).otherwise(F.lit("")).alias("code"),
+        _why().alias("why"),
+    )
+    return safe, left
+
+
+def _outcome() -> Column:
+    from pyspark.sql import functions as F
+
+    return (
+        F.when(F.col("outcome") == Fate.VANISHED.value, F.lit(Outcome.ALREADY_GONE.value))
+        .when(F.col("outcome") == Fate.CHANGED.value, F.lit(Outcome.CHANGED.value))
+        .otherwise(F.lit(Outcome.FAILED.value))
+    )
+
+
+def _why() -> Column:
+    from pyspark.sql import functions as F
+
+    not_listed = "the backup doesn't hold it with this size and checksum, or its copy isn't what it was: back up again"
+    return (
+        F.when(F.col("outcome") == Fate.VANISHED.value, F.lit("nothing was there when the mark was backed up"))
+        .when(F.col("outcome") == Fate.CHANGED.value, F.col("why"))
+        .when(F.col("outcome") == Fate.COLD.value, F.concat(F.lit("it isn't in the backup: "), F.col("why")))
+        .otherwise(F.lit(not_listed))
+    )

@@ -1,0 +1,5 @@
+"""`python -m lakegc_assets.cli`."""
+
+from lakegc_assets.cli.main import main
+
+main()

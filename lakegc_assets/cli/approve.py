@@ -1,0 +1,222 @@
+"""`lakegc approve` and `lakegc revoke`: what would be approved is shown, and a person's word asked for and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.approval import approve as approval
+from lakegc_assets.approval.parse_request import known_brake, worded
+from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
+from lakegc_assets.approval.proposals import Proposal, Word, propose
+from lakegc_assets.cli import brakes_table
+from lakegc_assets.cli.console import cell, console, printing, size, typed
+from lakegc_assets.cli.escaping import print_error, print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server, named
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import probed, who
+from lakegc_assets.rules.brakes import BrakeLimits
+from spark_resources.errors import WrongUsage
+from spark_resources.mark_store.approval import Approval
+from spark_resources.model import Partition
+from spark_resources.settings import parse_duration
+
+ENTRANCE = "lakegc approve"
+YES = "approve"
+TO_THE_REFERENCE = (
+    "--for-reference hands this mark to the reference collector: whoever runs its sweep deletes these objects, without "
+    "any proof that they are still garbage, without brakes, and with no way back. Until then nobody may commit, branch "
+    "from, revert to or tag anything that this mark takes to be gone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed: the options of `lakegc approve`."""
+
+    digest: str | None = None
+    yes: bool = False
+    releases: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    until: str | None = None
+    by: str | None = None
+    for_reference: bool = False
+
+
+def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tuple[Proposal, Approval]:
+    """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
+    released = released_brakes(asked.releases, asked.reasons)
+    if asked.yes and asked.digest is None:
+        raise WrongUsage("--yes needs --digest: the digest of what was looked at, as lakegc review shows it")
+    if not asked.yes and not sys.stdin.isatty():
+        raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
+    server = Server.configured()
+    target = probed(server.target(repository))
+    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
+    limits, alone = BrakeLimits.of(server.settings), server.settings.single_deployment
+    try:
+        if not asked.yes:
+            now = proposal.store.now()
+            word = word_of(proposal, asked, released, now=now)
+            approval.check(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
+            ask(proposal, asked)
+        now = proposal.store.now()
+        word = word_of(proposal, asked, released, now=now)
+        given = approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
+    except (StoppedByBrakes, ReleasedInVain) as error:
+        again = whole_command(proposal, asked, released, error.tripped)
+        raise type(error)(f"{error}\nThe whole command, with your reasons:\n  {again}") from None
+    tell(proposal, given, as_json=as_json)
+    return proposal, given
+
+
+def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> Word:
+    """What was typed, as a person's word given at a moment of the store's clock."""
+    return Word(
+        who=worded(asked.by, "the name after --by") if asked.by is not None else me(),
+        how=ENTRANCE,
+        when=now,
+        released=released,
+        until=None if asked.until is None else end_of(asked.until, now=now),
+        digest=asked.digest if asked.digest is not None else proposal.digest,
+        for_reference=asked.for_reference,
+    )
+
+
+def whole_command(proposal: Proposal, asked: Asked, released: Mapping[str, str], tripped: Sequence[str]) -> str:
+    """The command that was typed, with exactly the brakes that have tripped released."""
+    options = [word for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
+             if value is not None for word in (name, value)]  # fmt: skip
+    options += [name for name, given in (("--yes", asked.yes), ("--for-reference", asked.for_reference)) if given]
+    releases = [word for name in tripped for word in ("--release", name, "--because", released.get(name, "WHY"))]
+    return command("approve", proposal.target.repository.id, mark_name(proposal), *options, *releases)
+
+
+def mark_name(proposal: Proposal) -> str:
+    """How the mark is named on the command line: one of the reference collector's with its layout."""
+    theirs = proposal.theirs
+    return proposal.record.mark_id if theirs is None else f"{theirs.layout}/{theirs.mark_id}"
+
+
+def tell_dagster(proposal: Proposal, given: Approval) -> None:
+    """Have the approval seen in Dagster's graph, too, and by the sensor that follows approvals there."""
+    from lakegc_assets.assets.approval_events import report_approval
+    from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
+
+    with open_instance(dagster_home(os.environ)) as instance:
+        report_approval(instance, str(Partition.of(proposal.target.repository.id, given.mark_id)), proposal, given)
+
+
+def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
+    target = probed(Server.configured().target(repository))
+    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
+    name = worded(by, "the name after --by") if by is not None else me()
+    approval.revoke(proposal, who=name, now=proposal.store.now())
+    with printing():
+        console().print(
+            f"{proposal.name} is not approved any more.\n"
+            f"To approve it again: {command('approve', repository, mark_name(proposal))}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+# --- what was typed -------------------------------------------------------------------------------------------------
+
+
+def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str, str]:
+    """The brakes to release, each with the reason beside it. Raises `WrongUsage`."""
+    if len(releases) != len(reasons):
+        raise WrongUsage(
+            f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: each "
+            "brake is released with a reason of its own, --release BRAKE --because TEXT"
+        )
+    found: dict[str, str] = {}
+    for name, reason in zip(releases, reasons, strict=True):
+        if name in found:
+            raise WrongUsage(f"the brake {name} is released twice")
+        found[known_brake(name)] = worded(reason, f"the reason for releasing {name}")
+    return found
+
+
+def end_of(text: str, *, now: datetime) -> datetime:
+    """When an approval ends: in a while, such as 36h, or at a date or time in UTC. Raises `WrongUsage`."""
+    try:
+        return now + parse_duration(text)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUsage(
+            f"--until '{text}': expected how long, such as 36h, or a date or time in UTC, such as 2026-11-28"
+        ) from None
+    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def me() -> str:
+    return who().partition(" (")[0]
+
+
+# --- asked and told -------------------------------------------------------------------------------------------------
+
+
+def ask(proposal: Proposal, asked: Asked) -> None:
+    """Show what would be approved, and have the word typed. Raises `WrongUsage` where another is."""
+    show(proposal, asked)
+    answer = typed(f"Type '{YES}' to let these objects go, anything else to stop: ")
+    if answer.strip() != YES:
+        raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
+
+
+def show(proposal: Proposal, asked: Asked) -> None:
+    record, counts = proposal.record, proposal.record.counts
+    table = Table(title=f"To be approved: {proposal.name}", show_header=False, title_justify="left")
+    rows = (
+        ("made", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
+        ("would go", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
+        ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
+        ("digest", proposal.digest),
+        ("deleting here", proposal.store.deleting().value),
+        ("released", ", ".join(asked.releases) or "no brake"),
+    )
+    for name, value in rows:
+        table.add_row(name, cell(value))
+    out = console()
+    out.print(table)
+    brakes_table.show(brakes_table.configured(record, now=proposal.store.now()))
+    why = command("review", record.repository, mark_name(proposal), "--list")
+    out.print(f"Why each would go: {why}", markup=False, soft_wrap=True)
+    if asked.for_reference:
+        out.print(f"[bold red]Warning:[/] {TO_THE_REFERENCE}")
+
+
+@printing()
+def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
+    if given.for_reference:
+        print_error(f"lakegc: warning: {TO_THE_REFERENCE}")
+    if as_json:
+        print_text(json.dumps(document(proposal, given), indent=1))
+        return
+    console().print(
+        f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted.\n"
+        f"To take it back: {command('revoke', proposal.target.repository.id, mark_name(proposal))}\n"
+        f"Next: {command('sweep', proposal.target.repository.id, given.mark_id)}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def document(proposal: Proposal, given: Approval) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(given.to_json())
+    return {"repository": proposal.target.repository.id, **said}

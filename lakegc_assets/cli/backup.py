@@ -1,0 +1,245 @@
+"""Backups of marks on the terminal, and their way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lakegc_assets.backup.context import CopyLimits, refuse_at_once
+from lakegc_assets.backup.destination import backup_place, folder_of
+from lakegc_assets.backup.manifest import Backup, read_backup
+from lakegc_assets.backup.restore import Chosen, Restored, RestoreRun, open_source
+from lakegc_assets.backup.restore import restore as bring_back
+from lakegc_assets.backup.restore_drill import Drilled, drill, scratch_place
+from lakegc_assets.cli.console import cell, console, outcomes, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server
+from lakegc_assets.formatting import plural
+from lakegc_assets.progress import tell
+from spark_resources.copying.copy_log import Fate
+from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.model import Partition
+from spark_resources.settings import Settings
+
+if TYPE_CHECKING:
+    from spark_resources.spark.resource import SparkResource
+
+_SHOWN = 10
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?$", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def parse_bandwidth(text: str) -> float | None:
+    """Bytes a second of a text such as 50M or 1.5GiB; None for no text. Raises `WrongUsage`."""
+    if not text:
+        return None
+    found = _RATE.match(text.strip())
+    rate = float(found.group(1)) * _UNITS[found.group(2).lower()] if found else 0.0
+    if not rate:
+        raise WrongUsage(f"--bandwidth {text}: expected bytes a second, such as 500K, 50M or 1.5G (of 1024)")
+    return rate
+
+
+# --- there ------------------------------------------------------------------------------------------------------------
+
+
+def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: bool) -> None:
+    """Run the job `backup` for one finished mark, and show what it holds."""
+    server = Server.configured()
+    layout, _, mark_id = name.rpartition("/")
+    partition, settings = Partition.of(repository, mark_id), server.settings
+    to = to or settings.backup_to or ""
+    if not to:
+        raise WrongUsage("where the backup goes isn't said: name a place after the mark, or set LAKEGC_BACKUP_TO")
+    refuse_at_once(server.lakefs, settings, repository, name, to)
+    from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
+
+    config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
+    with open_instance(dagster_home(os.environ)) as instance:
+        run_backup(partition, config, instance=instance)
+    place = backup_place(to, settings.store())
+    found = read_backup(place, folder_of(repository, mark_id))
+    if found is None:
+        raise LakegcError(f"the backup of {partition} left no summary. Run the same command again.")
+    show_backup(found, to, as_json=as_json)
+    if found.objects.get(Fate.COLD.value):
+        raise SweptWithFailures(found.sentence())
+
+
+@printing()
+def show_backup(found: Backup, to: str, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(found.to_json().decode() + "\n")
+        return
+    title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
+    out = console()
+    out.print(outcomes(title, Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
+    rest = found.marked - found.held
+    why = f"; why {rest:,} {'is' if rest == 1 else 'are'} not, its list of objects says" if rest else ""
+    out.print(
+        f"{found.held:,} of {plural(found.marked, 'object')} of the mark {'is' if found.held == 1 else 'are'} in the "
+        f"backup, each compared with its original{why}. Took {found.seconds:,.1f} s.",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    name = (found.subject.repository, found.subject.mark_id)
+    for what, again in (
+        ("Bring them back", command("restore", *name, to)),
+        ("Try that with a few", command("restore", *name, to, "--drill", str(min(100, max(1, found.held))))),
+    ):
+        out.print(f"{what}: {again}", markup=False, highlight=False, soft_wrap=True)
+
+
+# --- and back ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Practice:
+    """A drill: how many objects, drawn by which seed, and where to; a temporary folder if no place is given."""
+
+    objects: int
+    seed: int = 0
+    scratch: str = ""
+
+
+def restore(
+    partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None, *, as_json: bool
+) -> None:
+    with opened(partition, source, limits, lease=practice is None) as run:
+        if practice is not None:
+            settings = Settings.load(os.environ, home_folder()).store()
+            with scratch_place(run, practice.scratch, settings) as scratch:
+                drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
+            show_drill(partition, drilled, source, as_json=as_json)
+            return
+        restored = bring_back(run, chosen)
+    show_restored(partition, restored, as_json=as_json)
+
+
+@contextmanager
+def opened(
+    partition: Partition, source: str, limits: CopyLimits, *, lease: bool, spark: SparkResource | None = None
+) -> Iterator[RestoreRun]:
+    """A backup of a mark, with the repository's lease where something is to be written, and a Spark session of its own
+    unless one is given."""
+    from lakegc_assets.resources import MarksResource
+    from lakegc_assets.sweep.preconditions import located
+    from spark_resources.lakefs.resource import LakeFSResource
+    from spark_resources.spark.resource import SparkResource
+
+    spark = SparkResource() if spark is None else spark
+    marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
+    context = dg.build_init_resource_context()
+    try:
+        _, target = located(marks, str(partition))
+        place, backup = open_source(target, marks.settings().store(), partition.mark_id, source)
+        if lease:
+            marks.hold(partition, target, marks.settings())
+        yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, tell)
+    finally:
+        marks.teardown_after_execution(context)
+        spark.teardown_after_execution(context)
+
+
+def show_restored(partition: Partition, done: Restored, *, as_json: bool) -> None:
+    with printing():
+        if as_json:
+            print_text(json.dumps(document(partition, done), indent=1))
+        else:
+            for line in lines(done):
+                console().print(cell(line), soft_wrap=True)
+    if not done.success:
+        raise SweptWithFailures(
+            f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(troubles(done))}. What "
+            "is back stays; the same command tries the rest again."
+        )
+
+
+def document(partition: Partition, done: Restored) -> dict[str, Any]:
+    return {
+        "repository": partition.repository,
+        "mark_id": partition.mark_id,
+        "objects": dict(done.objects),
+        "bytes": done.size,
+        "never_held": done.unheld,
+        "unknown_keys": list(done.unknown),
+        "lacking": list(done.lacking),
+        "taken": list(done.taken),
+        "failed": dict(done.failed),
+        "stored": done.stored,
+        "paths": {"known": done.paths, "asked": done.asked, "read": done.read, "unread": dict(done.unread)},
+        "success": done.success,
+    }
+
+
+def lines(done: Restored) -> Iterator[str]:
+    """What a person is told of a restore."""
+    subject, back = done.backup.subject, done.objects[Fate.COPIED.value]
+    yield (
+        f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
+        f"{'is' if back == 1 else 'are'} back, {done.objects[Fate.ALREADY_THERE.value]:,} were there already."
+    )
+    yield f"The store has {done.stored:,} of them, asked anew."
+    if done.paths:
+        more = f" of {done.paths:,}" if done.paths > done.asked else ""
+        yield f"lakeFS was asked for {done.asked:,}{more} paths at which commits have them, and reads {done.read:,}."
+    else:
+        yield "The mark knows no path of them, so lakeFS was not asked."
+    if done.unheld:
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
+        yield f"Never in the backup: {counts}."
+    yield f"Is all metadata whole: {command('fsck', subject.repository)}"
+
+
+def troubles(done: Restored) -> Iterator[str]:
+    """What kept objects from coming back, with the first few of each."""
+    named = (
+        (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
+        (done.objects[Fate.VANISHED.value], "copies are gone from the backup", [repr(key) for key in done.lacking]),
+        (
+            done.objects[Fate.TAKEN.value],
+            "places are taken by other objects, which stay",
+            [repr(key) for key in done.taken],
+        ),
+        (
+            done.objects[Fate.FAILED.value] + done.objects[Fate.COLD.value],
+            "failed",
+            [f"{key!r}: {why}" for key, why in done.failed.items()],
+        ),
+        (len(done.unread), "paths can't be read by lakeFS", [f"{key!r}: {why}" for key, why in done.unread.items()]),
+    )
+    for count, what, which in named:
+        if count:
+            yield f"{count:,} {what}: {', '.join(which[:_SHOWN])}{' …' if count > _SHOWN else ''}"
+
+
+def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: bool) -> None:
+    name = f"mark {partition.mark_id} of {partition.repository}"
+    with printing():
+        if as_json:
+            found = {"wanted": done.wanted, "same": dict(done.same), "wrong": done.wrong, "success": done.success}
+            print_text(
+                json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1)
+            )
+        else:
+            console().print(
+                cell(f"{sum(done.same.values()):,} of {plural(done.wanted, 'object')} of {name} came back the same.")
+            )
+            for how, count in sorted(done.same.items()):
+                console().print(cell(f"{count:,} compared with {how}."))
+            again = command("restore", partition.repository, partition.mark_id, source)
+            console().print(f"Bring back what is missing: {again}", markup=False, highlight=False, soft_wrap=True)
+    if not done.success:
+        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
+        raise SweptWithFailures(
+            f"{plural(len(done.wrong), 'object')} of the backup of {name} did not come back as they were: {wrong}"
+        )

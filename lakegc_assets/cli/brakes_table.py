@@ -1,0 +1,43 @@
+"""The brakes of a mark on the terminal: one row each for people, numbers for scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.cli.console import cell, console
+from lakegc_assets.rules.brakes import Brake, BrakeLimits, brakes
+from spark_resources.host.user_folders import home_folder
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.settings import Settings
+
+
+def configured(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
+    """The brakes of a finished mark by the bounds that are configured. `now` by the store's clock."""
+    return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
+
+
+def in_words(found: Sequence[Brake]) -> str:
+    tripped = [brake.name for brake in found if brake.tripped]
+    if not tripped:
+        return "none has tripped"
+    return f"{', '.join(tripped)}: tripped, an approval has to release {'it' if len(tripped) == 1 else 'each'} by name"
+
+
+def show(found: Sequence[Brake]) -> None:
+    """Print a row for each brake: whether it tripped, and what was measured against which bound."""
+    table = Table(title="Brakes", title_justify="left")
+    for heading in ("brake", "", "measured"):
+        table.add_column(heading)
+    for brake in found:
+        table.add_row(brake.name, "[bold red]tripped[/]" if brake.tripped else "ok", cell(brake.why))
+    console().print(table)
+
+
+def document(found: Sequence[Brake]) -> list[dict[str, Any]]:
+    return [asdict(brake) for brake in found]

@@ -1,0 +1,210 @@
+"""Runs the same Dagster job as the UI, in this process, for the command line and for tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import uuid
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dagster as dg
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage
+from spark_resources.host.private_files import open_private, private_folder
+from spark_resources.host.user_folders import data_folder
+from spark_resources.model import Partition
+
+
+def dagster_home(environ: Mapping[str, str]) -> Path:
+    """Where Dagster keeps its history: `DAGSTER_HOME`, or a folder of lakegc's own. Made where it isn't there.
+
+    Only this user may enter what is made, and lakegc's own; a `DAGSTER_HOME` that is there stays as somebody made it.
+    Raises `Refused` for a folder of lakegc's own that is a link or belongs to somebody else, `WrongUsage` where
+    `DAGSTER_HOME` names what can't be made.
+    """
+    named = environ.get("DAGSTER_HOME", "").strip()
+    if not named:
+        return data_folder("dagster", fallen_back=_warn_of_lost_history)
+    home = Path(named).expanduser()
+    try:
+        return home if home.is_dir() else private_folder(home)
+    except OSError as error:
+        why = f"DAGSTER_HOME is {home}, where no folder can be made: {error.strerror}"
+        raise WrongUsage(f"{why}. Set it to another folder.") from None
+
+
+def _warn_of_lost_history(folder: Path) -> None:
+    warnings.warn(
+        f"Dagster's history is kept in {folder}, since the home folder can't be written to: set DAGSTER_HOME to a "
+        "folder that lasts. Marks, approvals and reports lie in the namespace all the same.",
+        LakegcWarning,
+        stacklevel=1,
+    )
+
+
+LOCATION = "lakegc_assets.definitions"
+REPOSITORY = "__repository__"  # as Dagster calls the one that a `Definitions` makes
+IN_THE_UI = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
+"""By this tag the UI finds a job's runs; Dagster itself sets it on runs that a server launched, and on no others."""
+
+DAGSTER_SETTINGS = f"""\
+# Written by lakegc where there was none; it is never changed again, so change it as you like.
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+concurrency:
+  runs:
+    # each run starts a Spark of its own, which takes all cores unless LAKEGC_SPARK_MASTER says otherwise
+    max_concurrent_runs: 2
+    # runs of one repository wait for each other, instead of ending at its lease
+    tag_concurrency_limits:
+      - key: {REPOSITORY_TAG}
+        value:
+          applyLimitPerUniqueValue: true
+        limit: 1
+"""
+
+
+def prepare_home(home: Path) -> None:
+    """Make it this process's home of Dagster, with settings that suit lakegc unless it has its own `dagster.yaml`."""
+    settings = home / "dagster.yaml"
+    with suppress(FileExistsError), open_private(settings, os.O_EXCL) as file:
+        file.write(DAGSTER_SETTINGS.encode())
+    os.environ["DAGSTER_HOME"] = str(home)
+
+
+def open_instance(home: Path) -> dg.DagsterInstance:
+    """The Dagster instance of a home."""
+    prepare_home(home)
+    return dg.DagsterInstance.get()
+
+
+def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
+    """Become Dagster's web server and daemon on this project and home, in place of this process."""
+    prepare_home(home)
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
+    os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Raise `Unavailable` where nothing can listen there: Dagster itself would say so pages later, or not at all."""
+    try:
+        socket.create_server((host, port)).close()
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise Unavailable(f"nothing can listen on {host}:{port}: {why}. Choose another --port, or --host.") from None
+
+
+def run_mark(
+    partition: Partition,
+    options: Mapping[str, Any],
+    *,
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Materialize the assets of one mark, adding its partition first.
+
+    `options` are those of `MarkConfig`. Raises the `LakegcError` that stopped the run, or `KeyboardInterrupt`.
+    """
+    run_job(mark_job.name, "namespace_slices", partition, options, instance, resources)
+
+
+def run_sweep(
+    partition: Partition,
+    options: Mapping[str, Any],
+    *,
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Sweep one approved mark. `options` are those of `SweepConfig`. Raises like `run_mark`, or `SweptWithFailures`."""
+    run_job(sweep_job.name, "sweep_report", partition, options, instance, resources)
+
+
+def run_backup(
+    partition: Partition,
+    options: Mapping[str, Any],
+    *,
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Back one finished mark up. `options` are those of `BackupConfig`. Raises like `run_mark`."""
+    run_job(backup_job.name, "backup", partition, options, instance, resources)
+
+
+def run_job(
+    name: str,
+    first: str,
+    partition: Partition,
+    options: Mapping[str, Any],
+    instance: dg.DagsterInstance,
+    resources: Mapping[str, Any] | None,
+) -> None:
+    """Run a job in this process for one partition; its first asset takes the options."""
+    key = str(partition)
+    instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
+    logging.getLogger("dagster").setLevel(logging.CRITICAL)
+    known = defs if resources is None else _with(resources)
+    run_id = str(uuid.uuid4())
+    try:
+        result = known.resolve_job_def(name).execute_in_process(
+            instance=instance,
+            run_id=run_id,
+            partition_key=key,
+            run_config={
+                "ops": {first: {"config": dict(options)}},
+                "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+            },
+            tags={REPOSITORY_TAG: partition.repository, **IN_THE_UI},
+        )
+    except dg.DagsterExecutionInterruptedError:
+        raise KeyboardInterrupt from None  # as Ctrl-C is called everywhere else
+    except dg.Failure as failure:
+        if isinstance(failure.__cause__, LakegcError):
+            raise failure.__cause__ from failure.__cause__.__cause__
+        raise
+    finally:
+        show_on_overview(instance, run_id)
+    raise_if_left(result)
+
+
+def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Have the UI's start page show an ended run of this process: it shows those of a code location that it knows.
+
+    Dagster has no public names for that, so the tests of the UI look whether it still works.
+    """
+    if (run := instance.get_run_by_id(run_id)) is not None and run.is_finished:
+        location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=LOCATION), LOCATION)
+        origin = RemoteRepositoryOrigin(location, REPOSITORY).get_job_origin(run.job_name)
+        instance.run_storage.replace_job_origin(run, origin)
+
+
+def raise_if_left(result: dg.ExecuteInProcessResult) -> None:
+    """Raise `NothingToDo` where the run left its assets as they are, with the sentence that it shows beside them."""
+    for event in result.all_events:
+        if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
+            seen = event.asset_observation_data.asset_observation
+            if "exit_code" in seen.metadata:
+                number = seen.metadata["invariant"].value if "invariant" in seen.metadata else None
+                raise NothingToDo(seen.description or "", invariant=number if isinstance(number, int) else None)
+
+
+def _with(resources: Mapping[str, Any]) -> dg.Definitions:
+    """The same definitions with other resources, e.g. a Spark session that several runs share."""
+    return dg.Definitions(
+        assets=defs.assets,
+        asset_checks=defs.asset_checks,
+        jobs=defs.jobs,
+        executor=defs.executor,
+        resources={**(defs.resources or {}), **resources},
+    )

@@ -1,0 +1,248 @@
+"""`lakegc demo`: runs the worked example and tells what became of each commit and object."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.approval import approve as approval
+from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.backup.context import CopyLimits
+from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.backup.restore import Chosen, restore
+from lakegc_assets.cli import worked_example
+from lakegc_assets.cli.backup import opened
+from lakegc_assets.cli.console import age, console, size
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.review import Review
+from lakegc_assets.cli.tables import show_sums
+from lakegc_assets.rules.brakes import BrakeLimits
+from lakegc_assets.rules.retention import Reason
+from lakegc_assets.sweep.report import Report, read_report
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs_sandbox import Problem, Sandbox, StorePlace
+from spark_resources.mark_store.mark import Mark, asset_folder
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
+from spark_resources.settings import Settings
+from spark_resources.spark.datasets import all_rows
+from spark_resources.stores.base import Store
+
+MARK_ID = "demo"
+ME = "the demo"
+GONE = 410
+POLLS, POLL_S = 300, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demo found, as rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and what became of it.
+
+    `kept` counts what readers get byte for byte as before the sweep, `lost` what they don't; `gone` what answered
+    410 Gone after it, and `back` how much of that is read byte for byte since it was restored.
+    """
+
+    story: worked_example.Story
+    record: MarkRecord
+    sandbox: Path
+    store: str | None
+    mark_folder: str
+    commits: list[dict[str, Any]]
+    expired: list[dict[str, Any]]
+    review: Review
+    backup: Backup
+    backup_to: str
+    report: Report
+    kept: int
+    lost: int
+    gone: int
+    back: int
+
+
+def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
+    """Replay the example in a sandbox under a folder, or with its objects in a store; mark, review, approve, back up,
+    sweep and restore it; and read all of it again after each.
+
+    Raises `WrongUsage` for a folder that isn't empty and for a place in a store where a demo was before.
+    """
+    root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise WrongUsage(f"{folder} is not empty; the demo makes its sandbox in a new folder")
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
+    status("replaying the documented history in a sandbox")
+    with Sandbox(root, place=place) as sandbox:
+        os.environ.update(sandbox.environment)
+        os.environ["DAGSTER_HOME"] = str(root / "dagster")
+        os.environ["LAKEGC_BACKUP_TO"] = f"{store.rstrip('/')}/backup" if store else str(root / "backup")
+        try:
+            story = worked_example.replay(sandbox, now=now)
+        except Problem as problem:
+            raise WrongUsage(f"the demo needs a place in {store or root} that is empty: {problem}") from problem
+        written = Server.configured().target(worked_example.REPOSITORY).place.store().now()
+        return collected(sandbox, story, store, status, written)
+
+
+def wait_until_old(store: Store, written: datetime) -> None:
+    """Wait until a mark without a minimum age finds nothing young among what was written before a moment, by the
+    store's clock: its times are as coarse as its quirks say, here and there. Two seconds at the most, on a folder none.
+    """
+    old = written + 2 * store.quirks.time_resolution
+    for _ in range(POLLS):
+        if store.now() >= old:
+            return
+        time.sleep(POLL_S)
+    raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
+
+
+def collected(
+    sandbox: Sandbox, story: worked_example.Story, store: str | None, status: Callable[[str], None], written: datetime
+) -> Outcome:
+    from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup, run_mark, run_sweep
+    from lakegc_assets.resources import MarksResource
+    from spark_resources.lakefs.resource import LakeFSResource
+    from spark_resources.spark.resource import KeptSparkResource
+    from spark_resources.spark.session import QUICK_START
+
+    os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
+    partition, backup_to = Partition(worked_example.REPOSITORY, MARK_ID), os.environ["LAKEGC_BACKUP_TO"]
+    lakefs, spark = LakeFSResource(), KeptSparkResource()
+    resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+    with open_instance(dagster_home(os.environ)) as instance:
+        wait_until_old(Server.configured().target(worked_example.REPOSITORY).place.store(), written)
+        run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance, resources=resources)
+        server = Server.configured()
+        place = server.target(worked_example.REPOSITORY).place
+        mark = Mark.open(place, MARK_ID)
+        review = Review.of(mark, depth=1, price=None)
+        commits = all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
+        expired = all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
+        living = [(row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(server, row)]
+        going = [(row["commit_id"], row["path"]) for row in expired]
+        before = {each: read(server, *each) for each in living + going}
+        run_backup(partition, {"to": backup_to}, instance=instance, resources=resources)
+        approve(server)
+        run_sweep(partition, {}, instance=instance, resources=resources)
+        status("reading everything again")
+        swept = {each: read(server, *each) for each in before}
+    status("bringing everything back from the backup")
+    with opened(partition, backup_to, CopyLimits(), lease=True, spark=spark) as restoring:
+        restore(restoring, Chosen())
+        backup = restoring.backup
+    report = read_report(place, MARK_ID)
+    assert report is not None
+    return Outcome(
+        story,
+        mark.record,
+        sandbox.root,
+        store,
+        f"{place.store().where}/{asset_folder(MARK_ID, 'expired_set')}",
+        commits,
+        expired,
+        review,
+        backup,
+        backup_to,
+        report,
+        kept=sum(swept[each] == before[each] is not None for each in living),
+        lost=sum(swept[each] != before[each] or before[each] is None for each in living),
+        gone=sum(swept[each] is None for each in going),
+        back=sum(read(server, *each) == before[each] is not None for each in going),
+    )
+
+
+def approve(server: Server) -> None:
+    """Give a person's word, as `lakegc approve` does for a person who has looked at the mark."""
+    target = server.target(worked_example.REPOSITORY)
+    now = target.place.store().now()
+    proposal = propose(target, MARK_ID, now=now)
+    word = Word(who=ME, how="lakegc demo", when=now, digest=proposal.digest)
+    limits = BrakeLimits.of(server.settings)
+    approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=False)
+
+
+def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
+    return [one.path for one in server.lakefs.list_objects(worked_example.REPOSITORY, commit["commit_id"]).objects]
+
+
+def read(server: Server, ref: str, path: str) -> bytes | None:
+    """What a reader gets at a path, or None for 410 Gone; by lakeFS's own SDK, as any reader would."""
+    from lakefs_sdk.api.objects_api import ObjectsApi
+    from lakefs_sdk.api_client import ApiClient
+    from lakefs_sdk.configuration import Configuration
+    from lakefs_sdk.exceptions import ApiException
+
+    settings = server.lakefs.settings
+    client: Any = ApiClient(
+        Configuration(
+            host=f"{settings.endpoint_url}/api/v1", username=settings.access_key_id, password=settings.secret_access_key
+        )
+    )
+    try:
+        return bytes(ObjectsApi(client).get_object(worked_example.REPOSITORY, ref, path))
+    except ApiException as error:
+        if error.status == GONE:
+            return None
+        raise
+
+
+def tell(outcome: Outcome) -> None:
+    """Print the verdicts, the expired objects, where the mark is, and what to type next."""
+    out, story = console(), outcome.story
+    out.print("The documented worked example: main keeps 21 days, dev 7; run on 2022-03-31.\n", markup=False)
+    commits = Table(title="Commits", title_justify="left")
+    for heading in ("date", "commit", "verdict", "why", "until"):
+        commits.add_column(heading, no_wrap=heading in ("date", "verdict", "until"))
+    for row in sorted(outcome.commits, key=lambda row: row["created"]):
+        until = story.documented(row["until"]) if row["until"] else ""
+        verdict = "[green]retained[/]" if row["retained"] else "[red]expired[/]"
+        commits.add_row(story.documented(row["created"]), row["message"], verdict, why(row), until)
+    out.print(commits)
+    objects = Table(title="Expired objects", title_justify="left")
+    for heading in ("path it was written for", "size", "age", "address"):
+        objects.add_column(heading, overflow="fold")
+    for row in sorted(outcome.expired, key=lambda row: row["modified"]):
+        path = story.paths.get(row["address"], "")
+        objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
+    out.print(objects)
+    show_sums(outcome.review.totals, "reason")
+    counts, report = outcome.record.counts, outcome.report
+    at = ["--store", outcome.store] if outcome.store else []
+    out.print(
+        f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
+        f"The mark is in\n  {outcome.mark_folder}\n\n"
+        f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in\n  {outcome.backup_to}\n"
+        f"Approved by {ME}, proved again, and swept: "
+        f"{', '.join(f'{count} {name}' for name, count in sorted(report.objects.items()))} of {report.approved}.\n"
+        f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
+        f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n"
+        f"Restored from the backup: {outcome.back} of {len(outcome.expired)} are read again, byte for byte.\n\n"
+        f"Next, look around in this sandbox:\n  {command('sandbox', 'up', '--folder', str(outcome.sandbox), *at)}\n"
+        f"and in another terminal, with the settings that it prints:\n"
+        f"  {command('review', worked_example.REPOSITORY, MARK_ID, '--list')}\n"
+        f"  {command('report', worked_example.REPOSITORY, MARK_ID)}\n"
+        f"  {command('status')}\n"
+        f"  {command('mark', worked_example.REPOSITORY)}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def why(verdict: dict[str, Any]) -> str:
+    """The reason of a verdict in a few words."""
+    branch, days = verdict["branch"], verdict["days"]
+    if verdict["reason"] == Reason.HEAD.value:
+        return f"head of {branch}"
+    if days is None:
+        return str(verdict["reason"])
+    return f"{branch or 'dangling'}: {days} days after {'its own date' if branch is None else 'its child'}"

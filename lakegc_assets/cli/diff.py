@@ -1,0 +1,231 @@
+"""What changed from one mark to another: in sums, or every object; each set is read once, in the order of addresses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.cli.console import console, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import expired_tables, open_mark
+from lakegc_assets.cli.object_list import list_rows
+from lakegc_assets.cli.tables import amounts, as_document, show_sums
+from lakegc_assets.formatting import duration
+from lakegc_assets.mark.incremental_listing import ASSET as SLICES
+from lakegc_assets.mark.incremental_listing import FOLDERS, FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
+from lakegc_assets.mark.totals import Sum, Totals, counted
+from lakegc_assets.rules.set_diff import Change, changes
+from spark_resources.errors import DamagedData, NotThere, WrongUsage
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord, finished_at
+from spark_resources.model import ADDRESSES, HELD_OBJECTS, STORED_OBJECTS, Rules
+from spark_resources.spark.datasets import all_rows, file_batches
+
+SLICES_PARTS = ("", LOOKED_UP_PART)
+KINDS = ("reason", "prefix", "slice")
+AT_ONCE = 200_000  # objects whose fate is looked up together, and for which the later listing is read once
+GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
+FATES = (GONE, HELD, KEPT)
+
+
+@dataclass(slots=True)
+class Difference:
+    """What changed between two marks, in sums; `fates` tell what became of objects that are no longer expired."""
+
+    newly: Totals = field(default_factory=Totals)
+    no_longer: Totals = field(default_factory=Totals)
+    still: Sum = field(default_factory=Sum)
+    fates: dict[str, Sum] = field(default_factory=lambda: {fate: Sum() for fate in FATES})
+
+
+def difference(before: Mark, after: Mark) -> Difference:
+    """The sums of what changed. Raises `DamagedData` where a set isn't what its mark recorded."""
+    found = Difference()
+    for change, fate, rows in compared(before, after):
+        if change is Change.STILL:
+            found.still.add(len(rows), total(rows))
+            continue
+        totals = found.newly if change is Change.NEWLY else found.no_longer
+        totals.add(counted(rows, start=after.record.start))
+        if fate:
+            found.fates[fate].add(len(rows), total(rows))
+    return found
+
+
+def total(rows: pa.Table) -> int:
+    return pc.sum(rows["size"]).as_py() or 0
+
+
+def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
+    """Every row of both sets once, with its change, and its fate where it is no longer expired ("" otherwise)."""
+    waiting: list[pa.Table] = []
+    for change, rows in changes(expired_tables(before), expired_tables(after)):
+        if change is not Change.NO_LONGER:
+            yield change, "", rows
+            continue
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= AT_ONCE:
+            yield from judged(after, pa.concat_tables(waiting))
+            waiting = []
+    if waiting:
+        yield from judged(after, pa.concat_tables(waiting))
+
+
+def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
+    """What became of objects that a later mark doesn't let go: only what that mark wrote down is told."""
+    held = among(after, "held", HELD_OBJECTS, rows)
+    stored = pc.or_(held, still_there(after, rows))
+    for fate, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
+        if len(found := rows.filter(chosen)):
+            yield Change.NO_LONGER, fate, found
+
+
+def still_there(after: Mark, rows: pa.Table) -> pa.Array:
+    """Which rows a mark found in the store; what it had no reason to look at is as the mark before it in its chain
+    found it, and counts as there where that one can't be read any more."""
+    there = told = none_of(rows)
+    for mark in chain_of(after):
+        found = none_of(rows)
+        for part in SLICES_PARTS:
+            found = pc.or_(found, among(mark, part, STORED_OBJECTS, rows, asset=SLICES))
+        there = pc.or_(there, pc.and_not(found, told))
+        if not mark.record.optimized:
+            return there
+        folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
+        listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
+        looked_at = among(mark, LOOKED_AT_PART, ADDRESSES, rows, asset=SLICES)
+        told = pc.or_(told, pc.or_(found, pc.or_(listed, looked_at)))
+    return pc.or_(there, pc.invert(told))
+
+
+def chain_of(mark: Mark) -> Iterator[Mark]:
+    """A mark and those that it was made since, the newest first, as far as they can be read."""
+    yield mark
+    with suppress(NotThere, DamagedData):
+        for mark_id in mark.record.basis["chain"] if mark.record.optimized else ():
+            yield Mark.open(mark.place, mark_id)
+
+
+def none_of(rows: pa.Table) -> pa.Array:
+    return pa.array([False]).take(pa.array([0] * len(rows), pa.int64()))
+
+
+def among(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
+    """Which rows have their address in a dataset of a mark; none where the mark has no such part."""
+    wanted = rows["address"].combine_chunks()
+    found = none_of(rows)
+    if part not in mark.record.steps[asset].datasets:
+        return found
+    dataset = mark.dataset(asset, part)
+    for file in dataset.files:
+        for batch in file_batches(mark.place, dataset.folder, file, schema, rows=1_000_000, columns=("address",)):
+            seen = batch.filter(pc.is_in(batch["address"], value_set=wanted))["address"].combine_chunks()
+            found = pc.or_(found, pc.is_in(wanted, value_set=seen))
+    return found
+
+
+# --- on the terminal ------------------------------------------------------------------------------------------------
+
+
+@printing()
+def show(repository: str, first: str, second: str, *, every: bool, form: str) -> None:
+    before, after = opened(repository, first, second)
+    if every:
+        list_rows(changed_rows(before, after), after.record.start, form, first=("change", "became"))
+        return
+    found = difference(before, after)
+    if form == "table":
+        show_difference(before.record, after.record, found)
+        both = (before.record.mark_id, after.record.mark_id)
+        for what, following in (
+            ("Every object", command("diff", repository, *both, "--list")),
+            ("All of the later mark", command("review", repository, both[1])),
+        ):
+            console().print(f"{what}: {following}", markup=False, highlight=False, soft_wrap=True)
+    else:
+        print_text(json.dumps(document(before.record, after.record, found), indent=1))
+
+
+def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
+    """Two finished marks of one repository, the earlier one first. Raises `WrongUsage` for any others."""
+    before, after = open_mark(repository, first), open_mark(repository, second)
+    old, new = before.record, after.record
+    if old.repository_created != new.repository_created:
+        raise WrongUsage(
+            f"{repository} was deleted and made again between mark {old.mark_id} and mark {new.mark_id}: they are of "
+            "two repositories, and nothing in one tells about the other"
+        )
+    if finished_at(old) > finished_at(new):
+        raise WrongUsage(f"mark {old.mark_id} was made after mark {new.mark_id}: give the earlier one first")
+    return before, after
+
+
+def changed_rows(before: Mark, after: Mark) -> Iterable[pa.Table]:
+    for change, fate, rows in compared(before, after):
+        if change is not Change.STILL:
+            both = [pa.array([text] * len(rows), pa.string()) for text in (change.value, fate or None)]
+            yield rows.add_column(0, "became", both[1]).add_column(0, "change", both[0])
+
+
+def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) -> None:
+    out, newly, no_longer = console(), found.newly.whole, found.no_longer.whole
+    out.print(
+        f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {in_sum(newly)} newly expired, "
+        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before.",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    if no_longer.objects:
+        told = [f"{in_sum(one)} {fate}" for fate, one in found.fates.items() if one.objects]
+        out.print(f"What became of those that are no longer expired: {'; '.join(told)}.", markup=False, soft_wrap=True)
+    for name, (old, new) in unlike(before, after).items():
+        out.print(f"The marks differ in their {name}: {old}, then {new}.", markup=False, soft_wrap=True)
+    for kind in ("reason", "prefix"):
+        show_sums(found.newly, kind, title=f"Newly expired, by {kind}")
+        show_sums(found.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")
+
+
+def in_sum(one: Sum) -> str:
+    return f"{one.objects:,} object{'s' if one.objects != 1 else ''} ({size(one.bytes)})"
+
+
+def document(before: MarkRecord, after: MarkRecord, found: Difference) -> dict[str, Any]:
+    fates = [{"became": fate, **amounts(one)} for fate, one in found.fates.items()]
+    return {
+        "repository": after.repository,
+        "before": {"mark_id": before.mark_id, "start": before.start.isoformat(), "digest": before.digest},
+        "after": {"mark_id": after.mark_id, "start": after.start.isoformat(), "digest": after.digest},
+        "differ_in": {name: list(both) for name, both in unlike(before, after).items()},
+        "newly_expired": as_document(found.newly, KINDS),
+        "no_longer_expired": {**as_document(found.no_longer, KINDS), "by_fate": fates},
+        "still_expired": amounts(found.still),
+    }
+
+
+def unlike(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
+    """In which of the things that decide what expires two marks differ, in words."""
+    both = {
+        "scope": (before.scope.value, after.scope.value),
+        "minimum age": (duration(before.min_age), duration(after.min_age)),
+        "rules": (rules_in_words(before.rules), rules_in_words(after.rules)),
+        "holds": (holds_in_words(before), holds_in_words(after)),
+    }
+    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def rules_in_words(rules: Rules | None) -> str:
+    if rules is None:
+        return "none"
+    branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
+    return ", ".join([f"default {rules.default_days} days", *branches])
+
+
+def holds_in_words(record: MarkRecord) -> str:
+    ids = ", ".join(record.holds.get("ids", ()))
+    return f"{ids} ({str(record.holds['sha256'])[:12]})" if ids and record.holds.get("sha256") else ids or "none"

@@ -1,0 +1,182 @@
+"""Holds on the terminal: those there are, one more, one less, and what each matches today."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.cli.console import cell, console, printing
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server
+from lakegc_assets.formatting import plural
+from lakegc_assets.fsck.commit_graph import Graph, read_graph
+from lakegc_assets.fsck.findings import Report
+from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.holds import References, held_commits, in_force, unseen
+from lakegc_assets.rules.retention import retained_commits
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
+from spark_resources.mark_store.holds import add_hold, drop_hold, read_holds, read_unsigned, sign_holds, where
+from spark_resources.model import Rules
+
+SIGN = "sign"
+COUNTED_AT_MOST = 1000  # objects under a prefix: what one page of a listing has
+
+
+def add(repository: str, fields: Mapping[str, Any]) -> None:
+    """Write one more hold. Raises `WrongUsage` for one that can't be, or that has run out by the server's clock."""
+    server, hold = Server.configured(), made_hold(fields)
+    target = server.target(repository)
+    now = server.lakefs.server_time()
+    if hold.outdated(now):
+        raise WrongUsage(
+            f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC"
+        )
+    add_hold(target.place, hold)
+    print_text(
+        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}.\n"
+        f"What the holds match now: {command('holds', repository, 'check')}"
+    )
+
+
+def drop(repository: str, hold_id: str) -> None:
+    drop_hold(Server.configured().target(repository).place, hold_id)
+    print_text(
+        f"{hold_id} holds nothing any more: the next mark goes without it.\n"
+        f"What is still held: {command('holds', repository, 'list')}"
+    )
+
+
+def sign(repository: str, *, yes: bool) -> None:
+    """Show what is to be signed, want the word typed unless `yes`, and sign it."""
+    target = Server.configured().target(repository)
+    seen = read_unsigned(target.place)
+    out = console()
+    out.print(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:", markup=False, soft_wrap=True)
+    for hold in seen.holds:
+        out.print(cell(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}"), soft_wrap=True)
+    for one in seen.missing:
+        out.print(cell(f"  {one} was in the newest signed file that a mark went by, and is not in this one"))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise WrongUsage("signing says that these holds are right, and nobody is there to ask: add --yes")
+        out.print(f"Type '{SIGN}' to sign them.")
+        if input("> ").strip() != SIGN:
+            raise WrongUsage("not signed: the word was not typed")
+    sign_holds(target.place, seen)
+    out.print("Signed. The next mark goes by them.")
+    out.print(f"Next: {command('mark', repository)}", markup=False, highlight=False, soft_wrap=True)
+
+
+@printing()
+def show(repository: str, *, as_json: bool) -> None:
+    server = Server.configured()
+    target = server.target(repository)
+    holds, now = read_holds(target.place).holds, server.lakefs.server_time()
+    if as_json:
+        rows = [{**hold.fields(), "state": state(hold, now)} for hold in holds]
+        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
+        return
+    if not holds:
+        print_text(
+            f"{repository} has no holds: only the rules, branches and what is staged keep anything.\n"
+            f"To add one: {command('holds', repository, 'add', '--help')}"
+        )
+        return
+    table = Table(title=f"Holds of {repository}", title_justify="left")
+    for heading in ("hold", "what", "owner", "reason", "until", "state"):
+        table.add_column(heading)
+    for hold in holds:
+        table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
+    console().print(table)
+    print_text(f"What they match now: {command('holds', repository, 'check')}")
+
+
+@printing()
+def check(repository: str, *, as_json: bool) -> None:
+    """Raises `BadHolds` for a file that isn't right, `Refused` where what it holds can't be told."""
+    server = Server.configured()
+    target = server.target(repository)
+    holds, now = read_holds(target.place).holds, server.lakefs.server_time()
+    found = matches(target, server, holds, now) if holds else []
+    if as_json:
+        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": found}, indent=1))
+        return
+    if not holds:
+        print_text(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
+        return
+    table = Table(title=f"What the holds of {repository} match now", title_justify="left")
+    for heading in ("hold", "what", "state", "branches", "tags", "commits", "beyond the rules", "objects"):
+        table.add_column(heading, justify="left" if heading in ("hold", "what", "state") else "right")
+    for row in found:
+        numbers = [row[name] for name in ("branches", "tags", "commits", "beyond_the_rules", "objects")]
+        table.add_row(row["hold"], cell(row["what"]), row["state"], *("" if n is None else str(n) for n in numbers))
+    console().print(table)
+    if any(isinstance(hold, PathHold) for hold in holds):
+        print_text("Which objects are held by their paths the next mark tells: it reads what commits have there.")
+    print_text(f"Next: {command('mark', repository)}")
+
+
+def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
+    """What each hold matches; None where its kind has nothing to count."""
+    report = Report(target.repository.id, target.place.namespace.uri)
+    graph = read_graph(target, server.lakefs, report)
+    if report.findings:
+        first = report.findings[0]
+        raise Refused(
+            f"what is held can't be told: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
+            f"{target.repository.id}'.",
+            invariant=3,
+        )
+    if unread := unseen(holds, graph_known=graph.whole):
+        raise Refused(
+            f"the holds {', '.join(unread)} need the whole commit graph, and it can't be read with these credentials: "
+            f"{' '.join(report.not_proved)}",
+            invariant=3,
+        )
+    rules = server.lakefs.rules(target.repository.id)
+    return [matched(hold, target, graph, rules, now) for hold in holds]
+
+
+def matched(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: datetime) -> dict[str, Any]:
+    seen = References([graph.heads], set(graph.tags.items()))
+    row: dict[str, Any] = {"hold": hold.id, "what": hold.what, "state": state(hold, now)}
+    row |= dict.fromkeys(("branches", "tags", "commits", "beyond_the_rules", "objects"))
+    if isinstance(hold, BranchHold):
+        row["branches"] = sum(fnmatchcase(branch, hold.branches) for branch in graph.heads)
+    if isinstance(hold, TagHold):
+        row["tags"] = sum(fnmatchcase(tag, hold.tags) for tag in graph.tags)
+    if isinstance(hold, PrefixHold):
+        row["objects"] = objects_under(target, hold.prefix)
+    elif not isinstance(hold, PathHold):
+        named = held_commits([hold], graph.commits, seen, rules, now=now)
+        verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
+        row["commits"] = len(named)
+        row["beyond_the_rules"] = sum(not one.retained and one.commit_id in named for one in verdicts)
+    return row
+
+
+def objects_under(target: Target, prefix: str) -> str:
+    pages = target.place.store().pages(prefix, page_size=COUNTED_AT_MOST)
+    found = 0
+    for page in pages:
+        found += len(page.objects)
+        if found >= COUNTED_AT_MOST:
+            return f"{COUNTED_AT_MOST:,} or more"
+    return f"{found:,}"
+
+
+def until(hold: Hold) -> str:
+    return "without an end" if hold.until is None else f"until {hold.until}"
+
+
+def state(hold: Hold, now: datetime) -> str:
+    """Whether a hold counts. `now` is the lakeFS server's clock."""
+    return "in force" if in_force([hold], now) else "outdated"

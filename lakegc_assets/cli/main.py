@@ -1,0 +1,588 @@
+"""`lakegc` on a terminal: the same jobs as in the Dagster UI, for people and for scripts.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 swept with failures, 130 interrupted.
+"""
+
+# no `from __future__ import annotations` here: Typer reads the annotations of commands
+import gc
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lakegc_assets.cli.escaping import EscapedOutput, print_error, print_text, show_warnings
+from lakegc_assets.cli.holds_app import holds_app
+from lakegc_assets.cli.invocation import as_called, command
+from lakegc_assets.progress import listening
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.identifiers import Partition, Scope, default_mark_id
+
+app = typer.Typer(
+    name="lakegc",
+    help="Garbage collection for lakeFS: shows what would go and why, and deletes nothing by itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+class ListFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for scripts")]
+ListFormatOption = Annotated[
+    ListFormat,
+    typer.Option("--format", help="table for people, json for scripts; with --list also csv or jsonl"),
+]
+RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
+StoreOption = typer.Option(
+    metavar="URI",
+    help="keep objects in a store instead of a folder, under s3://bucket/prefix, gs://bucket/prefix or "
+    "https://account.blob.core.windows.net/container/prefix; how it is reached is for the settings to say",
+)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print_text(f"lakegc {metadata.version('lakegc')}")
+        raise typer.Exit
+
+
+@app.callback()
+def settings_options(
+    context: typer.Context,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="show lakegc's version and exit", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
+    context.obj.command = context.invoked_subcommand or ""
+    if setting:
+        take_settings(setting)
+    if debug:
+        os.environ["LAKEGC_DEBUG"] = "1"
+
+
+def take_settings(given: list[str]) -> None:
+    """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
+    from spark_resources.errors import did_you_mean
+    from spark_resources.settings import Settings
+
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name not in Settings.model_fields:
+            meant = did_you_mean(name, Settings.model_fields) or f"Settings are {', '.join(Settings.model_fields)}."
+            raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
+        if not equals:
+            raise WrongUsage(f"--set {name}: expected {name}=VALUE")
+        if Settings.is_secret(name, value):
+            raise WrongUsage(
+                f"--set {name}: everybody on this machine can read a command line, and shells keep it. Set the "
+                f"variable LAKEGC_{name.upper()} instead"
+                + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
+            )
+        os.environ[f"LAKEGC_{name.upper()}"] = value
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="where the sandbox is made; a new temporary folder if not given")
+    ] = None,
+    store: Annotated[str | None, StoreOption] = None,
+) -> None:
+    """The documented worked example, end to end, in a sandbox, with no account anywhere."""
+    from lakegc_assets.cli import demo as show
+
+    check_java()
+    with progress() as status:
+        outcome = show.run(folder, store, now=datetime.now(UTC), status=status)
+    show.tell(outcome)
+
+
+@app.command()
+def mark(
+    context: typer.Context,
+    repository: RepositoryArgument,
+    mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
+    scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
+    min_age: Annotated[str, typer.Option(help="keep what the store dates younger, e.g. 24h")] = "",
+    allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
+    accept_missing: Annotated[
+        Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
+    ] = None,
+    inventory: Annotated[
+        str, typer.Option(help="read this instead of listing the store: S3 Inventory's manifest.json, Parquet or CSV")
+    ] = "",
+    inventory_taken: Annotated[
+        str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="MARK", help="look only at what may have changed since this mark, not the newest")
+    ] = "",
+    clean: Annotated[bool, typer.Option("--clean", help="look at everything, whatever marks there are")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Compute what may go in a repository, and show it. Nothing is deleted."""
+    partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
+    options = {
+        "scope": scope.name,
+        "min_age": min_age,
+        "allow_young": allow_young,
+        "accept_missing": read_lines(accept_missing),
+        "inventory": inventory,
+        "inventory_taken": inventory_taken,
+        "since": since,
+        "clean": clean,
+    }
+    check_mark_options(options)
+    check_java()
+    start_spark_ahead(context)
+    from lakegc_assets.cli import mark as marks
+
+    marks.refuse_at_once(partition, options)
+    with progress() as status:
+        status("starting")
+        record = marks.make(partition, options)
+    marks.show_made(record, as_json=output is Format.JSON)
+
+
+@app.command()
+def review(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
+    every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
+    depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
+    output: ListFormatOption = ListFormat.TABLE,
+) -> None:
+    """What would go, why, how old and where, what is unusual, and what changed; --list for every object."""
+    from lakegc_assets.cli import review as reviews
+
+    refuse_lines_of_totals(output, every=every)
+    reviews.show(repository, mark_id, every=every, form=output.value, depth=depth)
+
+
+@app.command()
+def diff(
+    repository: RepositoryArgument,
+    before: Annotated[str, typer.Argument(metavar="MARK", help="the earlier mark's id")],
+    after: Annotated[str, typer.Argument(metavar="MARK", help="the later mark's id, or 'latest'")],
+    every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
+    output: ListFormatOption = ListFormat.TABLE,
+) -> None:
+    """What changed between two marks: what is newly expired, and what no longer is, and why."""
+    from lakegc_assets.cli import diff as diffs
+
+    refuse_lines_of_totals(output, every=every)
+    diffs.show(repository, before, after, every=every, form=output.value)
+
+
+@app.command()
+def approve(
+    repository: RepositoryArgument,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or layout/id of the reference's")
+    ],
+    digest: Annotated[str | None, typer.Option(help="of the set that was looked at; another one is refused")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
+    release: Annotated[
+        list[str] | None, typer.Option(metavar="BRAKE", help="let a tripped brake go, each with a --because")
+    ] = None,
+    because: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="the reason for a --release")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="how long, e.g. 36h, or a date; until the mark is too old")
+    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who approves; this user if not given")] = None,
+    for_reference: Annotated[
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which proves nothing")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Give a person's word for one mark: shows it, asks, and writes that down. Nothing is deleted by this."""
+    from lakegc_assets.cli import approve as approvals
+
+    asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
+    approvals.tell_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
+
+
+@app.command()
+def revoke(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
+) -> None:
+    """Take an approval back, as long as nothing of it was swept."""
+    from lakegc_assets.cli import approve as approvals
+
+    approvals.revoke(repository, mark_id, by=by)
+
+
+@app.command()
+def sweep(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id")],
+    rate: Annotated[float | None, typer.Option(help="at most so many keys a second", min=0.1)] = None,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="put objects aside, to be brought back or purged, instead")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Delete what was approved and is still garbage, and account for every object. Killed, it goes on where it was."""
+    from lakegc_assets.cli import sweep as sweeps
+    from lakegc_assets.sweep.preconditions import SweepOptions
+
+    check_java()
+    with progress() as status:
+        status("starting the sweep")
+        options = SweepOptions(rate, quarantine)
+        return sweeps.sweep(Partition.of(repository, mark_id), options, as_json=output is Format.JSON)
+
+
+@app.command()
+def backup(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    to: Annotated[
+        str, typer.Argument(metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; else as configured")
+    ] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Copy what a mark holds to another bucket, container or folder, compared. Killed, it goes on where it was."""
+    from lakegc_assets.backup.context import CopyLimits
+    from lakegc_assets.cli import backup as backups
+
+    check_java()
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    with progress():
+        backups.backup(repository, mark_id, to, limits, as_json=output is Format.JSON)
+
+
+@app.command()
+def restore(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="the place that its backup was made to")],
+    prefix: Annotated[str, typer.Option(help="only objects whose address begins so, e.g. data/")] = "",
+    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one a line")] = None,
+    drill: Annotated[
+        int, typer.Option(metavar="N", help="for practice: N objects to a scratch place, compared, deleted", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="which objects a drill draws")] = 0,
+    scratch: Annotated[str, typer.Option(metavar="PLACE", help="of a drill; a temporary folder if not given")] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring back from a backup what is missing in the repository, never over what is there, and read it."""
+    from lakegc_assets.backup.context import CopyLimits
+    from lakegc_assets.backup.restore import Chosen
+    from lakegc_assets.cli import backup as backups
+
+    check_java()
+    chosen = Chosen(prefix, None if keys is None else tuple(read_lines(keys)))
+    practice = backups.Practice(drill, seed, scratch) if drill else None
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    with progress():
+        partition = Partition.of(repository, mark_id)
+        backups.restore(partition, source, chosen, limits, practice, as_json=output is Format.JSON)
+
+
+@app.command()
+def undo(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring quarantined objects back to their places, byte for byte, never over something else."""
+    from lakegc_assets.cli import sweep as sweeps
+
+    check_java()
+    with progress():
+        sweeps.undo(Partition.of(repository, mark_id), as_json=output is Format.JSON)
+
+
+@app.command()
+def purge(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete quarantined objects for good, after one more proof; what is live by now is brought back."""
+    from lakegc_assets.cli import sweep as sweeps
+
+    check_java()
+    with progress():
+        sweeps.purge(Partition.of(repository, mark_id), yes=yes, as_json=output is Format.JSON)
+
+
+@app.command()
+def status(
+    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """The marks there are, and their states."""
+    from lakegc_assets.cli import mark as marks
+
+    marks.show_status(repository, as_json=output is Format.JSON)
+
+
+@app.command()
+def report(
+    repository: RepositoryArgument,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="the id of a mark that was swept, or 'latest'")
+    ] = "latest",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """What became of every object of a sweep: totals, what was rescued or failed and why, and where the report lies."""
+    from lakegc_assets.cli import report as reports
+
+    reports.show(repository, mark_id, as_json=output is Format.JSON)
+
+
+@app.command()
+def fsck(
+    repository: RepositoryArgument,
+    write_missing: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write live addresses that the store lacks, for --accept-missing"),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Prove by content hash that all metadata is there and whole, and that the store holds what is live."""
+    from lakegc_assets.cli import fsck as shown
+
+    check_java()
+    with progress():
+        found = shown.run(repository, missing=write_missing)
+    return shown.show(found, missing=write_missing, as_json=output is Format.JSON)
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="of the web server", min=1, max=65535)] = 3000,
+    host: Annotated[str, typer.Option(help="the address it listens on; anybody who reaches it can start marks")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """The same marks in Dagster's UI, and its daemon for schedules; until Ctrl-C."""
+    from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
+
+    check_java()
+    refuse_taken(host, port)
+    home = dagster_home(os.environ)
+    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
+    sys.stdout.flush()
+    serve_ui(home, host=host, port=port)
+
+
+app.add_typer(holds_app, name="holds")
+sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
+app.add_typer(sandbox_app, name="sandbox")
+
+
+@sandbox_app.command()
+def up(
+    folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
+    port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
+    store: Annotated[str | None, StoreOption] = None,
+    request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
+) -> None:
+    """Serve until Ctrl-C, and print the settings that other terminals need."""
+    import signal
+    import threading
+    from contextlib import ExitStack
+    from functools import partial
+
+    from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+    from spark_resources.settings import Settings
+
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
+    with ExitStack() as stack:
+        say = None
+        if request_log:
+            to_stderr = request_log == "-"
+            log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
+            say = partial(print_text, file=log)
+        sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=say))
+        over = f", objects under {store}" if store else ""
+        print_text(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
+        for name, value in sandbox.environment.items():
+            print_text(f"  export {name}={value}")
+        print_text("\nFor lakectl, in ~/.lakectl.yaml:\n")
+        for line in sandbox.lakectl_configuration.splitlines():
+            print_text(f"  {line}")
+        print_text(f"\nCtrl-C ends it; the data stays. The marks there, in the other terminal: {command('status')}")
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print_text("stopped")
+
+
+# --- around a command -----------------------------------------------------------------------------------------------
+
+
+def check_java() -> None:
+    from spark_resources.spark.java import check_java as check
+
+    check(os.environ)
+
+
+def check_mark_options(options: Mapping[str, Any]) -> None:
+    """Raise what a mark with these options would raise, before anything is started for it."""
+    from lakegc_assets.mark.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
+    from spark_resources.settings import Settings
+
+    chosen = MarkOptions(
+        min_age=parse_min_age(options["min_age"]),
+        allow_young=options["allow_young"],
+        inventory=options["inventory"],
+        inventory_taken=parse_taken(options["inventory_taken"], options["inventory"]),
+        since=options["since"],
+        clean=options["clean"],
+    )
+    refuse_both(chosen)
+    configured = Settings.load(os.environ, home_folder()).min_age
+    checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+
+
+def start_spark_ahead(context: typer.Context) -> None:
+    """Let Spark start while this process still reads what else it needs: a machine with two cores does both at once.
+
+    Only where the process is the command's own: Spark runs until it ends, whether it came to be needed or not.
+    """
+    if context.obj.own_process:
+        from spark_resources.settings import Settings
+        from spark_resources.spark.session import start_ahead
+
+        start_ahead(Settings.load(os.environ, home_folder()).spark())
+
+
+def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
+    if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
+        raise WrongUsage(f"--format {output} gives one object a line: add --list, or take json for the totals")
+
+
+def read_lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"{path} can't be read as a list of addresses: {error}") from None
+
+
+@contextmanager
+def progress() -> Iterator[Any]:
+    """Show what is being done on stderr while the context lasts: a line that moves on a terminal, lines elsewhere."""
+    from lakegc_assets.cli.progress import shown
+
+    with shown() as say, listening(say):
+        yield say
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point of the command `lakegc`."""
+    show_warnings()
+    code = run(arguments, own_process=True)
+    gc.freeze()  # otherwise Python looks through all that was imported before it ends: a second of a mark
+    sys.exit(code)
+
+
+# click's class or Typer's own copy of it, as the version of Typer has it
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+INTERRUPTED = 130  # as shells have it, and what Typer makes of Ctrl-C
+RESUMED = frozenset({"sweep", "backup", "restore", "undo", "purge"})
+"""Commands that go on where they were when they are given again."""
+
+
+@dataclass
+class Invocation:
+    """One call of lakegc: whether the process is its own, and which command was found in its arguments."""
+
+    own_process: bool
+    command: str = ""
+
+
+def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int:
+    """Run a command and return its exit code; errors become one message on stderr.
+
+    With `own_process` a command may leave something running until the process ends.
+    """
+    invocation = Invocation(own_process)
+    try:
+        answer = app(arguments, standalone_mode=False, obj=invocation)
+        if answer == INTERRUPTED:
+            raise KeyboardInterrupt
+        return answer if isinstance(answer, int) else 0
+    except LakegcError as error:
+        return _failed(str(error), error.exit_code)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except _UsageError as error:
+        error.show(EscapedOutput())
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed(interrupted(invocation.command, sys.argv[1:] if arguments is None else arguments), INTERRUPTED)
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        return _failed(
+            f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1
+        )
+
+
+def interrupted(name: str, arguments: list[str]) -> str:
+    """What to do after Ctrl-C."""
+    if name in RESUMED:
+        return f"interrupted. What was done is written down; the same command resumes:\n  {command(*arguments)}"
+    return "interrupted. Nothing was deleted; run the command again." if name == "mark" else "interrupted"
+
+
+def _failed(message: str, code: int) -> int:
+    if os.environ.get("LAKEGC_DEBUG"):
+        import traceback
+
+        print_error(traceback.format_exc())
+    print_error(f"lakegc: {as_called(message, command_names())}", colour="red" if code == 1 else "yellow")
+    return code
+
+
+def command_names() -> set[str]:
+    """The commands of lakegc, groups of them included."""
+    names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+    return names | {str(group.name) for group in app.registered_groups}

@@ -1,0 +1,305 @@
+"""Marks on the terminal: making one, and the list of those there are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from rich.table import Table
+from rich.text import Text
+
+from lakegc_assets.approval import proposals
+from lakegc_assets.cli import brakes_table
+from lakegc_assets.cli.console import cell, console, harmless, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.formatting import duration, plural
+from lakegc_assets.mark import dot_segments
+from lakegc_assets.mark.context import Target, find_target
+from lakegc_assets.rules.incremental import late_uploads
+from lakegc_assets.sweep.quarantine import fate, read_quarantine
+from lakegc_assets.sweep.report import read_report
+from spark_resources.errors import DamagedData, LakegcError, NotThere, Untrusted, WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.mark_store.approval import Standing, withdraw_stale_summary
+from spark_resources.mark_store.foreign_layouts import WITH_SUMMARY, ReferenceMark, reference_marks
+from spark_resources.mark_store.lease import current_holder
+from spark_resources.mark_store.mark import Mark, asset_folder, each_mark, marks
+from spark_resources.mark_store.record import MarkRecord, finished_at
+from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
+from spark_resources.settings import Settings
+from spark_resources.spark.datasets import file_batches
+from spark_resources.stores.place import Place
+
+AS_IT_IS: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""For commands that are printed to be copied: nothing is coloured, and no line is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A lakeFS server and the settings that lead to it and to its stores."""
+
+    settings: Settings
+    lakefs: LakeFS
+
+    @classmethod
+    def configured(cls) -> Server:
+        settings = Settings.load(os.environ, home_folder())
+        return cls(settings, LakeFS(LakeFSSettings.of(settings)))
+
+    def target(self, repository: str) -> Target:
+        return find_target(self.lakefs, repository, self.settings)
+
+
+# --- making one -----------------------------------------------------------------------------------------------------
+
+
+def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
+    """Raise what a mark would be refused for that small records tell, before a partition or a run of it exists: the id
+    is in use, by a mark of ours or the reference's, or the mark that it names as its base isn't there or unfinished."""
+    target = Server.configured().target(partition.repository)
+    refuse_used_id(target, partition)
+    since = options["since"]
+    if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
+        raise NotThere(
+            f"there is no finished mark {since} of {partition.repository} to make another one since. The marks there "
+            f"are: {command('status', partition.repository)}"
+        )
+
+
+def refuse_used_id(target: Target, partition: Partition) -> None:
+    theirs = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
+    if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
+        raise WrongUsage(
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
+            "the time. An unfinished mark can be resumed in the Dagster UI."
+        )
+
+
+def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
+    """Run the job and return the finished mark's record."""
+    from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_mark
+
+    with open_instance(dagster_home(os.environ)) as instance:
+        run_mark(partition, options, instance=instance)
+    return Mark.open(Server.configured().target(partition.repository).place, partition.mark_id).record
+
+
+def basis_in_words(record: MarkRecord) -> str:
+    """What a mark looked at: everything, or what may have changed since another one."""
+    if record.optimized:
+        looked_at = record.steps["expired_set"].facts["looked_at"]
+        return f"what may have changed since mark {record.basis['chain'][0]}: {plural(looked_at, 'object')}"
+    missed = record.steps["expired_set"].facts.get("missed")
+    also = (
+        "" if missed is None else f"; the marks before it, made since earlier ones, missed {plural(missed, 'object')}"
+    )
+    return f"everything ({record.basis['why']}){also}" if record.basis["why"] else "everything"
+
+
+@printing()
+def show_made(record: MarkRecord, *, as_json: bool) -> None:
+    tripped = brakes_table.configured(record, now=record.finished or record.start)
+    if as_json:
+        print_text(json.dumps(summary(record) | {"brakes": brakes_table.document(tripped)}, indent=1))
+        return
+    commits, ranges, facts = (
+        record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
+    )
+    retained = plural(commits["retained"], "retained commit")
+    table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
+    rows = (
+        ("looked at", basis_in_words(record)),
+        ("stored", f"{plural(facts['candidates'], 'object')}, {size(facts['candidate_bytes'])}"),
+        ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
+        (
+            "live, committed",
+            f"{facts['committed']:,} in {plural(ranges['ranges'], 'range')} of {retained}",
+        ),
+        ("live, uncommitted", f"{facts['uncommitted']:,}"),
+        (
+            "kept, served or unclear",
+            f"{facts['kept_as_served_or_unclear']:,} ({plural(facts['questions'], 'path')} in question)",
+        ),
+        (
+            "may go",
+            f"{plural(facts['expired'], 'object')}, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing",
+        ),
+        ("brakes", brakes_table.in_words(tripped)),
+        ("digest", record.digest or ""),
+        ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
+    )
+    for name, value in rows:
+        table.add_row(name, cell(value))
+    out = console()
+    out.print(table)
+    for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
+        out.print(cell(f"{why}."), soft_wrap=True)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        out.print(left, **AS_IT_IS)
+    if facts["young"] and not facts["expired"]:
+        out.print(
+            f"What was stored less than {duration(record.min_age)} ago is kept, referred to or not. Where nobody "
+            f"writes, as in a sandbox: {command('mark', record.repository, '--min-age', '0', '--allow-young')}",
+            **AS_IT_IS,
+        )
+    out.print(f"Nothing was deleted. Next: {command('review', record.repository, record.mark_id)}", **AS_IT_IS)
+
+
+def summary(record: MarkRecord) -> dict[str, Any]:
+    """A mark as one JSON document: its record without the lists of files."""
+    document: dict[str, Any] = json.loads(record.to_json())
+    for step in document["steps"].values():
+        step.pop("datasets")
+    return document
+
+
+# --- those there are ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mark in the list of marks."""
+
+    repository: str
+    mark_id: str
+    state: str
+    made: str
+    expired: int | None
+    expired_bytes: int | None
+    by: str
+    outcome: str = ""
+    """What the sweep came to: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
+
+
+@printing()
+def show_status(repository: str | None, *, as_json: bool) -> None:
+    server = Server.configured()
+    names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
+    rows: list[Row] = []
+    trouble: list[tuple[str, str]] = []
+    for name in names:
+        try:
+            rows.extend(rows_of(server.target(name), name))
+        except LakegcError as error:
+            if repository:
+                raise
+            trouble.append((name, str(error)))  # one broken repository doesn't hide the others
+    if as_json:
+        found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        print_text(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
+        return
+    out = console()
+    if rows:
+        out.print(as_table(rows), crop=False)
+        out.print(f"What a mark would delete: {command('review', rows[-1].repository, rows[-1].mark_id)}", **AS_IT_IS)
+    else:
+        out.print(f"No marks yet. This makes one: {command('mark', repository or 'REPO')}", **AS_IT_IS)
+    for name, message in trouble:
+        out.print(Text(f"{name}: {harmless(message)}"), soft_wrap=True)
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """The marks as a table in which each id stands whole, however narrow the terminal is: it is there to be copied."""
+    table = Table(title="Marks", title_justify="left")
+    longest = max(len(harmless(row.mark_id)) for row in rows)
+    for heading in ("repository", "mark", "state", "made (UTC)", "objects", "bytes", "by"):
+        table.add_column(
+            heading,
+            justify="right" if heading in ("objects", "bytes") else "left",
+            overflow="fold",
+            no_wrap=heading == "mark",
+            min_width=longest if heading == "mark" else None,
+        )
+    for row in rows:
+        count = "" if row.expired is None else f"{row.expired:,}"
+        held = "" if row.expired_bytes is None else size(row.expired_bytes)
+        state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
+        table.add_row(cell(row.repository), cell(row.mark_id), cell(state), row.made, count, held, cell(row.by))
+    return table
+
+
+def rows_of(target: Target, repository: str) -> Iterator[Row]:
+    """The marks of a repository, ours by age and then the reference's."""
+    holder, now = current_holder(target.place.store()), target.place.store().now()
+    ours = dict(each_mark(target.place))
+    for mark_id, record in ours.items():
+        if isinstance(record, Untrusted):
+            yield Row(repository, mark_id, "not signed by a known key", "", None, None, "")
+            continue
+        if record.finished is not None:
+            withdraw_stale_summary(target.place, record, now=now)
+        state = proposals.state_of(target.place, record, now=now)
+        if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
+            state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
+        counts = record.counts
+        made = f"{record.start:%Y-%m-%d %H:%M:%S}"
+        yield Row(
+            repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by,
+            outcome_of(target.place, record),
+        )  # fmt: skip
+    for found in reference_marks(target.place, ours=frozenset(ours)):
+        worth = proposals.approval_of_theirs(target.place, found, now=now)
+        yield reference_row(found, repository, "" if worth is Standing.NONE else f", {worth}")
+
+
+def outcome_of(place: Place, record: MarkRecord) -> str:
+    """What a mark's sweep came to; "" where it wasn't swept."""
+    if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        return ""
+    try:
+        report = read_report(place, record.mark_id)
+        return "" if report is None else fate(report, read_quarantine(place, report))
+    except DamagedData:
+        return "its report can't be relied on"
+
+
+def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
+    count = (found.summary or {}).get("num_deleted_objects")
+    made = f"{found.written:%Y-%m-%d %H:%M:%S}"
+    known = count if type(count) is int else None
+    return Row(repository, found.mark_id, state_of(found) + approval, made, known, None, made_by(found))
+
+
+def state_of(found: ReferenceMark) -> str:
+    """A mark of the reference collector is finished by its summary; the oldest layouts have none."""
+    if found.summary is None:
+        return "unfinished (no summary)" if found.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
+    said = found.summary.get("success")
+    return "marked" if said is True else "failed" if said is False else "unknown (summary unreadable)"
+
+
+def made_by(found: ReferenceMark) -> str:
+    return f"the reference collector ({found.layout})"
+
+
+def named(place: Place, repository: str, mark_id: str) -> str:
+    """A mark's id; 'latest' stands for that of the newest finished one of lakegc's. Raises `NotThere`."""
+    if mark_id != "latest":
+        return mark_id
+    finished = [record for record in marks(place) if record.finished is not None]
+    if not finished:
+        raise NotThere(f"{repository} has no finished mark. Make one: {command('mark', repository)}")
+    return max(finished, key=finished_at).mark_id
+
+
+def open_mark(repository: str, mark_id: str) -> Mark:
+    """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotThere` or `WrongUsage`."""
+    place = Server.configured().target(repository).place
+    mark = Mark.open(place, named(place, repository, mark_id))
+    if mark.record.finished is None:
+        why = f": {mark.record.failure}" if mark.record.failure else ""
+        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){why}")
+    return mark
+
+
+def expired_tables(mark: Mark) -> Iterator[pa.Table]:
+    """The expired set, each file verified, a part of one at a time in memory."""
+    dataset = mark.dataset("expired_set")
+    for file in dataset.files:
+        yield from file_batches(mark.place, dataset.folder, file, EXPIRED_OBJECTS)

@@ -1,0 +1,86 @@
+"""Every object of a set, written as it is read: lines for people, CSV, JSON lines, or one JSON array."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.cli.console import age, harmless, size
+from lakegc_assets.cli.escaping import print_text
+from spark_resources.model import EXPIRED_OBJECTS
+
+ROWS_AT_ONCE = 10_000
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets run
+
+
+def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Sequence[str] = ()) -> None:
+    """Print every row of these tables (columns `first`, then those of EXPIRED_OBJECTS) in a form of `review --list`."""
+    names = [*first, *EXPIRED_OBJECTS.names]
+    rows = rows_of(tables if form == "table" else map(with_times_as_text, tables), names)
+    if form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        shown = harmless if sys.stdout.isatty() else str  # a file gets every key as it is, a screen can't take them all
+        writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
+    elif form == "jsonl":
+        for row in rows:
+            print_text(as_json_line(row))
+    elif form == "json":
+        separator = "["
+        for row in rows:
+            print_text(f"{separator}\n{as_json_line(row)}", end="")
+            separator = ","
+        print_text("\n]" if separator == "," else "[]")
+    else:
+        none = True
+        for row in rows:
+            none = False
+            print_text(as_line(row, now, first))
+        if none:
+            print_text("Nothing changed." if first else "Nothing may go.")
+
+
+def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        for batch in table.select(list(names)).to_batches(max_chunksize=ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+
+def with_times_as_text(table: pa.Table) -> pa.Table:
+    """Times as `datetime.isoformat` writes them, all at once: one by one they take as long as all else together."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            text = pc.strftime(table.column(number).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
+            whole = pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.000000$", ""), "+00:00", "")
+            table = table.set_column(number, field.name, whole)
+    return table
+
+
+def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
+    known = row["size"] is not None  # what others would delete may be gone by now
+    large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
+    was = f"  {harmless(row['path'])}" if row["path"] is not None else ""
+    begun = f"{', '.join(row[name] for name in first if row[name]):<51}" if first else ""
+    return f"{begun}{large:>10}  {old:>10}  {harmless(row['address'])}{was}  ({row['reason']})"
+
+
+def as_json_line(row: Mapping[str, Any]) -> str:
+    """One line of ASCII: whatever could move a cursor is escaped."""
+    return json.dumps(row)
+
+
+def as_json(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def as_cell(value: object) -> str:
+    """A CSV cell that no spreadsheet takes for a formula."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if isinstance(value, str) and text[:1] in FORMULAS else text

@@ -1,0 +1,75 @@
+"""Progress on stderr: the present step, how many of its tasks are done, the rate and the time left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from lakegc_assets.cli.console import EscapingConsole, harmless
+from lakegc_assets.cli.escaping import print_error
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[str], None]]:
+    """A function that shows a sentence as the present step until the context ends."""
+    console = EscapingConsole(stderr=True)
+    if not console.is_terminal:
+        began = time.monotonic()
+        yield lambda sentence: print_error(f"lakegc: [{time.monotonic() - began:6.1f} s] {sentence}")
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        bar = bars.add_task("starting", total=None)
+        ended = threading.Event()
+        watcher = threading.Thread(target=_watch, args=(bars, bar, ended), daemon=True)
+        watcher.start()
+        try:
+            yield lambda sentence: bars.reset(bar, description=harmless(sentence), total=None)
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _watch(bars: Progress, bar: object, ended: threading.Event) -> None:
+    """Take over how far Spark is with the tasks of the stages that run now."""
+    while not ended.wait(SECONDS_BETWEEN_LOOKS):
+        done, total = spark_tasks()
+        if total:
+            bars.update(bar, completed=done, total=total)  # type: ignore[arg-type]
+
+
+def spark_tasks() -> tuple[int, int]:
+    """The tasks that are done and that there are in Spark's running stages; (0, 0) while nothing runs."""
+    spark = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
+    context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
+    if context is None:
+        return 0, 0
+    try:
+        tracker = context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    except Exception:  # the session may end at any moment, and a bar that stands still harms nobody
+        return 0, 0
+    known = [stage for stage in stages if stage is not None]
+    return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

@@ -1,0 +1,177 @@
+"""`lakegc report`: what a sweep did, again, at any time after it; from its files, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.cli.console import cell, console, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.mark import dot_segments
+from lakegc_assets.mark.context import Target
+from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
+from lakegc_assets.sweep.report import Report, read_report
+from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.mark_store.mark import Mark, marks
+from spark_resources.mark_store.record import finished_at
+from spark_resources.model import RECEIPTS, MarkState, Outcome, check_mark_id
+from spark_resources.spark.datasets import all_batches, open_dataset
+from spark_resources.stores.place import Place
+
+EXPLAINED = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
+"""Outcomes that need a reason: the approved object was not deleted by this sweep."""
+SHOWN, NAMED = 10, 1_000  # objects of an outcome: to people; to scripts
+REASONS = 10_000  # that are told apart; a store may say something else of each object
+OTHERWISE = "for other reasons"
+
+
+@dataclass(slots=True)
+class Reasons:
+    """Why objects were not deleted: objects and bytes by outcome and reason, and the first few of each outcome."""
+
+    objects: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    named: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, table: pa.Table) -> None:
+        for outcome in EXPLAINED:
+            rows = table.filter(pc.equal(table["outcome"], outcome.value))
+            room = NAMED - len(self.named[outcome.value])
+            self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
+            for row in rows.group_by(["code", "why"]).aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+                reason = " ".join(filter(None, (row["code"], row["why"]))) or "no reason is recorded"
+                key = (outcome.value, reason)
+                if key not in self.objects and len(self.objects) >= REASONS:
+                    key = (outcome.value, OTHERWISE)
+                self.objects[key] += row["size_count"]
+                self.sizes[key] += row["size_sum"]
+
+    def rows(self) -> Iterator[tuple[str, str, int, int]]:
+        """Outcome, reason, objects and bytes, the most frequent reason of an outcome first."""
+        for outcome in EXPLAINED:
+            for (name, reason), count in self.objects.most_common():
+                if name == outcome.value:
+                    yield name, reason, count, self.sizes[name, reason]
+
+
+@printing()
+def show(repository: str, name: str, *, as_json: bool) -> None:
+    """Print the report of a mark's sweep. Raises `WrongUsage` where there is none yet."""
+    target = Server.configured().target(repository)
+    place, report = target.place, found(target, name)
+    reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
+    where, kept = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
+    if as_json:
+        print_text(json.dumps(document(report, reasons, quarantine, where, kept), indent=1))
+        return
+    show_report(report, as_json=False)
+    show_reasons(reasons)
+    out = console()
+    for sentence in (
+        f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
+        f"What was quarantined: {quarantine.sentence()}." if quarantine.quarantined else "",
+        *(f"{sentence}." for sentence in dot_segments.sentences(kept)),
+        f"The outcome of every object, as Parquet: {where}",
+    ):
+        if sentence:
+            out.print(cell(sentence), soft_wrap=True)
+
+
+def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
+    """What a mark of lakegc's noted of its expired set; nothing for a mark of the reference collector."""
+    return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
+
+
+def found(target: Target, name: str) -> Report:
+    """The report of a mark's sweep; `latest` is the last sweep's. Raises `WrongUsage` or `NotThere`."""
+    place, repository = target.place, target.repository.id
+    if name == "latest":
+        ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
+        swept = [record for record in marks(place) if record.finished is not None and record.state in ended]
+        reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
+        known = [report for report in reports if report is not None]
+        if not known:
+            raise NotThere(f"no mark of {repository} was swept. The marks there are: {command('status', repository)}")
+        return max(known, key=lambda report: report.ended)
+    mark_id = check_mark_id(name.rpartition("/")[2])
+    report = read_report(place, mark_id)
+    if report is None:
+        raise WrongUsage(without_report(target, mark_id))
+    return report
+
+
+def without_report(target: Target, mark_id: str) -> str:
+    """Why there is no report, and what makes one."""
+    repository = target.repository.id
+    mark = Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else begun(target, mark_id)
+    name = f"mark {mark_id} of {repository}"
+    if mark is None:
+        return f"{name} was not swept. The marks there are: {command('status', repository)}"
+    if mark.record.state is MarkState.SWEEPING:
+        return f"the sweep of {name} is at work, or was cut off. To resume it: {command('sweep', repository, mark_id)}"
+    return f"{name} is {mark.record.state}, and was not swept. What would go: {command('review', repository, mark_id)}"
+
+
+def reasons_of(place: Place, report: Report) -> Reasons:
+    reasons = Reasons()
+    if any(report.objects.get(outcome.value) for outcome in EXPLAINED):
+        dataset = open_dataset(place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
+        for table in all_batches(place, dataset, RECEIPTS):
+            reasons.add(table)
+    return reasons
+
+
+def show_reasons(reasons: Reasons) -> None:
+    rows, out = list(reasons.rows()), console()
+    if not rows:
+        return
+    table = Table(title="What was not deleted, and why", title_justify="left")
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    for heading in ("objects", "bytes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for outcome, reason, count, amount in rows[:SHOWN]:
+        table.add_row(outcome, cell(reason), f"{count:,}", size(amount))
+    if rest := rows[SHOWN:]:
+        more = cell(f"… and {len(rest):,} more reasons")
+        table.add_row("", more, f"{sum(row[2] for row in rest):,}", size(sum(row[3] for row in rest)))
+    out.print(table)
+    for outcome, named in reasons.named.items():
+        for row in named[:SHOWN]:
+            out.print(cell(f"{outcome}: {row['address']}"), soft_wrap=True)
+        if len(named) > SHOWN:
+            out.print(f"{outcome}: … and more, in the table of outcomes", markup=False, soft_wrap=True)
+
+
+def document(
+    report: Report, reasons: Reasons, quarantine: Quarantine, where: str, kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The report as one JSON document."""
+    plain: dict[str, Any] = json.loads(report.to_json())
+    return {
+        **plain,
+        "where": where,
+        "reasons": [
+            {"outcome": outcome, "reason": reason, "objects": count, "bytes": amount}
+            for outcome, reason, count, amount in reasons.rows()
+        ],
+        "dot_segments": dot_segments.document(kept),
+        "named": {outcome: rows for outcome, rows in reasons.named.items() if rows},
+        "in_quarantine": {
+            "quarantined": quarantine.quarantined,
+            "restored": quarantine.restored,
+            "purged": quarantine.purged,
+            "left": quarantine.left,
+        },
+    }

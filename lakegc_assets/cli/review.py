@@ -1,0 +1,299 @@
+"""What would go, from a finished mark's files, a part of one at a time: no Spark, and no more memory than that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets.cli import brakes_table as brakes
+from lakegc_assets.cli import diff
+from lakegc_assets.cli.console import age, cell, console, harmless, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server, expired_tables, open_mark
+from lakegc_assets.cli.object_list import as_json, list_rows
+from lakegc_assets.cli.tables import as_document, show_sums
+from lakegc_assets.formatting import a_month, money, part, plural
+from lakegc_assets.mark import dot_segments
+from lakegc_assets.mark.sample_objects import Commit, commits_of, highlights
+from lakegc_assets.mark.totals import Totals, counted
+from lakegc_assets.rules.brakes import Brake
+from lakegc_assets.rules.incremental import late_uploads
+from spark_resources.errors import LakegcError, full_stop
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import ExpiredReason, MarkState
+
+KINDS = ("reason", "age", "prefix", "slice")
+SHOWN = {"largest": 5, "newest": 5, "sample": 10}
+TITLES = {"largest": "The largest", "newest": "The newest", "sample": "Some of all, drawn by chance"}
+LETTERS = 50  # of a commit's message
+NEVER = (
+    "What no commit and no staged change refers to was overwritten, deleted or reset while it was staged, or uploaded "
+    "and never linked: nothing that a mark can read tells which."
+)
+
+
+NEXT = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
+"""The command that follows a review, by the mark's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """All that a review tells of a mark. `changed` is None for the first mark of a repository and scope, and where
+    the previous one can't be read, which `incomparable` then says."""
+
+    record: MarkRecord
+    totals: Totals
+    looked_at: Mapping[str, list[dict[str, Any]]]
+    commits: Mapping[str, Commit]
+    brakes: tuple[Brake, ...]
+    price: float | None
+    previous: MarkRecord | None
+    changed: diff.Difference | None
+    incomparable: str | None
+
+    @classmethod
+    def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
+        totals = Totals()
+        for table in expired_tables(mark):
+            totals.add(counted(table, start=mark.record.start, depth=depth))
+        looked_at = highlights(mark)
+        commits = commits_of(mark, [row for rows in looked_at.values() for row in rows])
+        tripped = brakes.configured(mark.record, now=mark.place.store().now())
+        return cls(mark.record, totals, looked_at, commits, tripped, price, *since_previous(mark))
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.record.steps["expired_set"].facts
+
+    @property
+    def share_of_objects(self) -> float:
+        return part(self.totals.whole.objects, self.facts["candidates"])
+
+    @property
+    def share_of_bytes(self) -> float:
+        return part(self.totals.whole.bytes, self.facts["candidate_bytes"])
+
+    @property
+    def saved_a_month(self) -> float | None:
+        return None if self.price is None else a_month(self.totals.whole.bytes, self.price)
+
+    @property
+    def held(self) -> Mapping[str, Mapping[str, int]]:
+        """Objects and bytes that each hold keeps; what two holds keep counts for both."""
+        found: Mapping[str, Mapping[str, int]] = self.facts.get("held", {})
+        return found
+
+
+def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | None, str | None]:
+    """The mark before, what changed since, and why that can't be told."""
+    previous = (mark.record.previous or {}).get("mark_id")
+    if previous is None:
+        lost = (mark.record.previous or {}).get("unreadable", ())
+        return None, None, f"earlier marks can't be read: {', '.join(lost)}" if lost else None
+    try:
+        before = Mark.open(mark.place, previous)
+        return before.record, diff.difference(before, mark), None
+    except LakegcError as error:
+        return None, None, f"the mark before, {previous}, can't be read any more: {error}"
+
+
+@printing()
+def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 1) -> None:
+    from lakegc_assets.cli import review_foreign
+
+    if (theirs := review_foreign.opened(repository, mark_id)) is not None:
+        review_foreign.show(theirs, every=every, form=form)
+        return
+    mark = open_mark(repository, mark_id)
+    if every:
+        list_rows(expired_tables(mark), mark.record.start, form)
+        return
+    review = Review.of(mark, depth=depth, price=Server.configured().settings.price_per_gb_month)
+    if form == "table":
+        show_review(review)
+    else:
+        print_text(json.dumps(document(review), indent=1))
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def show_review(review: Review) -> None:
+    record, out = review.record, console()
+
+    def say(sentence: str) -> None:
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    for sentence in how_much(review):
+        say(sentence)
+    if review.totals.whole.objects:
+        show_sums(review.totals, "reason")
+        for sentence in why_not_more(review):
+            say(sentence)
+        for kind in KINDS[1:]:
+            show_sums(review.totals, kind)
+        for kind in SHOWN:
+            show_objects(review, kind)
+    if left := late_uploads(record, command("mark", record.repository, "--clean")):
+        say(left)
+    for sentence in dot_segments.sentences(review.facts):
+        say(harmless(f"{sentence}."))
+    show_held(review)
+    brakes.show(review.brakes)
+    show_change(review)
+    if review.totals.whole.objects:
+        say(f"Every object: {command('review', record.repository, record.mark_id, '--list')}")
+        if following := NEXT.get(record.state):
+            say(f"Next: {command(following, record.repository, record.mark_id)}")
+    else:
+        say(f"There is nothing to approve. Next, once something has changed: {command('mark', record.repository)}")
+
+
+def listed(record: MarkRecord) -> str:
+    return "Listed" if record.inventory is None else f"By the inventory {record.inventory['where']}, taken"
+
+
+def how_much(review: Review) -> list[str]:
+    record, facts, whole = review.record, review.facts, review.totals.whole
+    mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
+    made = (
+        f"{listed(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC; kept is what was modified after "
+        f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
+        f"Retention: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
+    )
+    if record.optimized:
+        made += f" Looked at was what may have changed since mark {record.basis['chain'][0]}."
+    made += f" Digest: {record.digest}."
+    if not whole.objects:
+        return [f"{mark}: nothing may go, of {plural(facts['candidates'], 'object')}.", *swept(record), made]
+    amount = (
+        f"{whole.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) may "
+        f"go, {size(whole.bytes)} of {size(facts['candidate_bytes'])} ({100 * review.share_of_bytes:.1f} %)"
+    )
+    return [f"{mark}: {amount}.", *swept(record), costs(review), made]
+
+
+def swept(record: MarkRecord) -> list[str]:
+    """That a mark was swept already, and where to read what became of it: what follows is what was approved."""
+    if record.state not in (MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        return []
+    if record.state is MarkState.SWEEPING:
+        return [f"Its sweep has begun. To resume it: {command('sweep', record.repository, record.mark_id)}"]
+    report = command("report", record.repository, record.mark_id)
+    return [f"This mark was swept, and what follows is what was approved. What became of it: {report}"]
+
+
+def costs(review: Review) -> str:
+    if review.saved_a_month is None:
+        return (
+            "What they cost is not known: give a price per GB and month, for example --set price_per_gb_month=0.023 "
+            "(about that of S3 Standard, in US dollars)."
+        )
+    return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
+
+
+def why_not_more(review: Review) -> list[str]:
+    """What can't be told about reasons, where it matters, and what was kept since nobody could tell who serves it."""
+    reasons = {label.name for label in review.totals.by["reason"]}
+    found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
+    if "unexplained" in review.facts:
+        found.append(f"Some expired commits could not be read, so they explain nothing: {review.facts['unexplained']}")
+    elif ExpiredReason.UNKNOWN.value in reasons:
+        found.append("The commit graph could not be read, so whether expired commits had these objects is not known.")
+    return [*found, *(f"{why}." for why in review.facts.get("unclear", []))]
+
+
+def show_objects(review: Review, kind: str) -> None:
+    rows = review.looked_at[kind]
+    table = Table(title=TITLES[kind], title_justify="left")
+    for heading in ("size", "age"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("address", "path in lakeFS", "the last commit that had it"):
+        table.add_column(heading, overflow="fold")
+    for row in rows[: SHOWN[kind]]:
+        old = age(review.record.start - row["modified"])
+        path = row["path"] if row["path"] is not None else ""
+        table.add_row(size(row["size"]), old, cell(row["address"]), cell(path), cell(last_commit(review, row)))
+    console().print(table)
+
+
+def last_commit(review: Review, row: Mapping[str, Any]) -> str:
+    if row["commit_id"] is None:
+        return "none" if row["reason"] == ExpiredReason.NEVER_COMMITTED.value else "not known"
+    commit = review.commits.get(row["commit_id"])
+    if commit is None or commit.created is None:
+        return str(row["commit_id"])[:12]
+    message = commit.message or ""
+    shown = message if len(message) <= LETTERS else f"{message[: LETTERS - 1]}…"
+    return f"{commit.commit_id[:12]} {commit.created:%Y-%m-%d} {shown}"
+
+
+def show_held(review: Review) -> None:
+    if not review.held:
+        return
+    table = Table(title="Kept by holds, or it would go", title_justify="left")
+    for heading in ("hold", "objects", "bytes"):
+        table.add_column(heading, justify="left" if heading == "hold" else "right")
+    for hold, kept in sorted(review.held.items()):
+        table.add_row(cell(hold), f"{kept['objects']:,}", size(kept["bytes"]))
+    console().print(table)
+
+
+def show_change(review: Review) -> None:
+    if review.changed is not None and review.previous is not None:
+        diff.show_difference(review.previous, review.record, review.changed)
+        return
+    why = review.incomparable or "this is the first mark of the repository in this scope"
+    console().print(f"What changed since the mark before can't be told: {full_stop(why)}", markup=False, soft_wrap=True)
+
+
+# --- for scripts ----------------------------------------------------------------------------------------------------
+
+
+def document(review: Review) -> dict[str, Any]:
+    record, facts = review.record, review.facts
+    changed = None
+    if review.changed is not None and review.previous is not None:
+        changed = diff.document(review.previous, record, review.changed)
+    return {
+        "repository": record.repository,
+        "mark_id": record.mark_id,
+        "state": record.state.value,
+        "scope": record.scope.value,
+        "start": record.start.isoformat(),
+        "cutoff": record.cutoff.isoformat(),
+        "finished": as_json(record.finished),
+        "digest": record.digest,
+        "rules": diff.rules_in_words(record.rules),
+        "holds": list(record.holds.get("ids", ())),
+        "basis": dict(record.basis),
+        "candidates": facts["candidates"],
+        "candidate_bytes": facts["candidate_bytes"],
+        "share_of_objects": review.share_of_objects,
+        "share_of_bytes": review.share_of_bytes,
+        "price_per_gb_month": review.price,
+        "saved_a_month": review.saved_a_month,
+        **as_document(review.totals, KINDS),
+        **{kind: [pointed_out(review, row) for row in rows] for kind, rows in review.looked_at.items()},
+        "sample_seed": record.mark_id,
+        "unexplained": facts.get("unexplained"),
+        "unclear": facts.get("unclear", []),
+        "dot_segments": dot_segments.document(facts),
+        "held": {hold: dict(kept) for hold, kept in sorted(review.held.items())},
+        "brakes": brakes.document(review.brakes),
+        "changed": changed,
+        "incomparable": review.incomparable,
+    }
+
+
+def pointed_out(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
+    commit = review.commits.get(row["commit_id"])
+    plain = {name: as_json(value) for name, value in row.items()}
+    known = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}
+    return {**plain, "commit_date": None, "commit_message": None, **known}

@@ -1,0 +1,109 @@
+"""Reviews of marks that lakegc didn't make. Addresses are all that their collectors recorded: sizes and times are the
+store's of today, and why an object would go is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.cli.console import console, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server, made_by, state_of
+from lakegc_assets.cli.object_list import list_rows
+from lakegc_assets.cli.tables import as_document, show_sums
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.totals import Totals, counted
+from spark_resources.mark_store.foreign_expired_set import objects_of, reference_mark
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.mark import own_marks
+
+KINDS = ("age", "slice")  # paths and reasons are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """A mark of the reference collector in a repository's namespace."""
+
+    target: Target
+    found: ReferenceMark
+
+    @property
+    def repository(self) -> str:
+        return self.target.repository.id
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Its objects, folder by folder."""
+        return objects_of(self.target.place, self.found)
+
+
+def opened(repository: str, name: str) -> Theirs | None:
+    """The reference's mark of this id, or of `layout/id`; None where it is lakegc's or nobody's."""
+    if name == "latest":  # of lakegc's own
+        return None
+    target = Server.configured().target(repository)
+    found = reference_mark(target.place, name, ours=own_marks(target.place))
+    return Theirs(target, found) if found is not None else None
+
+
+def show(theirs: Theirs, *, every: bool, form: str) -> None:
+    if every:
+        list_rows(theirs.tables(), theirs.found.written, form)
+        return
+    totals, gone = Totals(), 0
+    for table in theirs.tables():
+        stored = table.filter(pc.is_valid(table["size"]))
+        gone += len(table) - len(stored)
+        totals.add(counted(stored, start=theirs.found.written))
+    digest = their_files(theirs.target, theirs.found).digest
+    if form == "json":
+        print_text(json.dumps(document(theirs, totals, gone) | {"digest": digest}, indent=1))
+    else:
+        show_totals(theirs, totals, gone, digest)
+
+
+def show_totals(theirs: Theirs, totals: Totals, gone: int, digest: str) -> None:
+    found, out = theirs.found, console()
+    out.print(
+        f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
+        f"{plural(totals.whole.objects + gone, 'object')} would go. In the store: {totals.whole.objects:,}, "
+        f"{size(totals.whole.bytes)}; {gone:,} are not, any more.",
+        markup=False,
+        soft_wrap=True,
+    )
+    said = (found.summary or {}).get("num_deleted_objects")
+    if isinstance(said, int) and said != totals.whole.objects + gone:
+        out.print(f"Its summary counts {said:,}, which is not what its files hold.", markup=False)
+    for kind in KINDS:
+        show_sums(totals, kind)
+    out.print(
+        "This mark is not lakegc's. It recorded addresses only: sizes and times are what the store says today, and why "
+        f"an object would go is not known. To have that proved: {command('mark', theirs.repository)}\n"
+        f"Digest: {digest}\nNext: {command('approve', theirs.repository, f'{found.layout}/{found.mark_id}')}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def document(theirs: Theirs, totals: Totals, gone: int) -> dict[str, Any]:
+    found = theirs.found
+    return {
+        "repository": theirs.repository,
+        "mark_id": found.mark_id,
+        "state": state_of(found),
+        "by": made_by(found),
+        "layout": found.layout,
+        "summary": found.summary,
+        **as_document(totals, KINDS),
+        "objects": totals.whole.objects + gone,
+        "not_in_the_store": gone,
+    }

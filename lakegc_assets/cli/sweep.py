@@ -1,0 +1,241 @@
+"""Sweeping on the terminal: deleting what was approved, and quarantined objects back or gone for good."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import dagster as dg
+
+from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.cli.console import cell, console, harmless, outcomes, printing, size, typed
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import probed
+from lakegc_assets.rules.brakes import sentence_about
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally
+from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_at_once
+from lakegc_assets.sweep.quarantine import read_quarantine
+from lakegc_assets.sweep.report import Report, read_report
+from spark_resources.deleting.batches import PASSING
+from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import MarkState, Outcome, Partition
+from spark_resources.stores.permissions import MISSING_RIGHTS
+
+YES = "purge"
+NEXT_STEPS = {
+    **dict.fromkeys(PASSING, "the store was busy or out of reach: try again later, or with a lower --rate"),
+    "NotInBackup": "back the mark up again, then sweep again",
+}
+"""By a receipt's code, what helps; missing rights, and what is the object's own, aside."""
+LATE_SHOWN = 20
+
+
+def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
+    """Run the job `sweep` for one approved mark, and show its report; also that of a sweep with failures."""
+    server = Server.configured()
+    backup_to = server.settings.backup_to
+    refuse_at_once(probed(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
+    from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_sweep
+
+    config = {"rate": options.rate or 0.0, "quarantine": options.quarantine}
+    with open_instance(dagster_home(os.environ)) as instance:
+        try:
+            run_sweep(partition, config, instance=instance)
+            failure = None
+        except SweptWithFailures as error:
+            failure = error
+    place = Server.configured().target(partition.repository).place
+    report = read_report(place, partition.mark_id)
+    if report is None:
+        raise LakegcError(f"the sweep of {partition} left no report. Run the same command again.")
+    show_report(report, as_json=as_json)
+    if failure is not None:
+        raise failure
+    return 0
+
+
+@printing()
+def show_report(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(report.to_json().decode() + "\n")
+        return
+    title = f"Sweep of mark {report.mark_id} of {report.repository}"
+    approved = ("approved", report.approved, sum(report.sizes.values()))
+    out = console()
+    out.print(outcomes(title, Outcome, report.objects, report.sizes, approved))
+    for sentence in what_was_done(report):
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+    for repository, why in sorted(report.unread.items()):
+        out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
+    for sentence in (*why_failed(report), *what_is_next(report)):
+        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def what_was_done(report: Report) -> Iterator[str]:
+    """How long it took, what it means for space, and what came to life too late."""
+    deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
+    if taken := report.taken:
+        how = "quarantining" if report.quarantine else "deleting"
+        rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
+        yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
+    if earlier := max(0, deleted + aside - taken):
+        yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
+    if proofs := len(report.proofs) + bool(deleted + aside):
+        yield f"What is live was read again {plural(proofs, 'time')}."
+    if aside:
+        kept = size(report.sizes.get(Outcome.QUARANTINED.value, 0))
+        yield f"{plural(aside, 'object')} ({kept}) in quarantine: no space is freed until they are purged."
+    if deleted:
+        yield f"As to space: {report.deleting}."
+    if report.late_objects:
+        yield (
+            f"{plural(report.late_objects, 'object')} came to life while being deleted, and readers miss "
+            f"{'it' if report.late_objects == 1 else 'them'} now:"
+        )
+        yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])
+        if report.late_objects > LATE_SHOWN:
+            yield f"  … and {report.late_objects - LATE_SHOWN:,} more, in the report"
+
+
+def why_failed(report: Report) -> Iterator[str]:
+    """The most frequent reasons why objects could not be deleted, each with a key and what to do about it."""
+    for one in report.refusals:
+        said = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
+        todo = "grant the rights to delete there" if one["code"] in MISSING_RIGHTS else NEXT_STEPS.get(one["code"], "")
+        more = f"; {todo}" if todo else "; look at that object in the store, then try again"
+        yield f"{plural(one['objects'], 'object')} could not be deleted, such as {one['example']!r}: {said}{more}."
+
+
+def what_is_next(report: Report) -> Iterator[str]:
+    """The commands that follow a sweep."""
+    name = (report.repository, report.mark_id)
+    if report.objects.get(Outcome.FAILED.value):
+        again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
+        yield f"Try those that failed again: {again}"
+    if report.objects.get(Outcome.QUARANTINED.value):
+        yield f"Bring them back: {command('undo', *name)}"
+        yield f"Delete them for good: {command('purge', *name)}"
+    yield f"This report again, with what was rescued and why: {command('report', *name)}"
+
+
+# --- what was put aside ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of quarantined objects, by outcome."""
+
+    partition: Partition
+    objects: dict[str, int]
+
+    def show(self, *, as_json: bool) -> None:
+        with printing():
+            if as_json:
+                print_text(json.dumps({"repository": self.partition.repository, "mark_id": self.partition.mark_id,
+                                  "objects": self.objects}))  # fmt: skip
+            else:
+                counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
+                text = counts or "nothing of it is in quarantine"
+                name = (self.partition.repository, self.partition.mark_id)
+                out = console()
+                out.print(cell(f"Mark {name[1]} of {name[0]}: {text}."), soft_wrap=True)
+                out.print(cell(f"Its report: {command('report', *name)}"), soft_wrap=True)
+
+
+def undo(partition: Partition, *, as_json: bool) -> None:
+    from lakegc_assets.sweep import undo as work
+
+    if in_quarantine(partition) == 0:
+        Done(partition, {}).show(as_json=as_json)
+        return
+    finish(partition, work.undo, as_json=as_json)
+
+
+def purge(partition: Partition, *, yes: bool, as_json: bool) -> None:
+    from lakegc_assets.sweep import undo as work
+
+    if not yes and not sys.stdin.isatty():
+        raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
+    objects = in_quarantine(partition)
+    if objects == 0 and not has_copies(partition):
+        Done(partition, {}).show(as_json=as_json)
+        return
+    if not yes:
+        ask(partition, objects)
+    finish(partition, work.purge, as_json=as_json)
+
+
+def in_quarantine(partition: Partition) -> int | None:
+    """How many objects of a swept mark lie in quarantine; None where its sweep is at work or was cut off.
+
+    Raises `WrongUsage` for a mark that was never swept, `NotThere` for one that isn't there.
+    """
+    target = Server.configured().target(partition.repository)
+    place, mark_id = target.place, partition.mark_id
+    mark = begun(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
+    state = None if mark is None else mark.record.state
+    if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
+        what = "isn't there" if mark is None else f"is {state}"
+        raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: nothing of it is in quarantine")
+    report = read_report(place, mark_id)
+    if report is None or state is MarkState.SWEEPING:
+        return None
+    return read_quarantine(place, report).left
+
+
+def has_copies(partition: Partition) -> bool:
+    """Whether anything lies in a mark's quarantine, a copy that an interrupted sweep left beside its original too."""
+    store = Server.configured().target(partition.repository).place.store()
+    return any(page.objects for page in store.pages(quarantine_key(partition.mark_id, ""), page_size=1))
+
+
+def ask(partition: Partition, objects: int | None) -> None:
+    """Want the word typed. Raises `WrongUsage` where somebody types another."""
+    what = "What" if objects is None else f"{plural(objects, 'object')} that"
+    out = console()
+    out.print(
+        f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted for good; "
+        f"what is live by now is brought back instead. Type '{YES}' to go on.",
+        markup=False,
+        soft_wrap=True,
+    )
+    if typed("> ").strip() != YES:
+        raise WrongUsage("not purged: the word was not typed")
+
+
+def finish(partition: Partition, work: Callable[[SweepRun], Tally], *, as_json: bool) -> None:
+    with opened(partition) as run:
+        tally = work(run)
+    Done(partition, dict(tally.objects)).show(as_json=as_json)
+    if failed := tally.objects.get(Outcome.FAILED.value):
+        raise SweptWithFailures(
+            f"{failed:,} quarantined objects of mark {partition.mark_id} could not be dealt with. The receipts under "
+            f"{run.undone.folder} say why; run the same command again to try these once more."
+        )
+
+
+@contextmanager
+def opened(partition: Partition) -> Iterator[SweepRun]:
+    """A swept mark under its lease, with a Spark session of this command's own."""
+    from lakegc_assets.resources import MarksResource
+    from spark_resources.lakefs.resource import LakeFSResource
+    from spark_resources.spark.resource import SparkResource
+
+    spark = SparkResource()
+    marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
+    context = dg.build_init_resource_context()
+    try:
+        yield open_swept(marks, str(partition), SweepOptions(), lambda _: None)
+    finally:
+        marks.teardown_after_execution(context)
+        spark.teardown_after_execution(context)

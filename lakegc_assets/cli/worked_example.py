@@ -1,0 +1,104 @@
+"""The documented worked example, in a sandbox of its own: main keeps 21 days, dev 7, run on 2022-03-31 (formats §6).
+
+The history is shifted so that its run day is now, and told with the documented dates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.model import Rules
+
+REPOSITORY = "worked-example"
+RUN_DAY = datetime(2022, 3, 31, 12, tzinfo=UTC)
+RULES = Rules(21, {"main": 21, "dev": 7})
+ALWAYS = "overwritten-every-time.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit of the example: its documented day, branch, the file it adds, and those it deletes."""
+
+    month: int
+    day: int
+    branch: str
+    deletes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.month:02d}-{self.day:02d}"
+
+    @property
+    def adds(self) -> str:
+        return f"{self.branch}/added-{self.name}.txt"
+
+    @property
+    def when(self) -> datetime:
+        return datetime(2022, self.month, self.day, 12, tzinfo=UTC)
+
+
+BEFORE_DEV = [Change(2, 27, "main"), Change(3, 1, "main"), Change(3, 9, "main")]
+WITH_DEV = [
+    Change(3, 12, "main"),
+    Change(3, 14, "dev"),
+    Change(3, 16, "dev"),
+    Change(3, 18, "main", deletes=("main/added-03-12.txt",)),
+    Change(3, 20, "dev", deletes=("dev/added-03-14.txt",)),
+    Change(3, 23, "dev"),
+]
+MERGED = datetime(2022, 3, 24, 12, tzinfo=UTC)
+AFTER_MERGE = [Change(3, 26, "main")]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The example as it was replayed: `shift` leads from documented dates to real ones, `paths` from addresses to the
+    lakeFS paths that they were written for."""
+
+    now: datetime
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    def documented(self, moment: datetime) -> str:
+        """A real moment as the day that the documentation gives it."""
+        return f"{moment - (self.now - RUN_DAY):%Y-%m-%d}"
+
+
+def replay(sandbox: Sandbox, *, now: datetime) -> Story:
+    """Make the example's repository in a sandbox, the whole history shifted so that its run day is `now`.
+
+    In a folder its objects are as old as their commits; a store dates them by its own clock.
+    """
+    shift = now - RUN_DAY
+    paths: dict[str, str] = {}
+
+    def on_day(moment: datetime) -> datetime:
+        if sandbox.clock_can_be_set:
+            sandbox.set_clock(moment + shift)
+        return moment + shift
+
+    repository = sandbox.create(REPOSITORY, date=on_day(datetime(2022, 2, 26, 12, tzinfo=UTC)))
+
+    def commit(change: Change) -> None:
+        when = on_day(change.when)
+        for path in (change.adds, ALWAYS):
+            text = f"{path}, as written on {change.branch} on 2022-{change.name}\n"
+            paths[repository.put(change.branch, path, text.encode()).address] = path
+        if change.deletes:
+            repository.delete(change.branch, change.deletes)
+        repository.commit(change.branch, f"{change.branch}: 2022-{change.name}", date=when)
+
+    for change in BEFORE_DEV:
+        commit(change)
+    repository.create_branch("dev", "main")
+    for change in WITH_DEV:
+        commit(change)
+    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=on_day(MERGED))
+    for change in AFTER_MERGE:
+        commit(change)
+    set_rules(repository, RULES)
+    sandbox.set_clock(None)
+    return Story(now, paths)

@@ -1,0 +1,216 @@
+"""The commit graph with every commit proved by its id, from a dump of references or, without one, from logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from lakegc_assets.fsck.findings import Finding, Needs, Problem, Report, problem_of, reason_of
+from lakegc_assets.fsck.tables import proved, tables
+from lakegc_assets.mark.context import Target
+from spark_resources import sstable
+from spark_resources.errors import DamagedData, Forbidden, LakegcError
+from spark_resources.lakefs import LakeFS
+from spark_resources.model import Commit
+
+KNOWN_VERSIONS = (0, 1)
+LOGGED_BESIDE_DUMP = 100_000  # commits: a hundred pages
+COMMITS_NAMED = 10
+GRAPH_RIGHTS = "fs:ListBranches, fs:ListTags and fs:ListCommits"
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Graph:
+    """Commits by id, branch heads and tags. `whole` says that a dump named every commit there is.
+
+    `forged` are commits that aren't what their ids promise, `absent` those that somebody names and nobody has.
+    """
+
+    heads: Mapping[str, str]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    dump_tables: set[str] = field(default_factory=set)
+    whole: bool = False
+    forged: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, LakegcError] = field(default_factory=dict)
+    retained: frozenset[str] = frozenset()
+    _reached: dict[str, int] | None = None
+
+    def take(self, commit: Commit) -> None:
+        """Add a commit, and write down where it isn't what its id promises. No forged one replaces a true one."""
+        why = forgery(commit)
+        if why is not None:
+            self.forged.setdefault(commit.id, why)
+            self.commits.setdefault(commit.id, commit)
+        else:
+            self.commits[commit.id] = commit
+
+    def needs(self, ids: Iterable[str]) -> Needs:
+        """Who needs what these commits hold."""
+        commits = sorted(set(ids))
+        heads = {branch for branch, head in self.heads.items() if head in set(commits)}
+        return Needs(
+            commits=tuple(commits[:COMMITS_NAMED]),
+            commit_count=len(commits),
+            retained=sum(commit in self.retained for commit in commits),
+            branches=tuple(sorted(heads)),
+            history_of=tuple(branch for branch in self.branches_with(commits) if branch not in heads),
+        )
+
+    def branches_with(self, commits: Iterable[str]) -> list[str]:
+        """The branches whose history has one of these commits."""
+        if self._reached is None:
+            self._reached = reached(self.commits, self.heads)
+        mask = 0
+        for commit in commits:
+            mask |= self._reached.get(commit, 0)
+        return [branch for place, branch in enumerate(sorted(self.heads)) if mask >> place & 1]
+
+
+def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
+    """Every commit that can be known, each proved; what can't be is in the graph or the report."""
+    repository = target.repository.id
+    graph = Graph(lakefs.branches(repository))
+    try:
+        graph.tags = lakefs.tags(repository)
+    except Forbidden as error:
+        report.not_proved.append(f"Commits that only tags name: {error}")
+    for commit in read_dump(target, lakefs, graph, report):
+        graph.take(commit)
+    read_logs(repository, lakefs, graph, report)
+    fetch_missing(repository, lakefs, graph)
+    report.count({"commits": len(graph.commits) - len(graph.forged)})
+    return graph
+
+
+def report_commits(graph: Graph, report: Report) -> None:
+    """Findings for the commits that are forged or absent, with who needs them."""
+    for one, why in graph.forged.items():
+        report.findings.append(Finding("commit", one, Problem.DAMAGED, why, graph.needs([one])))
+    for one, error in graph.absent.items():
+        needs = graph.needs(commit.id for commit in graph.commits.values() if one in commit.parents)
+        heads = tuple(sorted(branch for branch, head in graph.heads.items() if head == one))
+        behind = sorted({*needs.branches, *needs.history_of} - {*heads})
+        behind += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == one]
+        needs = Needs(needs.commits, needs.commit_count, needs.retained, heads, tuple(behind))
+        report.findings.append(Finding("commit", one, problem_of(error), reason_of(error), needs))
+
+
+# --- the dump -------------------------------------------------------------------------------------------------------
+
+
+def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[Commit]:
+    """The commits of a dump of references, all three of its tables proved; nothing where it may not be had."""
+    try:
+        dump = lakefs.dump_refs(target.repository.id)
+    except LakegcError as error:
+        report.found("dump of references", target.repository.id, error)
+        return []
+    if dump is None:
+        report.not_proved.append(
+            "Commits that no branch or tag reaches: these credentials may not dump references, so logs were walked. "
+            f"{GRAPH_RIGHTS} are needed."
+        )
+        return []
+    before = len(report.findings)
+    commits = entries_of(target, dump.commits, "commit", sstable.read_commits, graph, report)
+    graph.whole = len(report.findings) == before
+    if not graph.whole:
+        report.not_proved.append("Commits that no branch or tag reaches: the dump of references is damaged.")
+    entries_of(target, dump.branches, "branch", sstable.read_branches, graph, report)
+    entries_of(target, dump.tags, "tag", sstable.read_tags, graph, report)
+    return commits
+
+
+def entries_of(
+    target: Target, dump: str, entity: str, read: Callable[..., list[_T]], graph: Graph, report: Report
+) -> list[_T]:
+    """What one table of a dump and its parts hold, as far as they are whole."""
+    found: list[_T] = []
+    parts: list[str] = []
+    for table_id, data in tables(target.place, [dump] if dump else []):
+        try:
+            parts = [ref.id for ref in sstable.read_ranges(proved(table_id, data), name=table_id, entity=entity)]
+            report.count({"dump_tables": 1})
+        except LakegcError as error:
+            report.found(f"dump of {entity} records", table_id, error)
+    for table_id, data in tables(target.place, parts):
+        try:
+            found.extend(read(proved(table_id, data), name=table_id))
+            report.count({"dump_tables": 1})
+        except LakegcError as error:
+            report.found(f"range of the dump of {entity} records", table_id, error)
+    graph.dump_tables |= {dump, *parts} - {""}
+    return found
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+def forgery(commit: Commit) -> str | None:
+    """Why a commit is not the one that its id promises (formats §3); None where it is."""
+    if commit.version not in KNOWN_VERSIONS:
+        return f"it is of version {commit.version}, which this lakegc doesn't know"
+    try:
+        found = sstable.commit_id(commit)
+    except (OverflowError, UnicodeEncodeError) as error:
+        return f"it holds what no commit can ({error})"
+    return None if found == commit.id else f"forged or damaged: its content is that of commit {found}"
+
+
+def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
+    """The commits that the server's logs show: all of them without a whole dump; beside one, what costs little."""
+    left = LOGGED_BESIDE_DUMP if graph.whole else None
+    seen: set[str] = set()
+    names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}
+    for start, name in sorted(names.items()):
+        if start in seen or left == 0:
+            continue
+        try:
+            for commit in islice(lakefs.log(repository, start), left):
+                left = None if left is None else left - 1
+                seen.add(commit.id)
+                graph.take(commit)
+        except LakegcError as error:
+            report.found("log", name, error, graph.needs([start]))
+    report.count({"logged_commits": len(seen)})
+
+
+def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
+    """Ask for every head, tag and parent that is not in the graph; what the server lacks, too, is absent."""
+    wanted = {*graph.heads.values(), *graph.tags.values()}
+    wanted |= {parent for commit in graph.commits.values() for parent in commit.parents}
+    while missing := wanted - graph.commits.keys() - graph.absent.keys():
+        wanted = set()
+        for one in sorted(missing):
+            try:
+                commit = lakefs.commit(repository, one)
+                if commit.id != one:
+                    raise DamagedData(f"the server was asked for it and answered with commit {commit.id}")
+                graph.take(commit)
+                wanted |= set(commit.parents)
+            except LakegcError as error:
+                graph.absent[one] = error
+
+
+def reached(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
+    """For each commit the branches that reach it, as a mask over the sorted names of branches."""
+    masks: dict[str, int] = dict.fromkeys(commits, 0)
+    waiting = dict.fromkeys(commits, 0)  # for so many children
+    for place, branch in enumerate(sorted(heads)):
+        masks[heads[branch]] = masks.get(heads[branch], 0) | 1 << place
+    for commit in commits.values():
+        for parent in commit.parents:
+            waiting[parent] = waiting.get(parent, 0) + 1
+    order = [one for one in commits if not waiting[one]]
+    for one in order:  # grows while it is read; a cycle, which only damage can make, is left out
+        for parent in commits[one].parents if one in commits else ():
+            masks[parent] = masks.get(parent, 0) | masks[one]
+            waiting[parent] -= 1
+            if not waiting[parent]:
+                order.append(parent)
+    return masks

@@ -1,0 +1,210 @@
+"""What is live, and what of it the store lacks: heads, retained commits and staged changes against a listing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.fsck.commit_graph import Graph
+from lakegc_assets.fsck.findings import Report
+from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, count, note_of
+from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.retention import retained_commits
+from spark_resources.errors import DamagedData, Forbidden, LakegcError
+from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs.branch_diff import whole_diff
+from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
+from spark_resources.lakefs.ranges import inside_addresses
+from spark_resources.model import DATA, ROOT, AddressType, Namespace
+from spark_resources.model import Place as Where
+from spark_resources.spark.datasets import Batches, Counts, arrow_to_spark, task_name
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.remote_errors import on_executor
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TABLES = "_lakefs/"
+
+
+# --- retained commits -----------------------------------------------------------------------------------------------
+
+
+def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report, *, now: datetime) -> set[str]:
+    """The metaranges of heads and of all commits that the rule or the server's list retains.
+
+    `now` is the lakeFS server's clock. Says who is retained in the graph.
+    """
+    listed = server_list(target, lakefs, report)
+    retained = {*graph.heads.values()}
+    try:
+        verdicts = retained_commits(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
+        retained |= {one.commit_id for one in verdicts if one.retained}
+    except LakegcError as error:
+        report.not_proved.append(
+            "Objects of commits that only the retention rules keep: they can't be applied to this commit graph "
+            f"({error})"
+        )
+    for commit_id, metarange in listed.items():
+        known = graph.commits.get(commit_id)
+        if known is not None and known.metarange_id != metarange:
+            why = f"its metarange is '{known.metarange_id}', and '{metarange}' in the server's list of retained commits"
+            report.found("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
+    graph.retained = frozenset({*retained, *listed})
+    return {*listed.values(), *(graph.commits[one].metarange_id for one in retained & graph.commits.keys())} - {""}
+
+
+def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
+    """The metaranges of the commits that the server retains; none without rules, or where it may not be asked."""
+    if target.repository.read_only:
+        report.not_proved.append("What only the server's list of retained commits keeps: the repository is read-only.")
+        return {}
+    try:
+        location = lakefs.prepare_commits(target.repository.id)
+        if location is None:
+            return {}
+        data = target.place.store().read(target.place.namespace.key(location))
+        return dict(parse_commits_csv(data, where=location))
+    except Forbidden as error:
+        report.not_proved.append(f"What only the server's list of retained commits keeps: {error}")
+    except LakegcError as error:
+        report.found("list", "retained commits", error)
+    return {}
+
+
+# --- staged ---------------------------------------------------------------------------------------------------------
+
+
+def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[DataFrame]:
+    """What is staged on any branch, as SIGHTINGS: path by path, and by the server's list."""
+    found = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
+    if target.repository.read_only:  # no list is made for such a repository
+        report.not_proved.append("Staged objects are those that branches show as changed: the repository is read-only.")
+    else:
+        found.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
+    return found
+
+
+def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
+    """The keys of the server's lists of staged addresses."""
+    keys: list[str] = []
+    try:
+        lists = lakefs.prepare_uncommitted(target.repository.id)
+        for location, announced in lists.files_by_location.items():
+            folder = target.place.namespace.key(location).rstrip("/") + "/"
+            there = [one.key for page in target.place.store().pages(folder) for one in page.objects]
+            keys += there
+            if len(there) < announced:
+                short = DamagedData(f"{announced} files were announced, and {len(there)} are there")
+                report.found("list of staged objects", location, short)
+    except Forbidden as error:
+        report.not_proved.append(f"Staged objects: {error}")
+    except LakegcError as error:
+        report.found("list of staged objects", target.repository.id, error)
+    return keys
+
+
+def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> DataFrame:
+    def read(batches: Batches) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            try:
+                listed = read_uncommitted_file(place.store().read(key), where=key).column("physical_address")
+                kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(listed))
+                inside, outside = inside_addresses(listed.combine_chunks(), kinds, place.namespace)
+                yield batch_of(SIGHTINGS, address=inside, staged=True)
+                yield counted(f"reading {key}", outside=outside)
+            except LakegcError as error:
+                yield batch_of(SIGHTINGS, note=[note_of("list of staged objects", key, error)])
+
+    return id_tasks(spark, "key", keys, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+
+
+def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
+    place, repository = target.place, target.repository.id
+
+    def read(batches: Batches) -> Batches:
+        for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
+            try:
+                keys = [key for _, key in changed_paths(lakefs, repository, branch, place.namespace)]
+                yield batch_of(SIGHTINGS, address=pa.array(keys, pa.string()), staged=True)
+            except LakegcError as error:
+                yield batch_of(SIGHTINGS, note=[note_of("changes of branch", branch, error)])
+
+    return id_tasks(spark, "branch", branches, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+
+
+def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
+    """The added and changed paths of a branch with the addresses inside the namespace that it serves there."""
+    paths = [change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed"]
+    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
+        for path, served in zip(
+            paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True
+        ):
+            where, key = namespace.place_of_answer(served.physical_address) if served else (Where.OUTSIDE, "")
+            if where is Where.INSIDE:
+                yield path, key
+
+
+# --- stored ---------------------------------------------------------------------------------------------------------
+
+
+def stored(spark: SparkSession, place: Place) -> DataFrame:
+    """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may lie in any folder."""
+    store = place.store()
+    folders = [one for one in folders_in(store, ROOT) if one != TABLES]
+    if DATA in folders:
+        folders += folders_in(store, DATA)
+
+    def read(batches: Batches) -> Batches:
+        for folder in (folder for batch in batches for folder in batch.column(0).to_pylist()):
+            counts: Counts = {}
+            for page in place.store().pages(folder, delimiter="/" if folder in (DATA, ROOT) else None):
+                count(counts, listed=len(page.objects), bytes_listed=sum(one.size for one in page.objects))
+                yield batch_of(SIGHTINGS, address=[one.key for one in page.objects], listed=True)
+            yield counted(f"listing {task_name()} {folder}", **counts)
+
+    return id_tasks(spark, "folder", [ROOT, *folders], batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+
+
+def counted(task: str, **counts: int) -> pa.RecordBatch:
+    return batch_of(SIGHTINGS, note=[json.dumps({"task": task, "counts": counts})])
+
+
+# --- compared -------------------------------------------------------------------------------------------------------
+
+
+def census(sightings: DataFrame) -> DataFrame:
+    """Each address and each note once, with who saw it."""
+    from pyspark.sql import functions as F
+
+    seen: Iterator[Column] = (
+        F.coalesce(F.max(name), F.lit(False)).alias(name) for name in ("listed", "committed", "staged")
+    )
+    return sightings.groupBy("address", "note").agg(*seen)
+
+
+def counted_live() -> dict[str, Column]:
+    """What is said of a census, as aggregates."""
+    from pyspark.sql import functions as F
+
+    known = F.col("note").isNull()
+    return {
+        "live_committed": F.count_if(known & F.col("committed")),
+        "live_staged": F.count_if(known & F.col("staged")),
+        "live": F.count_if(known & (F.col("committed") | F.col("staged"))),
+        "not_listed": F.count_if(known & note_or_lost()),
+    }
+
+
+def note_or_lost() -> Column:
+    from pyspark.sql import functions as F
+
+    live = F.col("committed") | F.col("staged")
+    return F.col("note").isNotNull() | (live & ~F.col("listed"))

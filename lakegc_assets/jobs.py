@@ -1,0 +1,154 @@
+"""The jobs: mark, approve, back up, sweep; each runs in one process for one partition."""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
+
+from collections.abc import Mapping
+
+import dagster as dg
+from pydantic import Field
+
+from lakegc_assets.approval.approve import approve
+from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS, whole_digest
+from lakegc_assets.approval.proposals import Proposal, Word, propose
+from lakegc_assets.assets.approval_events import materialization
+from lakegc_assets.assets.backup import backup
+from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
+from lakegc_assets.assets.results import told
+from lakegc_assets.assets.review import expired_set
+from lakegc_assets.assets.sweep import sweep_report
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED, repository_tag
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.brakes import BrakeLimits
+from lakegc_assets.sweep.preconditions import located
+from spark_resources.lakefs import Repository
+from spark_resources.mark_store.approval import Approval
+from spark_resources.model import Partition
+
+UI_ENTRANCE = "Dagster's UI"
+
+
+class ApproveConfig(dg.Config):
+    """The approval of one mark."""
+
+    by: str = Field(description="who approves: your name")
+    digest: str = Field(
+        description=f"of the set that you looked at, at least its first {DIGEST_CHARACTERS} characters; the "
+        "expired_set asset shows it"
+    )
+    release: dict[str, str] = Field(
+        default={}, description="the brakes to release, each with the reason, such as {share: old experiments}"
+    )
+    layout: str = Field(default="", description="of a mark of the reference collector: unified, for example")
+
+
+@dg.op(description="Writes the approval into the namespace, or says what speaks against it.")
+def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: MarksResource) -> None:
+    with told():
+        proposal, given = approved(context.partition_key, config, marks)
+    context.log_event(materialization(context.partition_key, proposal, given))
+
+
+def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) -> tuple[Proposal, Approval]:
+    """The approval, written. Raises what speaks against it; then nothing was written."""
+    partition, target = located(marks, partition_key)
+    now, settings = target.place.store().now(), marks.settings()
+    name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
+    proposal = propose(target, name, now=now)
+    word = Word(
+        who=config.by,
+        how=UI_ENTRANCE,
+        when=now,
+        released=config.release,
+        digest=whole_digest(config.digest, proposal.digest),
+    )
+    limits, lakefs = BrakeLimits.of(settings), marks.lakefs.client()
+    given = approve(proposal, word, lakefs, limits, now=now, single_deployment=settings.single_deployment)
+    return proposal, given
+
+
+MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set]
+
+
+mark_job = dg.define_asset_job(
+    "mark",
+    selection=dg.AssetSelection.assets(*MARK_ASSETS),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Finds out what may go in one lakeFS repository, and why. **It deletes nothing.**
+
+To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
+repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one
+process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
+next one needs a new name.
+
+Its options are those of the first asset. To give some, hold Shift while clicking *Materialize all*, for example:
+
+    ops:
+      namespace_slices:
+        config:
+          min_age: 48h
+          scope: COMMITTED
+
+All of them, with what each means: *scope*, *min_age*, *allow_young*, *accept_missing*, *inventory*, *inventory_taken*,
+*since* and *clean* on the page of *namespace_slices*, under *Config*.""",
+)
+APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": "", "release": {}}}}}
+
+
+@dg.job(
+    name="approve",
+    partitions_def=PARTITIONS,
+    config=dg.PartitionedConfig(
+        PARTITIONS,
+        run_config_for_partition_key_fn=lambda _: APPROVE_TEMPLATE,
+        tags_for_partition_key_fn=repository_tag,
+    ),
+    executor_def=dg.in_process_executor,
+    description="""Approves one expired set, so that a sweep may delete it. **It deletes nothing itself.**
+
+On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
+that you looked at (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
+released by its name, with the reason: `release: {share: the old experiments were deleted on purpose}`. What speaks
+against the approval is said at once by a failed run, and then nothing is approved.""",
+)
+def approve_job() -> None:
+    give_approval()
+
+
+sweep_job = dg.define_asset_job(
+    "sweep",
+    selection=dg.AssetSelection.assets(sweep_report),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Deletes what a person approved, and is still garbage. **This is the job that deletes.**
+
+It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), proves everything again,
+and reports on every object. A sweep that was killed goes on where it was when it is launched again.""",
+)
+backup_job = dg.define_asset_job(
+    "back_up",
+    selection=dg.AssetSelection.assets(backup),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Copies what one finished mark holds to another bucket, container or folder. **It deletes nothing.**
+
+It takes one partition, `repository|mark_id`; where to is set by LAKEGC_BACKUP_TO, or by `to` in its config. A backup
+that was killed goes on where it was when it is launched again.""",
+)
+careful_sweep_job = dg.define_asset_job(
+    "back_up_and_sweep",
+    selection=dg.AssetSelection.assets(backup, sweep_report),
+    config=TAGGED,
+    executor_def=dg.in_process_executor,
+    description="""Copies what a person approved to where LAKEGC_BACKUP_TO says, then sweeps it. **This job deletes,
+too**, and nothing that isn't in the backup.""",
+)
+
+
+def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
+    """The run of the job for one mark. Its partition has to be added by whoever asks for it."""
+    return dg.RunRequest(
+        run_key=run_key,
+        partition_key=str(Partition.of(repository.id, mark_id)),
+        tags={REPOSITORY_TAG: repository.id, **tags},
+    )

@@ -1,0 +1,197 @@
+"""What holds keep, apart from what the rules do: the addresses that held commits alone reach, and those at held paths.
+
+An object that is held may be gone: an earlier sweep took what had expired, before somebody held it. So what the store
+lacks of it is counted and said, and stops nothing. A range that is held and missing does (invariant 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark import holds_in_force, missing_objects, namespace_slices
+from lakegc_assets.mark.base_mark import Base
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.incremental_listing import LOOKED_AT_PART
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.holds import PathHolds, prefixes_of
+from spark_resources.lakefs.ranges import (
+    check_all_read,
+    decoder_for,
+    inside_addresses,
+    proven_entries,
+    range_tasks,
+    ranges_of,
+    tables_ahead,
+)
+from spark_resources.model import (
+    ADDRESSES,
+    COMMIT_VERDICTS,
+    HELD_ADDRESSES,
+    HELD_OBJECTS,
+    HELD_RANGES,
+    HOLDS_BETWEEN,
+    RANGE_REFS,
+)
+from spark_resources.spark.datasets import Batches, Counts, Producer, write_produced, write_rows
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "committed_addresses"
+RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
+OBJECTS_PART = "held"  # of the expired set
+ROWS_A_TASK = 250_000
+COLUMNS = ("path", "address", "address_type")
+MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
+    """Write the ranges that only held commits reach or that may have held paths, and the held addresses in them.
+
+    `committed` are the ids of the ranges that the rules retain.
+    """
+    paths = PathHolds.of(holds_in_force.in_force(run))
+    ranges = [row for row in let_go_ranges(run, paths) if row["range_id"] not in committed]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, HELD_RANGES), RANGES_PART)
+    folder = run.mark.folder(ASSET, ADDRESSES_PART)
+    if ranges:
+        run.say(f"reading {plural(len(ranges), 'range')} with what holds keep")
+        tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES))
+        dataset, counts = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
+        check_all_read(counts, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
+    else:
+        dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
+    notes.wrote(dataset, ADDRESSES_PART)
+    notes.facts |= {"held_ranges": len(ranges), "held_addresses": dataset.rows}
+
+
+def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
+    """The ranges of commits that the rules let go, as far as holds need them (HELD_RANGES)."""
+    from pyspark.sql import functions as F
+
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    let_go = [row for row in verdicts if row["hold"] or (paths.patterns and not row["retained"])]
+    wanted = sorted({row["metarange_id"] for row in let_go} - {""})
+    if not wanted:
+        return []
+    judged = row_tasks(run.spark(), pa.Table.from_pylist(let_go, schema=COMMIT_VERDICTS), batch=10_000)
+    found = ranges_of(run.spark(), run.place, wanted).join(judged.select("metarange_id", "hold"), "metarange_id")
+    with errors_from_executors():
+        rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
+    return [
+        {name: row[name] for name in RANGE_REFS.names} | {"hold": joined(row["holds"])}
+        for row in rows
+        if row["holds"] or paths.may_be_in(bytes(row["min_key"]), bytes(row["max_key"]))
+    ]
+
+
+def joined(holds: Iterable[str]) -> str | None:
+    """The ids of several fields in one; None for none."""
+    ids = {one for several in holds for one in several.split(HOLDS_BETWEEN)}
+    return HOLDS_BETWEEN.join(sorted(ids)) or None
+
+
+def reading(place: Place, paths: PathHolds) -> Producer:
+    """From rows of HELD_RANGES to the held addresses inside the namespace (HELD_ADDRESSES), every entry proved."""
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = decoder_for(refs.values())
+        for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
+            batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
+            for name, count in (("ranges", 1), ("entries", batch.num_rows)):
+                counts[name] = counts.get(name, 0) + count
+            if refs[range_id]["hold"]:
+                yield held_batch(batch, refs[range_id]["hold"], place)
+            for hold_id, rows in paths.matching(batch.column("path").to_pylist() if paths.patterns else []):
+                yield held_batch(batch.take(pa.array(rows)), hold_id, place)
+
+    return produce
+
+
+def held_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.RecordBatch:
+    keys, _ = inside_addresses(entries.column("address"), entries.column("address_type"), place.namespace)
+    return pa.RecordBatch.from_arrays([keys, pa.repeat(pa.scalar(hold, pa.string()), len(keys))], schema=HELD_ADDRESSES)
+
+
+def read_all(run: MarkRun) -> DataFrame:
+    """The addresses that holds keep by commits and paths (HELD_ADDRESSES); one may stand there many times."""
+    return run.read(ASSET, HELD_ADDRESSES, ADDRESSES_PART)
+
+
+# --- keeping --------------------------------------------------------------------------------------------------------
+
+
+def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base | None) -> DataFrame:
+    """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
+    folder = run.mark.folder("expired_set", OBJECTS_PART)
+    prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
+    notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
+    if addresses.rows:
+        notes.facts["held_not_listed"] = count_absent(run, base)
+    if not addresses.rows and not prefixes:
+        notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
+        return would_go
+    judged = run.keep(garbage.with_holds(would_go, read_all(run), prefixes))
+    held = judged.where(judged["hold"].isNotNull()).select(*HELD_OBJECTS.names)
+    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
+    spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
+    dataset, counts = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
+    notes.wrote(dataset, OBJECTS_PART)
+    notes.facts |= {"held": by_hold(counts), "held_objects": dataset.rows, "held_bytes": counts.get("bytes", 0)}
+    return judged.where(judged["hold"].isNull()).drop("hold")
+
+
+def counting(batches: Batches, counts: Counts) -> Batches:
+    """HELD_OBJECTS as they are, with objects and bytes counted, and those of each hold."""
+    for batch in batches:
+        for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
+            counts["bytes"] = counts.get("bytes", 0) + size
+            for one in hold.split(HOLDS_BETWEEN):
+                for name, amount in (("objects", 1), ("bytes", size)):
+                    counts[f"{name} {one}"] = counts.get(f"{name} {one}", 0) + amount
+        yield batch
+
+
+def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
+    """What each hold keeps; an object that two of them keep counts for both."""
+    ids = sorted(name.removeprefix("objects ") for name in counts if name.startswith("objects "))
+    return {one: {name: counts[f"{name} {one}"] for name in ("objects", "bytes")} for one in ids}
+
+
+def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame]:
+    """Drop what an optimized run had no reason to look at: it is as it was."""
+    looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
+    settled = base.addresses(base.counted).transform(garbage.without(looked_at))
+    return lambda df: df.transform(garbage.without(settled.transform(garbage.only(df))))
+
+
+def count_absent(run: MarkRun, base: Base | None) -> int:
+    """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
+    held = read_all(run).select("address").dropDuplicates().where(garbage.in_listed_area())
+    absent = held.transform(garbage.without(namespace_slices.stored(run)))
+    if base is not None:
+        absent = absent.transform(without_settled(run, base))
+    absent = run.keep(absent)
+    strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
+    missing_objects.refuse_folded(
+        run, [row["address"] for row in strange], said="is held, and the store doesn't list it"
+    )
+    count = absent.count()
+    if count and run.mark.record.inventory is None:
+        run.say(f"not in the store, as they went before they were held or are lost: {plural(count, 'object')} on hold")
+    elif count:
+        run.say(
+            f"not in the inventory, as they are younger, went before or are lost: {plural(count, 'object')} on hold"
+        )
+    return count

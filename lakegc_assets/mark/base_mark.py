@@ -1,0 +1,298 @@
+"""What earlier marks of a chain wrote down, for one that is made since them (see `lakegc_assets.rules.incremental`).
+
+Every mark writes, as far as it could tell: what was unsettled, the ranges that each metarange has, the addresses of the
+ranges that it read, and the ranges of expired commits that explain its unsettled objects. Of what a mark of a chain
+didn't read, an earlier one has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules.reference_status import KNOWN, KNOWN_ADDRESSES
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.lakefs.ranges import range_number
+from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_marks
+from spark_resources.mark_store.record import MarkRecord, digest_of
+from spark_resources.model import (
+    COMMIT_VERDICTS,
+    EXPIRED_OBJECTS,
+    RANGE_ADDRESSES,
+    RANGE_IDS,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    UNSETTLED,
+    Outcome,
+    Scope,
+)
+from spark_resources.spark.arrow_shuffle import Side
+from spark_resources.spark.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.parallel_listing import AT_ONCE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_resources.stores.base import Store
+    from spark_resources.stores.place import Place
+
+# (asset, part) of what a mark writes down for later ones
+ADDRESSES = ("committed_addresses", "addresses")
+RANGES = ("committed_addresses", "ranges")
+METARANGES = ("committed_addresses", "metaranges")
+SIZES = ("committed_addresses", "sizes")
+LEFT_BETWEEN = ("committed_addresses", "left_between")
+LOOKED_AT = ("namespace_slices", "looked_at")
+UNSETTLED_OBJECTS = ("expired_set", "unsettled")
+EXPLAINED = ("expired_set", "explained")
+OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # and not SIZES, which need not be known
+OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
+
+BROUGHT_BACK = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
+MARGIN = timedelta(hours=1)  # of times in a store's listing
+TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
+
+
+def can_be_gone_on_from(run: MarkRun) -> bool:
+    """Whether this mark can write down all that a later one needs: it knows every commit, and counts by them alone."""
+    facts = run.mark.record.step("retained_commits").facts
+    return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
+
+
+def refuse_mixed(run: MarkRun) -> None:
+    """Raise `Refused` where a step listed what may have changed and a later one would take it for everything, or the
+    other way about (invariant 3)."""
+    record = run.mark.record
+    if record.optimized != (LOOKED_AT[1] in record.step(LOOKED_AT[0]).datasets):
+        raise Refused(
+            f"namespace_slices of mark {record.mark_id} ({record.repository}) was listed in another way than this mark "
+            "is made. Make a new mark.",
+            invariant=3,
+        )
+
+
+@dataclass(frozen=True)
+class Base:
+    """The marks that one is made since, the newest first, back to one that looked at everything."""
+
+    run: MarkRun
+    marks: tuple[Mark, ...]
+
+    @classmethod
+    def of(cls, run: MarkRun) -> Base:
+        """The marks of a run's chain. Raises `DamagedData` or `NotThere` where one can't be read any more."""
+        return cls(run, opened(run.place, run.mark.record.basis))
+
+    @property
+    def newest(self) -> MarkRecord:
+        return self.marks[0].record
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.run.spark()
+
+    # --- ranges -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def refs(self) -> dict[str, dict[str, Any]]:
+        """Every range whose addresses were read, as a row of RANGE_REFS, by its id."""
+        return {row["range_id"]: row for mark in self.marks for row in rows_of(mark, RANGES, RANGE_REFS)}
+
+    @cached_property
+    def counted(self) -> frozenset[str]:
+        """The ranges that counted as committed when the newest mark listed, or came to count until it ended."""
+        newest = self.marks[0]
+        rows = [*rows_of(newest, RANGES, RANGE_REFS), *rows_of(newest, LEFT_BETWEEN, RANGE_IDS)]
+        return frozenset(row["range_id"] for row in rows)
+
+    @cached_property
+    def explained(self) -> frozenset[str]:
+        """The ranges of expired commits that were read to explain what was unsettled."""
+        return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
+
+    @property
+    def metaranges(self) -> list[Dataset]:
+        """The ranges of every metarange that was read (RANGES_OF_METARANGES)."""
+        return [mark.dataset(*METARANGES) for mark in self.marks]
+
+    @cached_property
+    def known_metaranges(self) -> frozenset[str]:
+        return metaranges_in(self.run.place, self.metaranges)
+
+    def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
+        """The ids of the ranges that any of these metaranges has; all of them have to be known."""
+        wanted = set(metaranges)
+        if unknown := wanted - self.known_metaranges:
+            raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
+        return ranges_within(self.run.place, self.metaranges, wanted)
+
+    # --- addresses --------------------------------------------------------------------------------------------------
+
+    def addresses(self, ranges: Collection[str]) -> DataFrame:
+        """The addresses that these ranges hold, as earlier marks read them (column address; one may come often)."""
+        numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
+
+        def wanted(table: pa.Table) -> pa.Table:
+            return table.filter(pc.is_in(table["range"], value_set=numbers))
+
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if ranges else []
+        found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
+        return found.select("address")
+
+    def known(self, live: Set[str], only: pa.Array | None) -> Side:
+        """Which addresses the ranges held that counted at the newest mark, or hold that are `live` of those that were
+        read (KNOWN_ADDRESSES); with `only`, of these addresses alone: as many as each task can hold."""
+        of = {"before": self.counted, "live": live, "again": live - self.counted}
+        numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
+
+        def share(table: pa.Table) -> pa.Table:
+            if only is not None:
+                table = table.filter(pc.is_in(table["address"], value_set=only))
+            flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
+            found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
+            said = found.filter(pc.or_(found["before"], found["live"]))
+            return said.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
+
+        datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
+        rows = [file.rows for dataset in datasets for file in dataset.files]
+        # a file says of an address that it was held before, now, or both
+        most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
+        return Side(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, share, most)
+
+    @property
+    def sizes(self) -> list[Dataset]:
+        """The sizes in each range that was read as a branch's (RANGE_SIZES), as far as they were written down."""
+        return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
+
+    def unsettled(self) -> DataFrame:
+        """What was stored and no retained commit held when the newest mark was made (UNSETTLED)."""
+        return self._read(self.marks[0], UNSETTLED_OBJECTS, UNSETTLED)
+
+    def gone(self) -> DataFrame:
+        """The addresses that a sweep of the newest mark took away (column address)."""
+        return outcomes(self.run, self.newest.mark_id, "receipts/", TAKEN_AWAY)
+
+    def brought_back(self) -> DataFrame:
+        """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
+        backup: all that was to go by that mark, with what it knew of each (columns address, commit_id, path)."""
+        columns = [UNSETTLED.field(name) for name in ("address", "commit_id", "path")]
+        nothing = no_rows(self.spark, pa.schema(columns))
+        return union([nothing, *(self._expired(mark_id) for mark_id in self.marks_brought_back)])
+
+    @cached_property
+    def marks_brought_back(self) -> tuple[str, ...]:
+        """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
+        found = tuple(marks_brought_back(self.run.store, self.newest.start - MARGIN))
+        if found and (others := set(found) - own_marks(self.run.place)):
+            raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
+        for mark_id in found:
+            check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
+        return found
+
+    def _expired(self, mark_id: str) -> DataFrame:
+        mark = Mark.open(self.run.place, mark_id)
+        known = read_dataset(self.spark, self.run.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
+        return known.select("address", "commit_id", "path")
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """COMMIT_VERDICTS of the newest mark."""
+        return rows_of(self.marks[0], ("retained_commits", ""), COMMIT_VERDICTS)
+
+    def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
+
+
+def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
+    """The ids of all metaranges in datasets of RANGES_OF_METARANGES."""
+    found: set[str] = set()
+    for dataset in datasets:
+        for table in all_batches(place, dataset, RANGES_OF_METARANGES):
+            found.update(pc.unique(table["metarange_id"]).to_pylist())
+    return frozenset(found)
+
+
+def ranges_within(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> frozenset[str]:
+    """The ids of the ranges that any of these metaranges has."""
+    found: set[str] = set()
+    for table in pairs_of(place, datasets, metaranges):
+        found.update(pc.unique(table["range_id"]).to_pylist())
+    return frozenset(found)
+
+
+def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> Iterator[pa.Table]:
+    """The rows of these metaranges in datasets of RANGES_OF_METARANGES, some at a time; one may come twice."""
+    wanted = pa.array(sorted(metaranges), pa.string())
+    for dataset in datasets if len(wanted) else ():
+        for table in all_batches(place, dataset, RANGES_OF_METARANGES):
+            yield table.filter(pc.is_in(table["metarange_id"], value_set=wanted))
+
+
+def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
+    """The marks of a chain. Raises `DamagedData` or `NotThere` where one of them, or a file of theirs, isn't there, or
+    isn't what it was when the mark was finished."""
+    found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
+    for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
+        check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
+        check_files(mark, *OF_EACH, *(() if number else OF_THE_NEWEST))
+    return found
+
+
+def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
+    """Raise `DamagedData` where a mark of a chain isn't the one that was gone on from, back to a clean one."""
+    if not record.digest == digest_of(record) == digest:
+        raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
+    own = [one.mark_id for one in before]
+    if record.optimized != bool(own) or (record.optimized and list(record.basis["chain"]) != own):
+        raise DamagedData(f"mark {record.mark_id} was made since other marks than {', '.join(own) or 'none'}")
+
+
+def check_files(mark: Mark, *which: tuple[str, str]) -> None:
+    """Raise `DamagedData` where a file of these datasets is gone, or of another size; its content is proved when read.
+
+    What one asset wrote is listed together.
+    """
+    store, folders = mark.place.store(), {mark.folder(asset) for asset, _ in which}
+    there = {one.key: one.size for folder in sorted(folders) for page in store.pages(folder) for one in page.objects}
+    for dataset in (mark.dataset(*one) for one in which):
+        for file in dataset.files:
+            if there.get(dataset.folder + file.name) != file.size:
+                raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
+
+
+def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[str, Any]]:
+    return all_rows(mark.place, mark.dataset(*which), schema)
+
+
+def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
+    """The addresses with one of these last outcomes in the receipts of a mark (column address)."""
+    from pyspark.sql import functions as F
+
+    rows = Receipts(run.place, mark_folder(mark_id) + below).outcomes(run.spark())
+    return rows.where(F.col("outcome").isin([one.value for one in wanted])).select("address")
+
+
+def marks_brought_back(store: Store, since: datetime) -> Iterator[str]:
+    """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
+    folders = folders_in(store, MARKS_ROOT)
+
+    def wrote(folder: str) -> bool:
+        written = {folder + below for below in BROUGHT_BACK}.intersection(folders_in(store, folder))
+        return any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a request for every mark that there is, each waited for
+        found = list(pool.map(wrote, folders))
+    yield from (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, one in zip(folders, found, strict=True) if one)
+
+
+UNREADABLE = (DamagedData, NotThere)

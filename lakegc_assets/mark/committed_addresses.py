@@ -1,0 +1,221 @@
+"""`committed_addresses`: every address that a retained commit reaches: metaranges → ranges, each read once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark import addresses_on_hold, other_repositories
+from lakegc_assets.mark.base_mark import Base, can_be_gone_on_from, ranges_within, refuse_mixed, rows_of
+from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.mark.incremental_listing import LET_GO_PART
+from lakegc_assets.mark.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
+from lakegc_assets.rules.incremental import union
+from spark_resources.errors import Refused
+from spark_resources.lakefs.ranges import (
+    check_all_read,
+    range_properties,
+    range_tasks,
+    ranges_of,
+    table_ids,
+    tables_ahead,
+    write_addresses,
+)
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import (
+    RANGE_ADDRESSES,
+    RANGE_IDS,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    Scope,
+)
+from spark_resources.spark.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
+from spark_resources.spark.partitioning import id_tasks, row_tasks
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "committed_addresses"
+ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
+SIZES_PARTS = {ADDRESSES_PART: "sizes", MAYBE_GONE_PART: "sizes_maybe_gone"}
+METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
+FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files of earlier marks
+
+
+def read_ranges(run: MarkRun) -> None:
+    """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
+
+    What only held commits reach, and what is held at its path, is written apart (`held_addresses`).
+    What an earlier mark read of them isn't read again (see `lakegc_assets.rules.incremental`).
+    For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
+    is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
+    counts where it is stored, and may be gone, since an earlier sweep took what had expired.
+    """
+    with step(run, ASSET) as notes:
+        everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
+        run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
+        base = known_before(run)
+        ranges, of_heads = committed_ranges(run, notes, base)
+        if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
+            ranges = distinct_ranges(ranges.unionByName(every_range(run)))
+        folder = run.mark.folder(ASSET, RANGES_PART)
+        manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
+        notes.wrote(manifest, RANGES_PART)
+        refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
+        notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
+        notes.facts |= {"outside": 0, "bytes_read": 0}
+        addresses_on_hold.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
+        write_left_between(run, notes, base, refs)
+        write_from_base(run, notes, base, refs)
+        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, base))))
+        entries = pc.sum(refs["entries"]).as_py() or 0
+        run.say(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
+        if everything or run.mark.record.scope is Scope.UNCOMMITTED:
+            needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
+            read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
+            refs = refs.filter(needed)
+        read_addresses(run, notes, refs, ADDRESSES_PART, sized=of_heads)
+        other_repositories.read_committed(run, notes)
+
+
+def known_before(run: MarkRun) -> Base | None:
+    """What an optimized run goes on from. Raises `Refused` where it lacks the commit graph by now."""
+    refuse_mixed(run)
+    if not run.mark.record.optimized:
+        return None
+    if not can_be_gone_on_from(run):
+        raise Refused(
+            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
+            "more. A mark that goes on from an earlier one needs it; make a new mark with --clean.",
+            invariant=3,
+        )
+    return Base.of(run)
+
+
+def write_from_base(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
+    """Write which ranges this mark doesn't read, because earlier ones did (RANGE_IDS); a full mark has none."""
+    if base is not None:
+        rows = [{"range_id": one} for one in refs["range_id"].to_pylist() if one in base.refs]
+        notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FROM_BASE_PART), rows, RANGE_IDS), FROM_BASE_PART)
+
+
+def trusted_ranges(mark: Mark) -> list[str]:
+    """The ids of the ranges that a re-verification of this mark needn't read; none for a mark of the reference's.
+
+    Those are the ranges that it read itself, and where its record and those of all marks before it are signed, those
+    that they read, too. Without signatures whoever may write to the namespace can alter what earlier marks say.
+    """
+    if ASSET not in mark.record.steps:
+        return []
+    ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
+    if mark.place.seal is not None or not mark.record.optimized:
+        return ranges
+    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # of an older lakegc
+        return []
+    from_base = {row["range_id"] for row in rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS)}
+    return [one for one in ranges if one not in from_base]
+
+
+def read_before(run: MarkRun, base: Base | None) -> pa.Array:
+    """The ids of the ranges that needn't be read: they were proved against, or an earlier mark read them."""
+    if run.proven is not None:
+        return run.proven
+    return pa.array(sorted(base.refs) if base is not None else [], pa.string())
+
+
+def write_left_between(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
+    """Write which ranges counted when this mark listed, and don't any more (RANGE_IDS): what they alone hold was not
+    looked at, so the next mark has to. None, unless a commit went meanwhile."""
+    if run.proven is not None:
+        return
+    left: frozenset[str] = frozenset()
+    if base is not None:
+        looked_at = {row["range_id"] for row in run.rows("namespace_slices", RANGE_IDS, LET_GO_PART)}
+        left = base.counted - looked_at - set(refs["range_id"].to_pylist())
+    rows = [{"range_id": one} for one in sorted(left)]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
+
+
+def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sized: Collection[str] = ()) -> None:
+    """Write the addresses inside the namespace that these ranges hold, every entry of which must be read; of the ranges
+    with one of the ids `sized` the sizes, too: what branches serve is looked for by these (`same_bytes`)."""
+    entries = pc.sum(refs.column("entries")).as_py() or 0
+    folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
+    # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
+    tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
+    dataset, sizes, counts = write_addresses(
+        tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
+    )
+    notes.wrote(dataset, part)
+    notes.wrote(sizes, SIZES_PARTS[part])
+    check_all_read(counts, ranges=len(refs), entries=entries)
+    notes.facts["inside"] += dataset.rows
+    notes.facts["outside"] += counts.get("outside", 0)
+    notes.facts["bytes_read"] += counts.get("bytes", 0)
+
+
+def read_live(run: MarkRun) -> DataFrame:
+    """All addresses that this step read, whatever part they are in (column address)."""
+    parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
+    return union([read_part(run, part) for part in parts])
+
+
+def read_part(run: MarkRun, part: str) -> DataFrame:
+    """The addresses of a part (column address), most of what several ranges hold just once."""
+    return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
+
+
+def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> tuple[DataFrame, frozenset[str]]:
+    """The distinct ranges of the commits that count, as RANGE_REFS, and the ids of those that branches have at their
+    heads, as far as this is told; writes which metarange has which of them."""
+    counted = counted_metaranges(run)
+    notes.facts["metaranges"] = len(counted)
+    known = base.known_metaranges if base is not None else frozenset()
+    new = [one for one in counted if one not in known]
+    notes.facts["metaranges_read"] = len(new)
+    found = ranges_of(run.spark(), run.place, new)
+    if run.proven is not None or not can_be_gone_on_from(run):
+        return distinct_ranges(found), frozenset()
+    run.keep(found)
+    folder = run.mark.folder(ASSET, METARANGES_PART)
+    pairs = found.select(*RANGES_OF_METARANGES.names)
+    written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)
+    notes.wrote(written, METARANGES_PART)
+    heads = head_metaranges(run)
+    of_heads = ranges_within(run.place, [written], heads)
+    if base is None:
+        return distinct_ranges(found), of_heads
+    of_heads |= base.ranges_of(heads & known)
+    ids = base.ranges_of(set(counted) & known)
+    refs = pa.Table.from_pylist([base.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+    more = row_tasks(run.spark(), refs, batch=10_000)
+    return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(more)), of_heads
+
+
+def needed_ranges(run: MarkRun) -> pa.Array:
+    """The ids of the ranges of retained commits."""
+    ranges = ranges_of(run.spark(), run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
+    with errors_from_executors():
+        return pa.array([row["range_id"] for row in ranges.collect()], pa.string())
+
+
+def every_range(run: MarkRun) -> DataFrame:
+    """Every range of objects under `_lakefs/`, whoever refers to it; without metaranges and dumps of references."""
+    place = run.place
+
+    def read(batches: Batches) -> Batches:
+        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        for table_id, data in tables_ahead(place, ids, needed_by="this namespace"):
+            properties = range_properties(data, name=table_id, where=place.store().where)
+            if properties is not None:
+                row = [table_id, properties.count, properties.min_key, properties.max_key]
+                arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)
+
+    tasks = id_tasks(run.spark(), "table_id", list(table_ids(place)), batch=16)
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(RANGE_REFS))

@@ -1,0 +1,240 @@
+"""What every step of a mark works with, and how a run comes to it: repository, namespace, clocks, lease, record."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets.formatting import duration
+from lakegc_assets.progress import Say
+from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import StepRecord, check_order
+from spark_resources.model import Partition
+from spark_resources.records.signing import Seal
+from spark_resources.settings import Settings
+from spark_resources.spark.datasets import Dataset, all_rows, read_dataset
+from spark_resources.spark.persistence import Kept
+from spark_resources.stores import lookalike
+from spark_resources.stores.base import Store
+from spark_resources.stores.place import Place
+from spark_resources.stores.probe import remembered_quirks
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that no listing has;
+    `questions` to the server about equal sizes, beyond which objects are kept; `trusted` are patterns of other
+    repositories' names, which are held not to refer to this namespace, and not looked into; with `others_required`
+    a mark stops where one of the others can't be."""
+
+    clock_skew: timedelta = timedelta(minutes=5)
+    missing: int = 0
+    questions: int = 1_000_000
+    trusted: tuple[str, ...] = ()
+    others_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A repository, the type of its block store, and its namespace with the store behind it."""
+
+    repository: Repository
+    blockstore: str
+    place: Place
+
+
+def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
+    """The repository and where its objects are, its records signed where a key is set.
+
+    Raises `NotThere` for an unknown one, as `check_scheme` otherwise.
+    """
+    repository = lakefs.repository(repository_id)
+    blockstore = lakefs.config().blockstore(repository.storage_id)
+    check_scheme(repository, blockstore)
+    place = place_of(repository, blockstore, settings.store())
+    keys = settings.signing()
+    if keys is None:
+        return Target(repository, blockstore, place)
+    seal = Seal.of(keys, repository=repository.id, created=repository.created, namespace=repository.storage_namespace)
+    return Target(repository, blockstore, replace(place, seal=seal))
+
+
+# What namespaces begin with, by the type of block store; of another type nothing is known.
+SCHEMES = {"s3": ("s3",), "gs": ("gs",), "azure": ("https", "http"), "local": ("local",)}
+
+
+def check_scheme(repository: Repository, blockstore: str) -> None:
+    """Raise `WrongUsage` where a namespace is in another kind of store than the server says that it is."""
+    schemes = SCHEMES.get(blockstore)
+    if schemes is not None and repository.namespace().scheme not in schemes:
+        raise WrongUsage(
+            f"repository {repository.id} is at {repository.storage_namespace}, and the lakeFS server says that its "
+            f"block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type {blockstore}, whose "
+            f"namespaces begin with {schemes[0]}://. Set the server's configuration right: lakegc would look elsewhere "
+            "than lakeFS does."
+        )
+
+
+def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
+    """Where a repository's objects are, in every spelling that its block store has for it."""
+    also: tuple[str, ...] = ()
+    if blockstore == "local" and store_settings.local_path is not None:
+        # the local adapter writes and announces the same place with its configured path (formats §4)
+        name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
+        also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
+    return Place(repository.namespace(also=also), store_settings)
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """What was seen of other repositories: the heads of their branches (repository and commit) before their tables were
+    listed, and the ids of these tables."""
+
+    heads: set[tuple[str, str]] = field(default_factory=set)
+    tables: pa.ChunkedArray | None = None
+
+
+@dataclass(slots=True)
+class MarkRun:
+    """One unfinished mark at work: what its steps read from, write to, and are bounded by."""
+
+    partition: Partition
+    target: Target
+    mark: Mark
+    lakefs: LakeFS
+    spark: Callable[[], SparkSession]
+    limits: Limits
+    say: Say
+    proven: pa.Array | None = None
+    """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
+    unread_released: Mapping[str, str] | None = None
+    """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    """For who watches the heads of other repositories after a re-verification."""
+    keep: Kept = field(default_factory=Kept)
+    """Keeps the rows of a DataFrame until the end of the step."""
+
+    @property
+    def place(self) -> Place:
+        return self.target.place
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    @property
+    def local_adapter(self) -> bool:
+        return self.target.blockstore == "local"
+
+    def read(self, asset: str, schema: pa.Schema, part: str = "") -> DataFrame:
+        """A dataset that an earlier step of this mark wrote, verified. Raises `Refused` where it isn't there."""
+        return self.read_dataset(self.mark.dataset(asset, part), schema)
+
+    def rows(self, asset: str, schema: pa.Schema, part: str = "") -> list[dict[str, Any]]:
+        """All rows of a dataset that one process can hold anyway, such as verdicts on commits; without Spark."""
+        return all_rows(self.place, self.mark.dataset(asset, part), schema)
+
+    def read_dataset(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark(), self.place, dataset, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Three readings of now, taken one after the other: the store's (floored), the lakeFS server's, this machine's."""
+
+    store: datetime
+    server: datetime
+    machine: datetime
+
+    def check(self, bound: timedelta, where: str) -> None:
+        """Raise `Refused` where two of them differ by more than the bound (invariant 6)."""
+        readings = {"the object store": self.store, "the lakeFS server": self.server, "this machine": self.machine}
+        first, last = min(readings, key=lambda n: readings[n]), max(readings, key=lambda n: readings[n])
+        apart = readings[last] - readings[first]
+        if apart > bound:
+            raise Refused(
+                f"the clocks of {where} disagree: {first} says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says "
+                f"{readings[last]:%Y-%m-%d %H:%M:%S} UTC, {duration(apart)} apart; at most "
+                f"{duration(bound)} is allowed. Ages can't be judged. Set the clocks right (NTP), or raise "
+                "LAKEGC_MAX_CLOCK_SKEW if the difference is known and harmless.",
+                invariant=6,
+            )
+
+    def facts(self) -> dict[str, str]:
+        return {name: getattr(self, name).isoformat() for name in ("store", "server", "machine")}
+
+
+def read_clocks(store: Store, lakefs: LakeFS, machine: Callable[[], datetime]) -> Clocks:
+    """The three clocks. A store whose clock was set on purpose (a sandbox) sets this machine's alike."""
+    return Clocks(store.now(), lakefs.server_time(), machine() + store.clock_offset)
+
+
+@contextmanager
+def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
+    """Around the work of an asset: refuses on a finished mark, notes times by the store's clock, records failures."""
+    run.mark.check_unfinished()
+    check_order(run.mark.record, before=asset)
+    started, began = run.store.now(), time.monotonic()
+    notes = StepNotes()
+    try:
+        yield notes
+    except Exception as error:
+        kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
+        run.mark.fail(f"{asset}: {kind}{error}")
+        run.keep.release()
+        raise
+    run.keep.release()  # not after Ctrl-C: Spark would answer when its job has ended, and the session ends anyway
+    notes.facts["seconds"] = round(time.monotonic() - began, 2)
+    run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
+
+
+@dataclass(slots=True)
+class StepNotes:
+    """What a step writes down while it works: its datasets, and facts (JSON) for checks and people."""
+
+    datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def wrote(self, dataset: Dataset, part: str = "") -> None:
+        self.datasets[part] = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
+
+
+def probed(target: Target) -> Target:
+    """The target with what a probe found of its store, where that is a lookalike: its word is not enough."""
+    place = target.place
+    endpoint = lookalike(place.namespace, place.settings)
+    if endpoint is None:
+        return target
+    quirks = remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8))
+    return replace(target, place=replace(place, quirks=quirks))
+
+
+def who() -> str:
+    """The person and machine that make a mark, for colleagues who meet its lease."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"user {os.getuid()}"
+    return f"{name}@{socket.gethostname()} (process {os.getpid()})"
+
+
+def versions() -> dict[str, str]:
+    packages = ("lakegc", "pyspark", "pyarrow", "lakefs-sdk", "dagster")
+    return {name: version(name) for name in packages} | {"python": platform.python_version()}

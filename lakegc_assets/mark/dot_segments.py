@@ -1,0 +1,43 @@
+"""Objects that nothing refers to and that are kept for their keys: with `.` or `..` between slashes (invariant 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun, StepNotes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COUNT, NAMES = "dot_segments", "dot_segment_names"
+NAMED = 10
+
+
+def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
+    """Note a few of these objects by name, where the census counted any, and say that they are kept."""
+    notes.facts[NAMES] = []
+    if notes.facts[COUNT]:
+        notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]
+        for sentence in sentences(notes.facts):
+            run.say(sentence)
+
+
+def sentences(facts: Mapping[str, Any]) -> list[str]:
+    """What a person reads of them, by the facts of `expired_set`; nothing where there are none."""
+    count, names = facts.get(COUNT, 0), facts.get(NAMES, [])
+    if not count:
+        return []
+    one = count == 1
+    named = ", ".join(map(repr, names)) + (" …" if count > len(names) else "")
+    sentence = (
+        f"{plural(count, 'object')} that nothing refers to {'is' if one else 'are'} kept, since '.' or '..' between "
+        f"slashes in {'its key' if one else 'their keys'} could lead other tools to another object: {named}"
+    )
+    return [sentence]
+
+
+def document(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for scripts."""
+    return {"objects": facts.get(COUNT, 0), "named": list(facts.get(NAMES, []))}

@@ -1,0 +1,75 @@
+"""The holds that a mark goes by, and what the server says of the tags that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.rules import holds as decisions
+from lakegc_assets.rules.holds import Named, tagged_commits
+from spark_resources.errors import Forbidden, Refused
+from spark_resources.mark_store.hold_file import Hold, TagHold
+from spark_resources.mark_store.holds import read_recorded_holds, where
+from spark_resources.model import TAGS
+from spark_resources.spark.datasets import write_rows
+
+ASSET = "retained_commits"
+TAGS_PART = "tags"
+
+
+def in_force(run: MarkRun) -> tuple[Hold, ...]:
+    """The holds that haven't run out by the server's clock at the mark's begin.
+
+    Raises `Refused` where the file is no longer the one that this mark began with (invariant 7).
+    """
+    found = read_recorded_holds(run.place)
+    if found.sha256 != run.mark.record.holds["sha256"]:
+        raise Refused(
+            f"the holds of {run.partition.repository} ({where(run.place)}) were changed while it was being marked. "
+            "Make a new mark, so that it goes by the new holds throughout.",
+            invariant=7,
+        )
+    return decisions.in_force(found.holds, run.mark.record.server_now)
+
+
+def refuse_unseen(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:
+    """Raise `Refused` where what a hold names can't be told in full: it would silently hold less."""
+    unseen = decisions.unseen(holds, graph_known=graph_known)
+    if unseen:
+        raise Refused(
+            f"the holds {', '.join(unseen)} of {run.partition.repository} name commits or paths, and the commit graph "
+            "may not be read with these credentials: nobody can tell all that is held. Allow fs:ListBranches, "
+            "fs:ListTags and fs:ListCommits, or drop these holds.",
+            invariant=3,
+        )
+
+
+def tags_seen(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
+    """Every tag and its commit, where a hold names tags; otherwise nobody asks. Raises `Refused` without the right."""
+    naming = [hold.id for hold in holds if isinstance(hold, TagHold)]
+    if not naming:
+        return set()
+    try:
+        return set(run.lakefs.tags(run.partition.repository).items())
+    except Forbidden as error:
+        raise Refused(
+            f"the holds {', '.join(naming)} of {run.partition.repository} name tags, which these credentials may not "
+            f"list, so nobody can tell what is held: {error} Allow fs:ListTags, or drop these holds.",
+            invariant=3,
+        ) from error
+
+
+def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
+    rows = [{"tag": tag, "commit_id": commit_id} for tag, commit_id in sorted(tags)]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, TAGS_PART), rows, TAGS), TAGS_PART)
+
+
+def tagged_since(run: MarkRun) -> set[str]:
+    """The commits that holds name by tags made since commits were read, with their ancestors where that is meant."""
+    holds, repository = in_force(run), run.partition.repository
+    before = {(row["tag"], row["commit_id"]) for row in run.rows(ASSET, TAGS, TAGS_PART)}
+    new = tags_seen(run, holds) - before
+    found = tagged_commits(holds, new)
+    for one in sorted(tagged_commits(holds, new, history=True)):
+        found |= {commit.id for commit in run.lakefs.log(repository, one)}
+    return found

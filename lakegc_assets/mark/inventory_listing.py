@@ -1,0 +1,106 @@
+"""A past listing instead of one of our own: what an inventory says that the namespace held when it was taken.
+
+It names a past moment, so that is the mark's start: what was written since is young, and no candidate. What it lists
+and is gone, or was replaced since, is found by the sweep, which looks at each key again before it deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun, StepNotes, Target
+from lakegc_assets.rules.addresses import are_candidates
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.model import DATA, ROOT, STORED_OBJECTS
+from spark_resources.spark.datasets import Batches, Counts, write_produced
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
+from spark_resources.stores.keys import KINDS
+
+_SLICE = r"^(?P<slice>data/[^/]*/)"
+NOTHING_BEFORE = 2000  # the year
+
+
+def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
+    """The inventory to mark by. Raises `WrongUsage` for one of another bucket, `Refused` for one of the future."""
+    namespace = target.place.namespace
+    found = open_inventory(location, target.place.settings, taken=taken)
+    if found.bucket and found.bucket != namespace.bucket:
+        raise WrongUsage(
+            f"{location} is an inventory of the bucket {found.bucket}, and {namespace.uri} is in another one"
+        )
+    if found.taken.year < NOTHING_BEFORE:
+        raise WrongUsage(f"{location} can't have been taken at {found.taken:%Y-%m-%d}")
+    if found.taken > now + skew:
+        raise Refused(
+            f"{location} says that it was taken at {found.taken:%Y-%m-%d %H:%M:%S} UTC, and by the store's clock it is "
+            f"{now:%Y-%m-%d %H:%M:%S}: ages can't be judged by it.",
+            invariant=6,
+        )
+    return found
+
+
+def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
+    """The inventory that a mark began with. Raises `Refused` where it is another one by now (invariant 3)."""
+    location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
+    found = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
+    if found.recorded() != dict(known):
+        raise Refused(f"{location} was changed since mark {run.mark.record.mark_id} began. Mark again.", invariant=3)
+    return found
+
+
+def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
+    """Write the candidates that an inventory lists into STORED_OBJECTS, a task a file."""
+    inventory = recorded(run, known)
+    run.say(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
+    prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
+    files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
+    unholdable = run.store.quirks.unholdable
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            for table in read_inventory(inventory, files[key]):
+                found = candidates(table, prefix, local_adapter=local_adapter, unholdable=unholdable)
+                counts["listed"] = counts.get("listed", 0) + len(table)
+                counts["bytes"] = counts.get("bytes", 0) + (pc.sum(found["size"]).as_py() or 0)
+                yield from found.to_batches()
+
+    tasks = id_tasks(run.spark(), "file", list(files), batch=1)
+    dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
+    notes.wrote(dataset)
+    notes.facts |= {
+        "objects": dataset.rows,
+        "bytes": counts.get("bytes", 0),
+        "inventory_objects": counts.get("listed", 0),
+        "not_candidates": counts.get("listed", 0) - dataset.rows,
+        "unreadable_names": 0,
+    }
+    run.say(f"{dataset.rows:,} of {counts.get('listed', 0):,} objects of the inventory may ever be collected here")
+
+
+def candidates(
+    table: pa.Table, prefix: str, *, local_adapter: bool, unholdable: Collection[str] = frozenset()
+) -> pa.Table:
+    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `model.is_candidate`).
+
+    Without keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
+    name, so what refers to it is not to be found here, and stops the mark as it does with a listing (invariant 3).
+    """
+    table = table.filter(pc.starts_with(table["key"], prefix))
+    addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
+    wanted = are_candidates(addresses, local_adapter=local_adapter)
+    slices = pc.struct_field(pc.extract_regex(addresses, _SLICE), "slice")
+    slices = pc.coalesce(slices, pc.if_else(pc.starts_with(addresses, DATA), DATA, ROOT))
+    columns = [addresses, table["size"], table["modified"], table["checksum"], slices]
+    found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
+    kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]
+    if not kinds:
+        return found
+    held = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]
+    return found.filter(pa.array(held, pa.bool_()))

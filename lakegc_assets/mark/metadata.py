@@ -1,0 +1,104 @@
+"""What Dagster shows of a step: its facts as numbers, where its data is, and a few rows to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from lakegc_assets.formatting import a_month, part
+from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.plots import plots
+from lakegc_assets.mark.sample_objects import Commit, commits_of, highlights
+from lakegc_assets.mark.totals import KINDS, Totals, in_words, recorded
+from spark_resources.model import EXPIRED_OBJECTS
+from spark_resources.spark.datasets import first_rows
+
+PREVIEW_ROWS = 20
+
+
+def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
+    """The result of a step for Dagster: facts, place, size and a preview of one of its datasets."""
+    recorded = run.mark.record.steps[asset]
+    folder = run.mark.folder(asset, part)
+    metadata: dict[str, Any] = {
+        "repository": run.partition.repository,
+        "mark": run.partition.mark_id,
+        "state": run.mark.record.state.value,
+        "where": f"{run.place.namespace.uri}/{folder}",
+        "dagster/row_count": int(recorded.datasets[part]["rows"]),
+        "parquet_bytes": int(recorded.datasets[part]["bytes"]),
+        **flat(recorded.facts),
+    }
+    rows = first_rows(run.place, run.mark.dataset(asset, part), schema, PREVIEW_ROWS)
+    if rows:
+        records = [dg.TableRecord({name: cell(row[name]) for name in schema.names}) for row in rows]
+        metadata["preview"] = dg.MetadataValue.table(records)
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
+    """The result of `expired_set`: also plots, the sums behind them, the largest objects and a sample.
+
+    Nothing of it reads the rows again: executors counted and chose while they wrote them.
+    """
+    result = described(run, "expired_set", EXPIRED_OBJECTS)
+    facts, totals = run.mark.record.steps["expired_set"].facts, recorded(run.mark)
+    found: dict[str, Any] = {
+        "share_of_objects": part(totals.whole.objects, facts["candidates"]),
+        "share_of_bytes": part(totals.whole.bytes, facts["candidate_bytes"]),
+    }
+    if price is not None:
+        found["saved_a_month"] = a_month(totals.whole.bytes, price)
+    if totals.whole.objects:
+        found |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
+        found |= {f"by_{kind}": dg.MetadataValue.table(summed(totals, kind)) for kind in KINDS}
+        looked_at = highlights(run.mark)
+        commits = commits_of(run.mark, [row for rows in looked_at.values() for row in rows])
+        found |= {kind: dg.MetadataValue.table([pointed_out(row, commits) for row in rows])
+                  for kind, rows in looked_at.items()}  # fmt: skip
+    shown = dict(result.metadata or {})
+    first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
+    return dg.MaterializeResult(metadata={**first, **found, **shown})  # which the UI shows in this order
+
+
+def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:
+    return [
+        dg.TableRecord({kind: in_words(kind, label), "objects": one.objects, "bytes": one.bytes})
+        for label, one in totals.ordered(kind)[:PREVIEW_ROWS]
+    ]
+
+
+def pointed_out(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.TableRecord:
+    commit = commits.get(row["commit_id"])
+    return dg.TableRecord(
+        {
+            "address": row["address"],
+            "size": row["size"],
+            "modified": cell(row["modified"]),
+            "path": row["path"],
+            "commit": row["commit_id"],
+            "committed": cell(commit.created) if commit else None,
+            "message": commit.message if commit else None,
+        }
+    )
+
+
+def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested facts with dotted names; what is unknown is left out."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": one for inner, one in flat(value).items()}
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def cell(value: object) -> str | int | float | bool | None:
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,0 +1,98 @@
+"""Which ranges commits have, by their metaranges: in the words of this mark or an earlier one, or read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.base_mark import METARANGES, RANGES, Base, metaranges_in, pairs_of, ranges_within
+from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.retained_commits import HEADS_PART
+from spark_resources.errors import DamagedData
+from spark_resources.lakefs.ranges import Ref, ranges_of
+from spark_resources.model import COMMIT_VERDICTS, HEADS, METARANGE_RANGES, RANGE_REFS, RANGES_OF_METARANGES, Scope
+from spark_resources.spark.datasets import Dataset, all_rows
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def counted_metaranges(run: MarkRun) -> list[str]:
+    """Those of the commits that count: retained ones, and for the scope `uncommitted` all."""
+    return metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
+
+
+def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
+    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
+    by_rules = (row for row in verdicts if expired_too or (row["retained"] and not row["hold"]))
+    return sorted({row["metarange_id"] for row in by_rules} - {""})
+
+
+def head_metaranges(run: MarkRun) -> frozenset[str]:
+    """Those that branches have at their heads."""
+    return frozenset(row["metarange_id"] for row in run.rows("retained_commits", HEADS, HEADS_PART)) - {""}
+
+
+def distinct_ranges(ranges: DataFrame) -> DataFrame:
+    """Each range once; a range that two metaranges describe differently stays twice, and is then refused when read."""
+    return ranges.select(*RANGE_REFS.names).dropDuplicates()
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenDown:
+    """What this mark and the earlier ones of its chain read of metaranges, for the steps after `committed_addresses`.
+
+    `pairs` are datasets of RANGES_OF_METARANGES, `refs` rows of RANGE_REFS by the range's id.
+    """
+
+    place: Place
+    pairs: tuple[Dataset, ...]
+    refs: Mapping[str, Ref]
+    metaranges: frozenset[str]
+
+    @classmethod
+    def of(cls, run: MarkRun, base: Base | None) -> WrittenDown:
+        pairs = [] if base is None else base.metaranges
+        refs = {} if base is None else dict(base.refs)
+        if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
+            pairs.append(run.mark.dataset(*METARANGES))
+            refs |= {row["range_id"]: row for row in all_rows(run.place, run.mark.dataset(*RANGES), RANGE_REFS)}
+        return cls(run.place, tuple(pairs), refs, metaranges_in(run.place, pairs))
+
+    def ranges_of(self, metaranges: Collection[str]) -> pa.Table:
+        """The ranges that any of these metaranges has (RANGE_REFS), each once.
+
+        Raises `DamagedData` where a mark wrote down a range and not what it is.
+        """
+        ids = ranges_within(self.place, self.pairs, metaranges)
+        if lost := ids - self.refs.keys():
+            raise DamagedData(f"no mark says what the ranges {sorted(lost)[:3]} are. Make a new mark with --clean.")
+        return pa.Table.from_pylist([self.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+
+    def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:
+        """Which of these metaranges has which of these ranges (RANGES_OF_METARANGES); one may stand there twice."""
+        wanted = pa.array(sorted(ranges), pa.string())
+        tables = (
+            table.filter(pc.is_in(table["range_id"], value_set=wanted))
+            for table in pairs_of(self.place, self.pairs, metaranges)
+        )
+        return pa.concat_tables([RANGES_OF_METARANGES.empty_table(), *tables])
+
+
+def refs_of(run: MarkRun, metaranges: Collection[str], base: Base | None) -> DataFrame:
+    """The ranges of metaranges (METARANGE_RANGES), read as far as neither this mark nor an earlier one did."""
+    spark, written = run.spark(), WrittenDown.of(run, base)
+    known = written.metaranges & set(metaranges)
+    found = ranges_of(spark, run.place, sorted(set(metaranges) - known))
+    refs = written.ranges_of(known)
+    if not len(refs):
+        return found
+    pairs = row_tasks(spark, written.pairs_with(known, refs["range_id"].to_pylist()), batch=10_000).dropDuplicates()
+    before = pairs.join(row_tasks(spark, refs, batch=10_000), "range_id")
+    return found.unionByName(before.select(*METARANGE_RANGES.names))

@@ -1,0 +1,124 @@
+"""Live addresses that the listing lacks: a wrong or partial listing, another spelling, or a real loss (invariant 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.rules import garbage
+from spark_resources.errors import Refused
+from spark_resources.model import ADDRESSES
+from spark_resources.spark.datasets import Batches, arrow_to_spark
+from spark_resources.spark.remote_errors import on_executor
+from spark_resources.stores import keys
+from spark_resources.stores.base import Store
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PROBES_AT_ONCE = 16
+SURELY_A_FEW = 1000
+NAMED = 10
+FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
+
+
+def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
+    """Raise `Refused` where live addresses are missing from the store: all of them, or more than the bound.
+
+    `missing` are the live addresses that the listing lacks. An object that was uploaded and staged after the listing is
+    no loss: the store lists it now, under exactly its key.
+    """
+    absent, live = notes.facts["live_not_listed"], notes.facts["live_inside"]
+    notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
+    if not absent:
+        return
+    if absent > SURELY_A_FEW and absent * 2 > live:
+        raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
+    lost = run.keep(missing.transform(not_listed_now(run.place)))
+    accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
+    notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
+    refuse_folded(run, run.mark.record.accepted_missing)
+    unknown = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
+    if unknown > run.limits.missing or notes.facts["live_lost"] == live:
+        names = lost.transform(garbage.without(accepted)).orderBy("address").limit(NAMED).collect()
+        raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
+
+
+def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
+    listed = "".join(f"\n  {name!r}" for name in names) + ("\n  …" if absent > len(names) else "")
+    inventory = run.mark.record.inventory
+    where = run.store.where if inventory is None else f"{inventory['where']}, taken at {inventory['taken']}"
+    return Refused(
+        f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {where}:{listed}\n"
+        "Either the listing is wrong or partial (another store, another path, missing rights), and then everything "
+        "would look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. "
+        "Known losses are accepted with --accept-missing FILE, one address a line.",
+        invariant=3,
+    )
+
+
+def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
+    """Keep the addresses (column `address`) that the store doesn't list at this moment, byte for byte.
+
+    A listing and not a HEAD: a store that folds keys would answer a HEAD for a key that it lists under another name.
+    """
+
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(unlisted(place, batch.column(0)), pa.string())], schema=ADDRESSES
+            )
+
+    return lambda df: df.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES))
+
+
+def unlisted(place: Place, addresses: pa.Array) -> list[str]:
+    """Those of the addresses that the store doesn't list now under exactly this name.
+
+    An address of a kind that some stores fold is never looked up: such a store answers for the key that it made of it.
+    One that can hold it has listed it by name before.
+    """
+    store = place.store()
+
+    def there(address: str) -> bool:
+        if keys.kinds_of(address) & (FOLDED | store.quirks.unholdable):
+            return False
+        return first_key(store, address) == address
+
+    asked = addresses.to_pylist()
+    with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
+        return [one for one, found in zip(asked, pool.map(there, asked), strict=True) if not found]
+
+
+def first_key(store: Store, prefix: str) -> str | None:
+    """The first key that the store lists under a prefix: the prefix itself, where that is an object."""
+    return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
+
+
+def refuse_folded(run: MarkRun, absent: Iterable[str], *, said: str = "was accepted as lost") -> None:
+    """Raise `Refused` for a loss that the store holds after all, under the name that it made of the address."""
+    for address in absent:
+        key = folded(address)
+        if key not in (address, "") and first_key(run.store, key) == key:
+            raise Refused(
+                f"{address!r} of {run.partition.repository} {said}, and {key!r} is in {run.store.where}: "
+                "most likely the same object, under the name that a store makes of such an address. It is live, and "
+                "would be taken for garbage. Copy it to a path of its own in lakeFS before this is collected.",
+                invariant=3,
+            )
+
+
+def folded(address: str) -> str:
+    """What a store that works like a file system makes of an address."""
+    parts: list[str] = []
+    for part in address.replace("\\", "/").split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)

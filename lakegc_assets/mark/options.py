@@ -1,0 +1,68 @@
+"""What a person chooses for one mark, and what can't be chosen: to tell that needs no store, server or Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lakegc_assets.formatting import duration
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.identifiers import Scope
+from spark_resources.settings import parse_duration
+
+LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
+
+
+@dataclass(frozen=True, slots=True)
+class MarkOptions:
+    """What a person chooses for one mark. `min_age` None means the configured one."""
+
+    scope: Scope = Scope.UNIFIED
+    min_age: timedelta | None = None
+    allow_young: bool = False
+    accept_missing: tuple[str, ...] = ()
+    inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
+    inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
+    since: str = ""  # the mark to go on from; otherwise the newest
+    clean: bool = False  # look at everything, whatever marks there are
+
+
+def parse_min_age(text: str) -> timedelta | None:
+    """A minimum age such as 24h; None for no text. Raises `WrongUsage`."""
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        raise WrongUsage(f"min_age: {error}; expected something like 24h, 90m or 1d12h") from None
+
+
+def parse_taken(text: str, inventory: str) -> datetime | None:
+    """When an inventory was taken; None for no text. Raises `WrongUsage`, also where there is no inventory."""
+    try:
+        taken = datetime.fromisoformat(text) if text else None
+    except ValueError as error:
+        raise WrongUsage(f"inventory_taken: {error}; expected something like 2026-11-21T00:00:00Z") from None
+    if taken is not None and not inventory:
+        raise WrongUsage("inventory_taken says when an inventory was taken, and none is given")
+    return taken
+
+
+def refuse_both(options: MarkOptions) -> None:
+    """Raise `WrongUsage` for options that contradict each other."""
+    if options.since and options.clean:
+        raise WrongUsage("a mark is made since an earlier one or clean, not both: give --since or --clean")
+    if options.since and options.inventory:
+        raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
+
+
+def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
+    """The minimum age, or `Refused` where it is short and nobody said that this is meant (invariant 6)."""
+    if min_age < timedelta(0):
+        raise WrongUsage("a minimum age can't be negative")
+    if min_age < LEAST_MIN_AGE and not options.allow_young:
+        raise Refused(
+            f"a minimum age of {duration(min_age)} is less than {duration(LEAST_MIN_AGE)}, the life of a link token: "
+            "an object that was uploaded and isn't linked yet would look like garbage. Add --allow-young if nobody "
+            "writes to this repository now.",
+            invariant=6,
+        )
+    return min_age

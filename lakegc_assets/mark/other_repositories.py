@@ -1,0 +1,429 @@
+"""What other repositories of the server refer to in this namespace: live here, though no list of this one says so.
+
+Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
+that repository's readers are served from here. So of each other repository on the same kind of block store every staged
+path is asked for, and every table is read, whatever commit refers to it: which of them are retained there is not ours
+to judge. Tables are immutable, so one in which nothing was found is never read again for this namespace.
+
+A repository that can't be read (no rights, damaged, not answering) doesn't hold up the marks of the others: it is named
+in the mark and fails a check, and what the last mark knew stays live. `require_other_repositories` makes it a stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun, StepNotes, place_of
+from lakegc_assets.mark.path_probes import inside, unless_gone
+from lakegc_assets.mark.uncommitted_readings import staged_addresses
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.brakes import name_of_release, sentence_about
+from spark_resources import sstable
+from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
+from spark_resources.lakefs.ranges import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
+from spark_resources.mark_store.mark import Mark, earlier_marks
+from spark_resources.mark_store.record import MarkRecord, finished_at
+from spark_resources.model import ADDRESSES, Namespace
+from spark_resources.spark.datasets import (
+    Batches,
+    Dataset,
+    Output,
+    Producer,
+    finish_dataset,
+    parquet,
+    parquet_bytes,
+    read_file,
+    remove_folder,
+    write_file,
+    write_outputs,
+    write_produced,
+)
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGED, COMMITTED = "uncommitted_addresses", "committed_addresses"
+STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
+AT_THE_END_PART = "elsewhere_at_the_end"
+COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from the last mark
+CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
+FACTS = "elsewhere"
+
+BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
+TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])
+PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
+
+
+# --- which --------------------------------------------------------------------------------------------------------
+
+
+Unread = dict[str, str]  # repositories that could not be read, each with the reason
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The other repositories that may refer to this namespace, by name; those that are trusted not to; and those that
+    could not be read, with the reason."""
+
+    places: dict[str, Place]
+    trusted: tuple[str, ...] = ()
+    unread: Unread = field(default_factory=dict)
+
+
+def others(run: MarkRun) -> Others:
+    """Every other repository that the server lists on this kind of block store; another kind has other addresses."""
+    if "*" in run.limits.trusted:
+        return Others({}, ("*",))
+    mine, server = run.target.repository, run.lakefs.config()
+    try:
+        listed = [each for each in run.lakefs.repositories() if each.id != mine.id]
+    except Forbidden as error:
+        return Others({}, unread={"*": f"repositories may not be listed: {error}"})
+    trusted = {each.id for each in listed if any(fnmatchcase(each.id, one) for one in run.limits.trusted)}
+    places = {
+        each.id: place_of(each, run.target.blockstore, run.place.settings)
+        for each in listed
+        if each.id not in trusted and server.blockstore(each.storage_id) == run.target.blockstore
+    }
+    return Others(places, tuple(sorted(trusted)))
+
+
+@contextmanager
+def reading_of(repository: str, unread: Unread) -> Iterator[None]:
+    """Around what is read of another repository: what can't be read is noted, an address in doubt names it."""
+    try:
+        yield
+    except (Unavailable, DamagedData) as error:
+        unread.setdefault(repository, str(error))
+    except Refused as error:
+        raise Refused(f"repository {repository} refers to objects here: {error}", invariant=5) from error
+
+
+def tell_unread(run: MarkRun, unread: Unread) -> None:
+    """Say which repositories could not be read. Raises `Refused` where one has to be: every one that isn't released in
+    a sweep, all of them where the settings require so."""
+    for repository, why in sorted(unread.items()):
+        sentence = f"{sentence_about(repository)}: {why}"
+        if run.limits.others_required:
+            raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=2)
+        if run.unread_released is not None and repository not in run.unread_released:
+            raise Refused(f"{sentence} {how_to_go_on(run, repository)}", invariant=2)
+        run.say(sentence)
+
+
+def how_to_go_on(run: MarkRun, repository: str) -> str:
+    """What a person does about a repository that stops a sweep."""
+    name = run.partition.repository
+    return (
+        "The sweep was stopped: nothing more is deleted. Run the same command again when it can be read. If it never "
+        f"can be: lakegc mark {name}, which records it as unread, and release it by name in the approval of that mark: "
+        f"lakegc approve {name} MARK --release '{name_of_release(repository)}' --because 'why nothing there refers to "
+        f"objects of {name}'."
+    )
+
+
+# --- what is staged -------------------------------------------------------------------------------------------------
+
+
+def read_staged(run: MarkRun, notes: StepNotes) -> None:
+    """Write which addresses inside this namespace are staged on branches of other repositories, read twice."""
+    found = others(run)
+    for part in STAGED_PARTS if found.places else ():
+        write_staged(run, notes, found, STAGED, part)
+    notes.facts[FACTS] = {"unread": found.unread}
+    tell_unread(run, found.unread)
+
+
+def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+    """The same once more (ADDRESSES), after branches were asked what they serve: what was moved to another path between
+    the first readings and the question is found by neither."""
+    found = others(run)
+    datasets = [write_staged(run, notes, found, "expired_set", AT_THE_END_PART)] if found.places else []
+    facts = notes.facts.setdefault(FACTS, {"unread": {}})
+    facts["unread"] = {**found.unread, **facts["unread"]}
+    tell_unread(run, found.unread)
+    return datasets
+
+
+def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
+    """One reading of what is staged in other repositories (ADDRESSES); notes which could not be read."""
+    heads = heads_in(run, sorted(found.places), found.unread)
+    if asset == STAGED:  # before tables are listed
+        run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
+    rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
+    branches = pa.Table.from_pylist(rows, schema=BRANCHES)
+    run.say(
+        f"asking what is staged on {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')}"
+    )
+    tasks = row_tasks(run.spark(), branches, batch=4)
+    dataset, counts = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
+    notes.wrote(dataset, part)
+    notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
+    found.unread.update(counts.errors)
+    return dataset
+
+
+def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
+    """Repository, branch and head of every branch of these; none of one that was deleted meanwhile."""
+
+    def heads(repository: str) -> list[tuple[str, str, str]]:
+        with reading_of(repository, unread), unless_gone(run.lakefs, repository):
+            return [(repository, *head) for head in sorted(run.lakefs.branches(repository).items())]
+        return []
+
+    with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
+        return [head for each in pool.map(heads, repositories) for head in each]
+
+
+def asking(run: MarkRun) -> Producer:
+    lakefs, namespace = run.lakefs, run.place.namespace
+
+    def produce(batches: Batches, counts: TaskReport) -> Batches:
+        unread = counts.errors
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            keys = []
+            with reading_of(row["repository"], unread):
+                for address in staged_addresses(lakefs, row["repository"], row["branch"]):
+                    counts["asked"] = counts.get("asked", 0) + 1
+                    keys.append(inside(address, namespace))
+            here = pa.array([key for key in keys if key is not None], pa.string())
+            yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
+
+    return produce
+
+
+# --- what is committed ----------------------------------------------------------------------------------------------
+
+
+def read_committed(run: MarkRun, notes: StepNotes) -> None:
+    """Write which addresses inside this namespace tables of other repositories hold, and which tables hold none."""
+    found = others(run)
+    before = latest_of_these_spellings(run) if found.places or found.unread else None
+    if found.places:
+        run.say(f"listing the tables of {plural(len(found.places), 'other repository')}")
+    tables = tables_of(run, found)
+    run.elsewhere.tables = tables["table_id"]
+    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
+    unread = tables.filter(pc.invert(is_known))
+    notes.facts[FACTS] = {
+        "repositories": sorted(found.places),
+        "trusted": list(found.trusted),
+        "spellings": spellings(run),
+        "tables": len(tables),
+        "tables_read": len(unread),
+        "addresses": 0,
+    }
+    if len(unread) < len(tables):
+        write_table(run, notes, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
+    if len(unread):
+        read_tables(run, notes, found, unread)
+    not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
+    notes.facts[FACTS]["unread"] = not_read
+    tell_unread(run, found.unread)
+    if not_read and before is not None and len(carried := addresses_before(run, before)):
+        write_table(run, notes, CARRIED_PART, carried)
+
+
+def tables_of(run: MarkRun, found: Others) -> pa.Table:
+    """Every table of the other repositories, each once (PLACED_TABLES)."""
+
+    def listed(repository: str) -> pa.Table:
+        ids: list[str] = []
+        with reading_of(repository, found.unread):
+            ids = list(table_ids(found.places[repository]))
+        names = pa.repeat(pa.scalar(repository, pa.string()), len(ids))
+        return pa.table([names, pa.array(ids, pa.string())], schema=PLACED_TABLES)
+
+    with ThreadPoolExecutor(max_workers=run.place.settings.listing_requests) as pool:
+        tables = pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(listed, sorted(found.places))])
+    distinct = tables.group_by("table_id").aggregate([("repository", "min")])
+    return distinct.select(["repository_min", "table_id"]).rename_columns(PLACED_TABLES.names).cast(PLACED_TABLES)
+
+
+def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
+    run.say(f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once")
+    addresses, clean = (
+        parquet(run.mark.folder(COMMITTED, part), schema)
+        for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))
+    )
+    outputs = [
+        Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(in_here(table)))),
+        Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(in_here(table))))),
+    ]
+    tasks = row_tasks(run.spark(), unread, batch=16)
+    datasets, counts = write_outputs(tasks, reading(run, found), run.place, outputs)
+    if counts.get("tables", 0) != len(unread):
+        raise DamagedData(
+            f"{counts.get('tables', 0)} tables of other repositories were read, where there are {len(unread)}. "
+            "Nothing was marked; run it again.",
+            invariant=3,
+        )
+    for dataset, part in zip(datasets, (COMMITTED_PART, CLEAN_PART), strict=True):
+        notes.wrote(dataset, part)
+    notes.facts[FACTS]["addresses"] = datasets[0].rows
+    found.unread.update(counts.errors)
+
+
+def in_here(table: pa.Table) -> pa.ChunkedArray:
+    return pc.is_valid(table["address"])
+
+
+def reading(run: MarkRun, found: Others) -> Producer:
+    """Rows of table and address inside this namespace; a table without one has a row with no address.
+
+    One that can't be read has no row: it is neither, and is read again by the next mark.
+    """
+    places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
+    schema = pa.schema([*TABLES, pa.field("address", pa.string())])
+
+    def produce(batches: Batches, counts: TaskReport) -> Batches:
+        unread = counts.errors
+        where = {row["table_id"]: row["repository"] for batch in batches for row in batch.to_pylist()}
+        clean: list[str] = []
+        counts["tables"], counts["bytes"] = len(where), 0
+
+        def fetch(table_id: str) -> bytes:
+            with reading_of(where[table_id], unread):
+                return read_table(places[where[table_id]], table_id, needed_by="another repository")
+            return b""
+
+        for table_id, data in fetched_ahead(where, fetch, ahead):
+            counts["bytes"] += len(data)
+            with reading_of(where[table_id], unread):
+                decoder = sstable.default_decoder(counts["bytes"])
+                keys = inside_keys(data, table_id, places[where[table_id]], namespace, decoder)
+                if len(keys):
+                    ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
+                    yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
+                else:
+                    clean.append(table_id)
+        nothing = pa.nulls(len(clean), pa.string())
+        yield pa.RecordBatch.from_arrays([pa.array(clean, pa.string()), nothing], schema=schema)
+
+    return produce
+
+
+def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, decoder: sstable.Decoder) -> pa.Array:
+    """The keys in this namespace that a table of another one holds; none for what is no range of objects."""
+    if range_properties(data, name=table_id, where=place.store().where) is None:
+        return pa.array([], pa.string())
+    batch = sstable.read_entries(data, name=table_id, columns=("address", "address_type"), decoder=decoder)
+    return inside_full_addresses(batch.column(0), batch.column(1), namespace)
+
+
+# --- what is known of an earlier mark -------------------------------------------------------------------------------
+
+
+def spellings(run: MarkRun) -> list[str]:
+    return [run.place.namespace.uri, *run.place.namespace.also]
+
+
+def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> None:
+    """Write what the driver holds as a part of this mark's dataset."""
+    folder = run.mark.folder(COMMITTED, part)
+    remove_folder(run.place, folder)
+    files = [write_file(run.place, folder, "part-00000.parquet", parquet_bytes(table), len(table))]
+    notes.wrote(finish_dataset(run.place, folder, files), part)
+
+
+def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
+    """The tables that needn't be read: those that earlier marks found nothing in, where they are signed.
+
+    Where they aren't, an incremental mark takes their word all the same, a full one reads all, and a re-verification
+    leaves out what the approved mark read itself.
+    """
+    if run.place.seal is None and run.proven is not None:
+        return read_by_approved(run)
+    trusted = run.place.seal is not None or run.mark.record.optimized
+    return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
+
+
+def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
+    """The tables that the approved mark read itself, and found nothing in.
+
+    What it took from the files of earlier marks is read again: who may write to the namespace can alter those.
+    """
+    try:
+        approved = Mark.open(run.place, run.mark.record.mark_id).record
+    except NotThere:
+        return clean_tables(run, None, ())  # a mark of the reference collector tells nothing
+    return clean_tables(run, approved if same_spellings(run, approved) else None, (CLEAN_PART,))
+
+
+def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) -> pa.ChunkedArray:
+    """The tables in which a mark found nothing of this namespace; none where that can't be told.
+
+    Reading them again is always right, so whatever is wrong with the older mark is none of this one's concern.
+    """
+    try:
+        found = [rows_before(run, record, COMMITTED, part, TABLES) for part in parts]
+    except (DamagedData, NotThere):
+        found = []
+    return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
+
+
+def addresses_before(run: MarkRun, before: MarkRecord) -> pa.Table:
+    """All that the last mark knew to be referred to from other repositories. Raises `DamagedData`."""
+    parts = ((STAGED, STAGED_PARTS), (COMMITTED, (COMMITTED_PART, CARRIED_PART)))
+    found = [rows_before(run, before, asset, part, ADDRESSES) for asset, names in parts for part in names]
+    distinct = pa.concat_tables(found).group_by("address").aggregate([])
+    return distinct.cast(ADDRESSES)
+
+
+def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
+    """A part of an older mark's dataset; empty where it has none."""
+    if before is None or part not in before.step(asset).datasets:
+        return schema.empty_table()
+    dataset = Mark.open(run.place, before.mark_id).dataset(asset, part)
+    files = [read_file(run.place, dataset.folder, file, schema) for file in dataset.files]
+    return pa.concat_tables([schema.empty_table(), *files])
+
+
+def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
+    """The newest finished mark of this very repository that looked for the addresses that this one looks for, of those
+    whose records can be read."""
+    finished = [
+        record
+        for record in earlier_marks(run.place).finished
+        if record.repository_created == run.mark.record.repository_created and same_spellings(run, record)
+    ]
+    return max(finished, key=finished_at, default=None)
+
+
+def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
+    """Whether an older mark looked for the addresses that this one looks for."""
+    return bool(record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run))
+
+
+# --- what stays because of it ---------------------------------------------------------------------------------------
+
+
+def not_held_elsewhere(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
+    """The objects (STORED_OBJECTS) that no other repository refers to. Others may miss what is long gone from here."""
+    recorded = run.mark.record.steps
+    found: list[Dataset] = [
+        run.mark.dataset(asset, part)
+        for asset, parts in ((STAGED, STAGED_PARTS), (COMMITTED, (COMMITTED_PART, CARRIED_PART)))
+        for part in parts
+        if part in recorded[asset].datasets and recorded[asset].datasets[part]["rows"]
+    ]
+    notes.facts["kept_for_other_repositories"] = 0
+    if not found or not notes.facts["unreferenced"]:
+        return unreferenced
+    held = reduce(lambda left, right: left.unionByName(right), (run.read_dataset(one, ADDRESSES) for one in found))
+    held = run.keep(held.dropDuplicates())
+    notes.facts["kept_for_other_repositories"] = unreferenced.transform(garbage.only(held)).count()
+    return unreferenced.transform(garbage.without(held))

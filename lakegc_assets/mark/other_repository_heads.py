@@ -1,0 +1,195 @@
+"""The paths that branches of other repositories are asked about (invariant 2; formats §2, §4).
+
+There as here, a staged object that equals the committed one of its path is on no list, and its branch serves the staged
+address, which may lie in this namespace. So every branch is asked wherever an entry of its head, in whichever
+namespace, has the size of something that would go. The ranges of all heads are read for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.other_repositories import FACTS, Others, Unread, heads_in, others, reading_of, tell_unread
+from lakegc_assets.mark.path_probes import unless_gone
+from lakegc_assets.rules import garbage
+from spark_resources import sstable
+from spark_resources.lakefs.ranges import (
+    decoder_for,
+    fetched_ahead,
+    proven_entries,
+    range_tasks,
+    read_table,
+    text_paths,
+)
+from spark_resources.model import HEAD_ENTRIES, HEADS, METARANGE_RANGES, RANGE_REFS
+from spark_resources.spark.datasets import Batches, arrow_to_spark
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.remote_errors import on_executor
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Row = dict[str, Any]
+
+REPOSITORY = pa.field("repository", pa.string(), nullable=False)
+BRANCH_HEADS = pa.schema([REPOSITORY, HEADS.field("branch"), HEADS.field("metarange_id")])
+METARANGES = pa.schema([REPOSITORY, HEADS.field("metarange_id")])
+
+
+def readable(schema: pa.Schema) -> pa.Schema:
+    """Rows that were read of a repository, or why it could not be read (column unread), all else being null."""
+    columns = [pa.field(each.name, each.type) for each in schema]
+    return pa.schema([REPOSITORY, *columns, pa.field("unread", pa.string())])
+
+
+RANGES = readable(METARANGE_RANGES)
+ENTRIES = readable(HEAD_ENTRIES)
+
+
+def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: pa.Array | None) -> DataFrame | None:
+    """The paths to ask about in other repositories (columns repository, branch, path, size); None where there are none.
+
+    `wanted` are the sizes of what would go, None for too many. Writes down which repositories could not be read, and
+    raises `Refused` as `tell_unread` does.
+    """
+    found = others(run)
+    heads = heads_of(run, found)
+    asked = with_entries_of_size(run, notes, found, heads, unreferenced, wanted) if len(heads) else None
+    notes.facts[FACTS] = {"branches": len(heads), "unread": dict(found.unread)}
+    tell_unread(run, found.unread)
+    return asked
+
+
+def heads_of(run: MarkRun, found: Others) -> pa.Table:
+    """The metarange that each branch of each other repository has at its head (BRANCH_HEADS), where it has objects."""
+    lakefs, unread = run.lakefs, found.unread
+
+    def metarange(head: tuple[str, str]) -> str:
+        repository, commit_id = head
+        with reading_of(repository, unread), unless_gone(lakefs, repository):
+            return lakefs.commit(repository, commit_id).metarange_id
+        return ""
+
+    heads = heads_in(run, sorted(found.places), unread)
+    commits = sorted({(repository, head) for repository, _, head in heads})
+    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
+        metaranges = dict(zip(commits, pool.map(metarange, commits), strict=True))
+    rows = [
+        {"repository": repository, "branch": branch, "metarange_id": metaranges[repository, head]}
+        for repository, branch, head in heads
+    ]
+    table = pa.Table.from_pylist(rows, schema=BRANCH_HEADS)
+    return table.filter(pc.not_equal(table["metarange_id"], ""))
+
+
+def with_entries_of_size(
+    run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, unreferenced: DataFrame, wanted: pa.Array | None
+) -> DataFrame | None:
+    """The paths of these heads at which an entry has the size of something that would go."""
+    run.say(f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}")
+    spark = run.spark()
+    metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
+    pairs = run.keep(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
+    refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
+    note_unread(refs, found.unread)
+    refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
+    notes.facts["ranges_of_other_heads"] = len(refs)
+    if not len(refs):
+        return None
+    entries = run.keep(entries_of_size(range_tasks(spark, refs), found.places, wanted))
+    note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
+    branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
+    return garbage.questions(
+        entries.where(entries["unread"].isNull()),
+        branch_ranges.select("repository", "branch", "range_id"),
+        unreferenced,
+    )
+
+
+def note_unread(rows: pa.Table, unread: Unread) -> None:
+    failed = rows.filter(pc.is_valid(rows["unread"])).select(["repository", "unread"])
+    for row in failed.sort_by([("repository", "ascending"), ("unread", "ascending")]).to_pylist():
+        unread.setdefault(row["repository"], row["unread"])
+
+
+def ranges_of(metaranges: DataFrame, places: Mapping[str, Place]) -> DataFrame:
+    """The ranges of each metarange of a repository (RANGES)."""
+
+    def decode(row: Row, data: bytes) -> pa.RecordBatch:
+        name = row["metarange_id"]
+        refs = sstable.read_proven_ranges(data, name=name)
+        rows = [
+            {
+                "repository": row["repository"], "metarange_id": name, "range_id": ref.id, "entries": ref.count,
+                "min_key": ref.min_key, "max_key": ref.max_key,
+            }
+            for ref in refs
+        ]  # fmt: skip
+        return pa.RecordBatch.from_pylist(rows, schema=RANGES)
+
+    def read(batches: Batches) -> Batches:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        return decoded(rows, "metarange_id", places, decode, RANGES)
+
+    return metaranges.mapInArrow(on_executor(read), arrow_to_spark(RANGES))
+
+
+def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.Array | None) -> DataFrame:
+    """The entries of ranges whose size is a wanted one, all where None (ENTRIES)."""
+
+    def read(batches: Batches) -> Batches:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        decoder = decoder_for(rows)
+
+        def decode(row: Row, data: bytes) -> pa.RecordBatch:
+            batch = proven_entries(data, row, ("path", "size"), decoder)
+            if wanted is not None:
+                batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
+            repository, range_id, unread = (
+                pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+                for value in (row["repository"], row["range_id"], None)
+            )
+            columns = {"repository": repository, "range_id": range_id, "unread": unread, "size": batch.column("size")}
+            columns["path"] = text_paths(batch.column("path"))
+            return pa.RecordBatch.from_arrays([columns[name] for name in ENTRIES.names], schema=ENTRIES)
+
+        yield from decoded(rows, "range_id", places, decode, ENTRIES)
+
+    return ranges.mapInArrow(on_executor(read), arrow_to_spark(ENTRIES))
+
+
+def decoded(
+    rows: list[Row],
+    key: str,
+    places: Mapping[str, Place],
+    decode: Callable[[Row, bytes], pa.RecordBatch],
+    schema: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """The tables that rows name by repository and `key`, decoded; at last a row for each repository with a table that
+    could not be read, with the reason."""
+    unread: Unread = {}
+    named = {f"{row['repository']}/{row[key]}": row for row in rows}
+
+    def fetch(name: str) -> bytes:
+        repository = named[name]["repository"]
+        with reading_of(repository, unread):
+            return read_table(places[repository], named[name][key], needed_by=f"a branch of {repository}")
+        return b""  # which no table is, so that decoding it fails, too
+
+    ahead = max((place.settings.reading_requests for place in places.values()), default=1)
+    for name, data in fetched_ahead(named, fetch, ahead):
+        found = None
+        with reading_of(named[name]["repository"], unread):
+            found = decode(named[name], data)
+        if found is not None:
+            yield found
+    failed = [{"repository": repository, "unread": why} for repository, why in sorted(unread.items())]
+    yield pa.RecordBatch.from_pylist(failed, schema=schema)

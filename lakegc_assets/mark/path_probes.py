@@ -1,0 +1,186 @@
+"""What branches serve at given paths, asked of the server in one Spark task (invariant 2).
+
+A probe has a clear answer or keeps its candidates. A branch that is gone serves nothing, once a second listing of the
+branches lacks it, too; a repository that gives no answer is not asked again by the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice, takewhile
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.lakefs import LakeFS, ServedPage
+from spark_resources.lakefs.responses import REPLACED, is_exact
+from spark_resources.model import SERVED, Namespace
+from spark_resources.model import Place as Where
+
+WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
+FEW = 4  # fewer questions than this are asked one by one
+NOT_TEXT = "a path with such an entry is not UTF-8, and no server can be asked about it"
+
+Row = dict[str, Any]
+
+
+def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
+    """Rows of repository, branch, path and size, in that order, with what the branch serves there (SERVED).
+
+    Raises `Refused` where an address is the namespace's but for its spelling, `DamagedData` for an answer that isn't
+    what the API promises.
+    """
+    task = Prober(lakefs)
+    for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
+        while window := list(islice(group, WINDOW)):
+            paths = list(dict.fromkeys(row["path"] for row in window if row["path"] is not None))
+            served, unclear = task.probe(repository, branch, paths) if paths else ({}, None)
+            yield served_batch(window, served, unclear, namespace)
+
+
+@dataclass(slots=True)
+class Prober:
+    """Probes paths, and remembers what it needn't ask again: repositories that gave no answer, branches that are gone
+    (None) or whose answers contradict each other, each with the reason."""
+
+    lakefs: LakeFS
+    unreachable: dict[str, str] = field(default_factory=dict)
+    branches: dict[tuple[str, str], str | None] = field(default_factory=dict)
+
+    def probe(self, repository: str, branch: str, paths: Sequence[str]) -> tuple[dict[str, str | None], str | None]:
+        """The address that the branch serves at each path, None where it serves nothing; or why that isn't clear."""
+        if why := self.unreachable.get(repository):
+            return {}, why
+        for last in (False, True):
+            if (repository, branch) in self.branches:
+                why = self.branches[repository, branch]
+                return (dict.fromkeys(paths), None) if why is None else ({}, why)
+            try:
+                return serve(self.lakefs, repository, branch, paths), None
+            except NotThere:  # of a branch that was deleted, or of one that was deleted and made anew meanwhile
+                if why := self._note_gone(repository, branch, last=last):
+                    return {}, why
+            except Refused:
+                raise
+            except LakegcError as error:
+                self.unreachable[repository] = str(error)
+                return {}, str(error)
+        return dict.fromkeys(paths), None
+
+    def _note_gone(self, repository: str, branch: str, *, last: bool) -> str | None:
+        """Look whether the branch is listed; why the answer isn't clear, where it is listed again and again."""
+        try:
+            listed = is_branch(self.lakefs, repository, branch)
+        except Refused:
+            raise
+        except LakegcError as error:
+            self.unreachable[repository] = str(error)
+            return str(error)
+        if not listed:
+            self.branches[repository, branch] = None
+        elif last:
+            self.branches[repository, branch] = (
+                f"branch {branch} of repository {repository} is listed, and the server says that it isn't there"
+            )
+        return self.branches.get((repository, branch))
+
+
+@contextmanager
+def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
+    """Pass over `NotThere` where a second listing lacks the repository, too: one that was deleted refers to nothing."""
+    try:
+        yield
+    except NotThere:
+        if any(each.id == repository for each in lakefs.repositories()):
+            raise
+
+
+def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
+    with unless_gone(lakefs, repository):
+        return branch in lakefs.branches(repository)
+    return False
+
+
+def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
+    """The physical address that a branch serves at each path, None where nothing is served.
+
+    Dense paths are answered by pages of `ls`, scattered ones by `stat`.
+    """
+    found: dict[str, str | None] = {}
+    at_once = lakefs.settings.asking_requests
+
+    def stat(some: Sequence[str]) -> None:
+        with ThreadPoolExecutor(max_workers=at_once) as pool:
+            for path, one in zip(some, pool.map(lambda p: lakefs.stat(repository, branch, p), some), strict=True):
+                found[path] = one.physical_address if one is not None else None
+
+    waiting = sorted(paths, key=str.encode)  # as pages are: what a page covers stands in front
+    while waiting:
+        covered = 0
+        if len(waiting) >= FEW:
+            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=WINDOW)
+            listed = {one.path: one.physical_address for one in page.objects}
+            covered = len(list(takewhile(partial(covers, page), waiting)))
+            found |= {path: listed.get(path) for path in waiting[:covered]}
+        waiting = waiting[covered:]
+        if covered < FEW:
+            stat(waiting[: 2 * at_once])
+            waiting = waiting[2 * at_once :]
+    return found
+
+
+def covers(page: ServedPage, path: str) -> bool:
+    """Whether a page that begins before a path also says what is there: up to its last path, or all if it is the last.
+
+    An empty page that announces more covers nothing, and no page covers a path that it could show for another one.
+    """
+    if not is_exact(path):
+        return False
+    last = page.last_exact
+    return page.next_after is None or (last is not None and path.encode() <= last.encode())
+
+
+def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
+    """The physical addresses that a branch serves wherever its path may be one of these that the server could not show
+    exactly (see `responses.is_exact`): no path can be asked for then, but a listing tells each address.
+
+    Raises `Unavailable` where the listing can't be read on.
+    """
+    for start in sorted({path[: path.index(REPLACED)] for path in paths if not is_exact(path)}):
+        after: str | None = start + "\x7f"  # the replaced bytes come after all of ASCII
+        while after is not None:
+            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
+            yield from (one.physical_address for one in page.objects if not is_exact(one.path))
+            after = None if page.next_after is None else page.read_on_behind(after)
+
+
+def just_before(path: str) -> str:
+    """A path that sorts before the given one, and close to it: `ls` begins behind it."""
+    return path[:-1]
+
+
+def served_batch(
+    window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
+) -> pa.RecordBatch:
+    """Rows with what is served there; a path without an answer has none, whatever the reason."""
+    rows = []
+    for row in window:
+        why = None if row["path"] in served else unclear or "the server gave no answer"
+        why = NOT_TEXT if row["path"] is None else why
+        rows.append({**row, "address": inside(served.get(row["path"]), namespace), "unclear": why})
+    return pa.RecordBatch.from_pylist(rows, schema=SERVED)
+
+
+def inside(address: str | None, namespace: Namespace) -> str | None:
+    if address is None:
+        return None
+    where, key = namespace.place_of_answer(address)
+    if where is Where.CONFLICT:
+        namespace.check_elsewhere(address)
+    return key if where is Where.INSIDE else None

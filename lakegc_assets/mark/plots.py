@@ -1,0 +1,48 @@
+"""Plots of an expired set for Dagster's UI."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+from lakegc_assets.formatting import harmless, size
+from lakegc_assets.mark.figures import in_markdown, new_figure
+from lakegc_assets.mark.totals import EVERYTHING_ELSE, Sum, Totals, in_words
+
+BARS = 12
+LETTERS, LINE = 90, 46
+TITLES: Mapping[str, str] = {"age": "Bytes by age", "prefix": "Bytes by path", "reason": "Bytes by reason"}
+
+
+def plots(totals: Totals) -> dict[str, str]:
+    """A plot for each of TITLES as Markdown: the largest sums as bars, the rest as one."""
+    if not totals.whole.objects:
+        return {}
+    return {f"bytes_by_{kind}": as_markdown(title, bars(totals, kind)) for kind, title in TITLES.items()}
+
+
+def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
+    """The bars of one plot: its largest sums, at most BARS, and one for all others."""
+    found = totals.ordered(kind)
+    known = [one for one in found if one[0] != EVERYTHING_ELSE]
+    others = Sum()
+    for _, one in [*known[BARS:], *(one for one in found if one[0] == EVERYTHING_ELSE)]:
+        others.add(one.objects, one.bytes)
+    shown = [(harmless(in_words(kind, label)), one) for label, one in known[:BARS]]
+    return [*shown, ("all others", others)] if others.objects else shown
+
+
+def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
+    """Horizontal bars as a PNG in a line of Markdown. Names are drawn as they are: a $ begins no formula."""
+    figure = new_figure(8, 0.9 + 0.34 * len(shown))
+    axes = figure.subplots()
+    drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")
+    axes.bar_label(drawn, [f"{size(one.bytes)} in {one.objects:,}" for _, one in shown], padding=4, fontsize=8)
+    names = [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name, _ in shown]
+    axes.set_yticks(range(len(shown)), [textwrap.fill(name, LINE) for name in names], fontsize=8, parse_math=False)
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    axes.margins(x=0.3)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+    return in_markdown(figure, title)

@@ -1,0 +1,58 @@
+"""What forbids a mark: each raises with a sentence, and writes nothing (invariants 5 and 7)."""
+
+from __future__ import annotations
+
+from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.options import MarkOptions
+from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.mark_store.record import MarkRecord
+
+
+def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
+    """Raise `WrongUsage` where an unfinished mark that is gone on with was begun since another mark, or since any."""
+    if record.optimized and (options.clean or options.since not in ("", record.basis["chain"][0])):
+        raise WrongUsage(
+            f"mark {record.mark_id} of {record.repository} was begun since mark {record.basis['chain'][0]}, and goes "
+            "on so. Give this mark an id of its own."
+        )
+
+
+def refuse_read_only(repository: Repository) -> None:
+    if repository.read_only:
+        raise LakegcError(
+            f"repository {repository.id} is read-only, and lakeFS refuses to list what is live in it. "
+            "It can't be marked until it is writable."
+        )
+
+
+def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
+    """Raise `Refused` where another repository of this server lives in, around or at the same place (invariant 5)."""
+    mine = target.place.namespace.normal_form()
+    try:
+        for other in lakefs.repositories():
+            theirs = other.namespace().normal_form()
+            if other.id != target.repository.id and (mine + "/").startswith(theirs + "/"):
+                raise overlap(target, other)
+            if other.id != target.repository.id and (theirs + "/").startswith(mine + "/"):
+                raise overlap(target, other)
+    except Forbidden:
+        pass  # who may not list repositories relies on the owner's mark in the namespace
+
+
+def overlap(target: Target, other: Repository) -> Refused:
+    return Refused(
+        f"the namespace {target.place.namespace.uri} of {target.repository.id} overlaps {other.storage_namespace} of "
+        f"{other.id}: each would take the other's objects for garbage. Neither can be collected.",
+        invariant=5,
+    )
+
+
+def refuse_another_repository(record: MarkRecord, target: Target) -> None:
+    today = (target.repository.id, target.repository.created, target.place.namespace.uri)
+    if today != (record.repository, record.repository_created, record.namespace):
+        raise Refused(
+            f"mark {record.mark_id} was made of another repository than today's {target.repository.id} (created "
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S} in {target.place.namespace.uri}). Make a new mark.",
+            invariant=7,
+        )

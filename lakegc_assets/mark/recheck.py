@@ -1,0 +1,70 @@
+"""What is live at the end of a mark though the lists at its beginning lack it (invariant 2).
+
+A staged object with the same bytes as the committed one of its path is on no list; asking at that path finds it. One
+that was moved to another path between the lists and the question is found by neither. So lists come once more, last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lakegc_assets.mark import holds_in_force, other_repositories
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.metaranges import distinct_ranges
+from lakegc_assets.mark.retained_commits import dumped_graph
+from lakegc_assets.mark.uncommitted_readings import read_staged
+from spark_resources.errors import Refused
+from spark_resources.lakefs.ranges import addresses_of, ranges_of
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, Commit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "expired_set"
+STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
+
+
+def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
+    """The addresses (column address) that are staged now, and those of commits that were not retained before."""
+    run.say("reading once more what is staged, where the branches are, and what was committed")
+    found = [*staged_now(run, notes), *of_new_commits(run, notes)]
+    return reduce(lambda left, right: left.unionByName(right), found).dropDuplicates()
+
+
+def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+    reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
+    reading.record(notes)
+    elsewhere = other_repositories.staged_at_the_end(run, notes)
+    return [run.read_dataset(dataset, ADDRESSES) for dataset in (*reading.datasets.values(), *elsewhere)]
+
+
+def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+    """The addresses of commits that were not retained when commits were read, and are by now: heads, held tags, and
+    every commit made since, for one that a branch has left again already is live like any young one. Mostly none."""
+    repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
+    retained = {row["commit_id"] for row in verdicts if row["retained"]}
+    new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.tagged_since(run)} - retained)
+    since = commits_since(run, known={row["commit_id"] for row in verdicts})
+    notes.facts |= {"new_heads": len(new), "new_commits": len(since)}
+    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new}
+    metaranges |= {commit.metarange_id for commit in since}
+    if not metaranges - {""}:
+        return []
+    ranges = distinct_ranges(ranges_of(run.spark(), run.place, sorted(metaranges - {""})))
+    return [addresses_of(ranges, run.place).select("address")]
+
+
+def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
+    """The commits that nobody knew when commits were read, as far as the graph may be read."""
+    if not run.mark.record.step("retained_commits").facts["graph"]:
+        return []
+    dumped = dumped_graph(run)
+    if dumped is None:
+        raise Refused(
+            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
+            "more. What was committed meanwhile can't be told; make a new mark.",
+            invariant=3,
+        )
+    return [commit for commit in dumped.values() if commit.id not in known]

@@ -1,0 +1,28 @@
+"""Which repositories of a server are marked by schedule and sensor: those that the settings' patterns match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.settings import Settings
+
+
+def chosen(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
+    """Those whose id matches a pattern to include and none to exclude, by id."""
+
+    def matches(repository: Repository, patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(repository.id, pattern) for pattern in patterns)
+
+    found = (each for each in repositories if matches(each, settings.repositories_include))
+    return sorted((each for each in found if not matches(each, settings.repositories_exclude)), key=lambda one: one.id)
+
+
+def none_chosen(lakefs: LakeFS, settings: Settings) -> str:
+    without = ", ".join(settings.repositories_exclude) or "nothing"
+    return (
+        f"No repository of {lakefs.where} that these credentials may list matches "
+        f"{', '.join(settings.repositories_include)} without {without}. The patterns are LAKEGC_REPOSITORIES_INCLUDE "
+        "and LAKEGC_REPOSITORIES_EXCLUDE."
+    )

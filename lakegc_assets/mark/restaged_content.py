@@ -1,0 +1,177 @@
+"""The same bytes staged again: what a branch serves though no list says so (formats §2; invariant 2).
+
+The server's list of staged addresses is a diff by content. A staged object that equals the committed one of its path is
+left out of it, yet the branch serves the staged address. So the server is asked what it serves at every path whose
+committed entry has the size of something that would go; without a clear answer, whatever has that size is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark import other_repository_heads
+from lakegc_assets.mark.base_mark import SIZES, UNREADABLE, Base
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
+from lakegc_assets.mark.path_probes import answered
+from lakegc_assets.mark.retained_commits import HEADS_PART
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.incremental import union
+from spark_resources.lakefs.ranges import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of
+from spark_resources.model import (
+    BRANCH_RANGES,
+    HEADS,
+    RANGE_REFS,
+    SERVED,
+)
+from spark_resources.spark.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
+from spark_resources.spark.partitioning import row_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MANY_SIZES = 1_000_000  # 8 MB, sent to every task
+ANSWERS_PART, UNASKED_PART = "served", "unasked"
+REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
+BOUND = "there are more paths to ask about than LAKEGC_MAX_QUESTIONS allows"
+
+
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> list[Dataset]:
+    """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
+
+    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` what the mark goes on
+    from.
+    """
+    asked, folder = all_questions(run, notes, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
+    count = run.keep(asked).count() if asked is not None else 0
+    notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
+    if asked is None or not count:
+        notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
+        return [nothing]
+    datasets = []
+    if count > run.limits.questions:
+        beyond = run.keep(garbage.beyond_bound(asked, run.limits.questions))
+        unasked = garbage.unanswered(asked.join(beyond, "size", "left_semi"), BOUND)
+        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
+        notes.wrote(datasets[0], UNASKED_PART)
+        notes.facts["unasked"] = datasets[0].rows
+        notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
+        asked = asked.join(beyond, "size", "left_anti")
+    run.say(f"asking what branches serve at {plural(count - notes.facts['unasked'], 'path')}")
+    answers, counts = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
+    notes.wrote(answers, ANSWERS_PART)
+    notes.facts |= {"unanswered": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}
+    if notes.facts["unanswered"]:
+        notes.facts["unclear"] += reasons_in(run, answers)
+    for why in notes.facts["unclear"]:
+        run.say(why)
+    return [answers, *datasets]
+
+
+def sentence(probes: int, why: str) -> str:
+    """What an operator reads of probes without a clear answer."""
+    return f"{probes:,} path probes have no clear answer, so every object that may be served there is kept: {why}"
+
+
+def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
+    """Why probes have no clear answer, and how many, the most frequent reasons first."""
+    from pyspark.sql import functions as F
+
+    rows = run.read_dataset(answers, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
+    found = rows.orderBy(F.desc("count"), "unclear").limit(REASONS).collect()
+    return [sentence(row["count"], row["unclear"]) for row in found]
+
+
+def all_questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame | None:
+    """The paths to ask about, here and in other repositories (columns repository, branch, path, size); None where there
+    are none."""
+    sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
+    if not len(sizes):
+        return None
+    wanted = sizes if len(sizes) <= MANY_SIZES else None
+    here = questions(run, unreferenced, base, wanted)
+    elsewhere = other_repository_heads.questions(run, notes, unreferenced, wanted)
+    asked = [each for each in (here, elsewhere) if each is not None]
+    return union(asked) if asked else None
+
+
+def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None, wanted: pa.Array | None) -> DataFrame | None:
+    """The paths to ask about in this repository; None where no branch has objects of a wanted size."""
+    from pyspark.sql import functions as F
+
+    heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
+    if not heads:
+        return None
+    spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
+    metaranges = {row["metarange_id"] for row in heads}
+    known = metaranges & written.metaranges
+    refs, found = written.ranges_of(known), None
+    if unknown := sorted(metaranges - known):
+        found = run.keep(ranges_of(spark, run.place, unknown))
+        refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
+        refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
+    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base, written))
+    if not len(refs):
+        return None
+    pairs = written.pairs_with(known, refs["range_id"].to_pylist())
+    joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
+    branch_ranges = row_tasks(spark, joined.select(BRANCH_RANGES.names).cast(BRANCH_RANGES), batch=10_000)
+    if found is not None:
+        new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
+        branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
+    heads_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
+    here = F.lit(run.partition.repository)
+    return garbage.questions(
+        heads_entries.withColumn("repository", here),
+        branch_ranges.dropDuplicates().withColumn("repository", here),
+        unreferenced,
+    )
+
+
+def may_have(
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None, written: WrittenDown
+) -> pa.Array:
+    """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may.
+
+    Reading a range is always right, so whatever is wrong with an earlier mark's sizes is none of this one's concern.
+    """
+    if wanted is None:
+        return pa.repeat(True, len(ranges))
+    datasets = [] if base is None else base.sizes
+    if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
+        datasets.append(run.mark.dataset(*SIZES))
+    known, having = set[int](), set[int]()
+    for dataset in datasets:
+        with suppress(*UNREADABLE):
+            told = ranges_by_size(run.place, dataset, wanted)
+            known |= told[0]
+            having |= told[1]
+    of_several = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
+    known -= of_several  # nobody knows which of them has these sizes
+    return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
+
+
+def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:
+    tasks = 2 * run.spark().sparkContext.defaultParallelism
+    columns = ("repository", "branch", "path")
+    return asked.repartitionByRange(tasks, *columns).sortWithinPartitions(*columns)
+
+
+def asking(run: MarkRun) -> Producer:
+    lakefs, namespace = run.lakefs, run.place.namespace
+    columns = ["repository", "branch", "path", "size"]
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        rows = (row for batch in batches for row in batch.select(columns).to_pylist())
+        for batch in answered(rows, lakefs, namespace):
+            counts["unanswered"] = counts.get("unanswered", 0) + batch.num_rows - batch.column("unclear").null_count
+            counts["inside"] = counts.get("inside", 0) + batch.num_rows - batch.column("address").null_count
+            yield batch
+
+    return produce

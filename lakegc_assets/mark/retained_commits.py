@@ -1,0 +1,221 @@
+"""`retained_commits`: the rule on the commit graph ∪ the server's list, and every branch head there is (formats §6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from lakegc_assets.mark import holds_in_force
+from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.rules.holds import References, held_commits, tagged_commits, with_holds
+from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from spark_resources import sstable
+from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.lakefs.gc_lists import parse_commits_csv
+from spark_resources.lakefs.ranges import read_table
+from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit, Scope
+from spark_resources.spark.datasets import write_rows
+
+ASSET = "retained_commits"
+HEADS_PART = "heads"
+KNOWN_VERSIONS = (0, 1)
+
+Graph = dict[str, Commit]
+
+
+def judge_commits(run: MarkRun) -> None:
+    """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
+
+    Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2); so
+    are tags, where holds name some.
+    """
+    with step(run, ASSET) as notes:
+        repository, rules = run.partition.repository, run.mark.record.rules
+        check_rules(run)
+        holds = holds_in_force.in_force(run)
+        before, tags = run.lakefs.branches(repository), holds_in_force.tags_seen(run, holds)
+        run.say("reading the commit graph")
+        dumped = dumped_graph(run)
+        refuse_without_graph(run, dumped)
+        all_ranges = dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED)
+        if not all_ranges:
+            holds_in_force.refuse_unseen(run, holds, graph_known=dumped is not None)
+        run.say("waiting for the server's list of retained commits")
+        listed = server_list(run)
+        after = run.lakefs.branches(repository)
+        tags |= holds_in_force.tags_seen(run, holds)  # behind the branches: a tag that took a branch's place is seen
+        commits = completed(run, dumped, {*before.values(), *after.values(), *tagged_commits(holds, tags)})
+        verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
+        verdicts = with_server_list(verdicts, listed or [])
+        verdicts = with_earlier_heads(verdicts, before, commits)
+        held = held_commits(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
+        verdicts = with_holds(verdicts, held)
+        write_verdicts(run, notes, verdicts)
+        holds_in_force.write_tags(run, notes, tags)
+        write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
+        check_rules(run)
+        holds_in_force.in_force(run)
+        by_server = sum(1 for one in verdicts if one.why is Reason.SERVER)
+        notes.facts |= {
+            "commits": len(verdicts),
+            "retained": sum(one.retained and one.hold is None for one in verdicts),
+            "held": sum(one.hold is not None for one in verdicts),
+            "expired": sum(not one.retained for one in verdicts),
+            "retained_by_server_only": by_server,
+            "server_listed": None if listed is None else len(listed),
+            "branches": len(after),
+            "graph": dumped is not None,
+            "all_ranges": all_ranges,
+            "holds": [hold.id for hold in holds],
+        }
+        kept = f", {notes.facts['held']:,} more are held" if notes.facts["held"] else ""
+        run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
+
+
+def check_rules(run: MarkRun) -> None:
+    """Raise `Refused` where the rules are no longer those that this mark began with."""
+    rules = run.lakefs.rules(run.partition.repository)
+    if rules != run.mark.record.rules:
+        raise Refused(
+            f"the retention rules of {run.partition.repository} were changed while it was being marked. "
+            "Make a new mark, so that it goes by the new rules throughout.",
+            invariant=7,
+        )
+
+
+def dumped_graph(run: MarkRun) -> Graph | None:
+    """Every commit of the repository from a dump of its references, or None where that may not be read.
+
+    The dump's content hash and each commit's id are proved (formats §3).
+    """
+    dump = run.lakefs.dump_refs(run.partition.repository)
+    if dump is None:
+        return None
+    graph: Graph = {}
+    for ref in sstable.read_ranges(proved_table(run, dump.commits), name=dump.commits, entity="commit"):
+        for commit in sstable.read_commits(proved_table(run, ref.id), name=ref.id):
+            graph[commit.id] = checked(commit)
+    return graph
+
+
+def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
+    if dumped is None and run.mark.record.scope is Scope.COMMITTED:
+        raise Refused(
+            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it names expired "
+            "commits, and these credentials may not dump references. Allow fs:ListBranches, fs:ListTags and "
+            "fs:ListCommits, or use the scope 'unified'."
+        )
+
+
+def proved_table(run: MarkRun, table_id: str) -> bytes:
+    data = read_table(run.place, table_id, needed_by="the dump of references")
+    sstable.verify_table(data, name=table_id)
+    return data
+
+
+def checked(commit: Commit) -> Commit:
+    """The commit itself, if it is what its id promises (formats §3)."""
+    if commit.version not in KNOWN_VERSIONS:
+        raise DamagedData(
+            f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it."
+        )
+    if sstable.commit_id(commit) != commit.id:
+        raise DamagedData(
+            f"commit {commit.id} is not what its id promises: somebody changed its parents, date or content. "
+            "Nothing can be told to be garbage by such a graph."
+        )
+    return commit
+
+
+def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
+    """The graph with every head (and held tag), and the ancestors of all commits, as far as the dump lacks them.
+
+    Without a dump that is what these reach: dangling commits are then retained as far as the server lists them.
+    """
+    repository = run.partition.repository
+    if dumped is None:
+        graph: Graph = {}
+        for head in sorted(heads):
+            if head not in graph:
+                graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, head)}
+        return graph
+    graph = dict(dumped)
+    waiting = heads | {parent for commit in graph.values() for parent in commit.parents}
+    while missing := waiting - graph.keys():  # made since the dump, and so a few
+        fetched = [checked(run.lakefs.commit(repository, one)) for one in sorted(missing)]
+        graph |= {commit.id: commit for commit in fetched}
+        waiting = {parent for commit in fetched for parent in commit.parents}
+    return graph
+
+
+def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
+    """The commits that the server retains, with their metaranges; None for a repository without rules."""
+    location = run.lakefs.prepare_commits(run.partition.repository)
+    rules = run.mark.record.rules
+    if (location is None) != (rules is None):
+        raise Refused(
+            f"the server says that {run.partition.repository} has {'no ' if location is None else ''}retention rules, "
+            "and said otherwise when this mark began. Make a new mark.",
+            invariant=7,
+        )
+    if location is None:
+        return None
+    key = run.place.namespace.key(location)
+    try:
+        data = run.store.read(key)
+    except NotThere as error:
+        raise DamagedData(
+            f"the server announced its list of retained commits at {location}, and it is not there. What is retained "
+            "can't be told; check that lakegc and the server see the same store, and run it again.",
+            invariant=3,
+        ) from error
+    listed = parse_commits_csv(data, where=location)
+    if not listed:
+        raise DamagedData(f"the list of retained commits at {location} is empty; a repository has a head.", invariant=3)
+    return listed
+
+
+def only_known_as_head(commit: Commit, branch: str) -> Verdict:
+    return Verdict(
+        commit.id, True, Reason.HEAD, branch, None, None, commit.metarange_id, commit.created, commit.message
+    )
+
+
+def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
+    """Retain what was a head while the server prepared its list, though a branch moved or went away meanwhile."""
+    by_id = {one.commit_id: one for one in verdicts}
+    for branch, head in sorted(before.items()):
+        if head not in by_id or not by_id[head].retained:
+            listed = head in by_id and by_id[head].server_listed
+            by_id[head] = replace(only_known_as_head(commits[head], branch), server_listed=listed)
+    return sorted(by_id.values(), key=lambda one: one.commit_id)
+
+
+def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> None:
+    rows = [
+        {
+            "commit_id": one.commit_id,
+            "retained": one.retained,
+            "reason": one.why.value,
+            "branch": one.branch,
+            "days": one.days,
+            "until": one.until,
+            "created": one.created,
+            "message": one.message,
+            "metarange_id": one.metarange_id,
+            "server_listed": one.server_listed,
+            "hold": one.hold,
+        }
+        for one in verdicts
+    ]
+    folder = run.mark.folder(ASSET)
+    notes.wrote(write_rows(run.place, folder, rows, COMMIT_VERDICTS))
+
+
+def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], commits: Graph) -> None:
+    rows = [
+        {"branch": branch, "commit_id": head, "metarange_id": commits[head].metarange_id}
+        for branch, head in sorted(heads)
+    ]
+    folder = run.mark.folder(ASSET, HEADS_PART)
+    notes.wrote(write_rows(run.place, folder, rows, HEADS), HEADS_PART)

@@ -1,0 +1,94 @@
+"""A few objects of an expired set that a person looks at: the largest, the newest, and a sample that chance draws.
+
+Executors choose from the rows they write; the best of what they chose are the best of all. The draw goes by a keyed
+hash of each address, so the same mark has the same sample, however its rows were spread over tasks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, HIGHLIGHTS
+from spark_resources.spark.datasets import Output, all_rows, parquet_bytes, read_file
+
+PART = "highlights"
+ORDERS: Mapping[str, list[tuple[str, str]]] = {
+    "largest": [("size", "descending"), ("address", "ascending")],
+    "newest": [("modified", "descending"), ("address", "ascending")],
+    "sample": [("draw", "ascending"), ("address", "ascending")],
+}
+SHOWN = {"largest": 10, "newest": 10, "sample": 20}
+
+
+def chosen(objects: pa.Table, *, seed: str) -> pa.Table:
+    """The highlights of these objects (EXPIRED_OBJECTS) as HIGHLIGHTS, each kind in its order."""
+    drawn = objects.append_column("draw", draws(objects["address"], seed))
+    found = [_first(drawn, kind) for kind in ORDERS]
+    return pa.concat_tables(found)
+
+
+def _first(drawn: pa.Table, kind: str) -> pa.Table:
+    rows = pc.select_k_unstable(drawn, k=min(SHOWN[kind], len(drawn)), sort_keys=ORDERS[kind])
+    table = drawn.take(rows).select(EXPIRED_OBJECTS.names)
+    return table.add_column(0, HIGHLIGHTS.field("kind"), pa.repeat(kind, len(table))).cast(HIGHLIGHTS)
+
+
+def draws(addresses: Any, seed: str) -> pa.Array:
+    """A number for each address that only the seed and the address decide."""
+    import pandas as pd  # not where Dagster loads the graph: it takes its time
+
+    key = hashlib.sha256(seed.encode()).hexdigest()[:16]
+    values = addresses.to_numpy(zero_copy_only=False) if isinstance(addresses, pa.Array) else addresses.to_numpy()
+    return pa.array(pd.util.hash_array(values, hash_key=key, categorize=False), pa.uint64())
+
+
+def highlights_output(folder: str, seed: str) -> Output:
+    """A small file of HIGHLIGHTS beside each file of an expired set."""
+
+    def encode(objects: pa.Table) -> tuple[bytes, int]:
+        found = chosen(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), seed=seed)
+        return parquet_bytes(found), len(found)
+
+    return Output(folder, ".parquet", encode)
+
+
+# --- reading them ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a verdict says of a commit; `created` is its client's word."""
+
+    commit_id: str
+    created: datetime | None
+    message: str | None
+
+
+def highlights(mark: Mark) -> dict[str, list[dict[str, Any]]]:
+    """The highlights of a mark by kind, as rows of EXPIRED_OBJECTS."""
+    found, by_kind = all_rows(mark.place, mark.dataset("expired_set", PART), HIGHLIGHTS), {}
+    for kind in ORDERS:
+        rows = [{name: row[name] for name in EXPIRED_OBJECTS.names} for row in found if row["kind"] == kind]
+        table = pa.Table.from_pylist(rows, schema=EXPIRED_OBJECTS)
+        drawn = table.append_column("draw", draws(table["address"], mark.record.mark_id))
+        by_kind[kind] = _first(drawn, kind).select(EXPIRED_OBJECTS.names).to_pylist()
+    return by_kind
+
+
+def commits_of(mark: Mark, rows: Iterable[Mapping[str, Any]]) -> dict[str, Commit]:
+    """Date and message of the commits that these rows name, by id."""
+    wanted = pa.array(sorted({row["commit_id"] for row in rows} - {None}), pa.string())
+    dataset, found = mark.dataset("retained_commits"), {}
+    for file in dataset.files:
+        table = read_file(mark.place, dataset.folder, file, COMMIT_VERDICTS)
+        for row in table.filter(pc.is_in(table["commit_id"], value_set=wanted)).to_pylist():
+            found[row["commit_id"]] = Commit(row["commit_id"], row["created"], row["message"])
+    return found

@@ -1,0 +1,140 @@
+"""Objects and bytes of an expired set, counted by what a reader asks for: why, how old, under which path and slice.
+
+Executors count the rows that they write; what they counted is added up anywhere else without the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import EXPIRED_OBJECTS, EXPIRED_TOTALS
+from spark_resources.spark.datasets import Output, parquet_bytes, read_file
+
+PART = "totals"
+KINDS = ("reason", "age", "prefix", "slice")
+AGES = (
+    ("under a day", 1),
+    ("a day to a week", 7),
+    ("a week to a month", 30),
+    ("1 to 3 months", 90),
+    ("3 months to a year", 365),
+)
+OLDEST = "over a year"
+LABELS_HELD = 100_000  # of one kind; what comes beyond them is counted as one
+
+
+class Label(NamedTuple):
+    """What some objects have in common; `name` is None where it isn't known, `branch` and `days` are of reasons."""
+
+    name: str | None
+    branch: str | None = None
+    days: int | None = None
+
+
+EVERYTHING_ELSE = Label("…")
+
+
+@dataclass(slots=True)
+class Sum:
+    objects: int = 0
+    bytes: int = 0
+
+    def add(self, objects: int, size: int) -> None:
+        self.objects += objects
+        self.bytes += size
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums by kind and label, in bounded memory."""
+
+    whole: Sum = field(default_factory=Sum)
+    by: dict[str, dict[Label, Sum]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+
+    def add(self, counted: pa.Table) -> None:
+        """Add what was counted elsewhere (EXPIRED_TOTALS)."""
+        for row in counted.to_pylist():
+            known, label = self.by[row["kind"]], Label(row["label"], row["branch"], row["days"])
+            if label not in known and len(known) >= LABELS_HELD:
+                label = EVERYTHING_ELSE
+            known.setdefault(label, Sum()).add(row["objects"], row["bytes"])
+            if row["kind"] == KINDS[0]:
+                self.whole.add(row["objects"], row["bytes"])
+
+    def ordered(self, kind: str) -> list[tuple[Label, Sum]]:
+        """The labels of a kind, most bytes first; ages from young to old."""
+        found = self.by[kind].items()
+        if kind == "age":
+            names = [*(name for name, _ in AGES), OLDEST]
+            return sorted(found, key=lambda one: names.index(one[0].name or OLDEST))
+        return sorted(found, key=lambda one: (-one[1].bytes, -one[1].objects, *map(str, one[0])))
+
+
+def in_words(kind: str, label: Label) -> str:
+    """What a label says to a person; a rule is named with its days, and nothing is claimed that isn't known."""
+    if kind == "reason" and label.days is not None:
+        rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
+        return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"
+    if kind == "prefix" and label.name is None:
+        return "(path not known)"
+    return label.name or "/"
+
+
+def counted(objects: pa.Table, *, start: datetime, depth: int = 1) -> pa.Table:
+    """These objects (columns of EXPIRED_OBJECTS) counted by every kind: EXPIRED_TOTALS.
+
+    Ages are those at `start`, the store's clock; `depth` is how many folders of a path count as its prefix.
+    """
+    return pa.concat_tables(
+        [
+            _by("reason", objects, [objects["reason"], objects["branch"], objects["days"]]),
+            _by("age", objects, [_ages(objects["modified"], start)]),
+            _by("prefix", objects, [_prefixes(objects["path"], depth)]),
+            _by("slice", objects, [objects["slice"]]),
+        ]
+    )
+
+
+def _by(kind: str, objects: pa.Table, labels: Sequence[Any]) -> pa.Table:
+    names = ["label", "branch", "days"][: len(labels)]
+    table = pa.table({**dict(zip(names, labels, strict=True)), "size": objects["size"]})
+    found = table.group_by(names, use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    columns: dict[str, Any] = {name: found[name] for name in names}
+    columns |= {"kind": pa.repeat(kind, len(found)), "objects": found["size_count"], "bytes": found["size_sum"]}
+    nothing = {name: pa.nulls(len(found), EXPIRED_TOTALS.field(name).type) for name in ("branch", "days")}
+    return pa.table({**nothing, **columns}).select(EXPIRED_TOTALS.names).cast(EXPIRED_TOTALS)
+
+
+def _ages(modified: Any, start: datetime) -> Any:
+    spans = pc.subtract(pa.scalar(start, EXPIRED_OBJECTS.field("modified").type), modified)
+    younger = [pc.less(spans, pa.scalar(timedelta(days=days), spans.type)) for _, days in AGES]
+    return pc.case_when(pc.make_struct(*younger), *(pa.scalar(name) for name, _ in AGES), pa.scalar(OLDEST))
+
+
+def _prefixes(paths: Any, depth: int) -> Any:
+    return pc.struct_field(pc.extract_regex(paths, rf"(?s)^(?P<prefix>(?:[^/]*/){{0,{depth}}})"), "prefix")
+
+
+def recorded(mark: Mark) -> Totals:
+    """What the executors counted of a mark's expired set when they wrote it."""
+    found, dataset = Totals(), mark.dataset("expired_set", PART)
+    for file in dataset.files:
+        found.add(read_file(mark.place, dataset.folder, file, EXPIRED_TOTALS))
+    return found
+
+
+def totals_output(folder: str, start: datetime) -> Output:
+    """A small file of EXPIRED_TOTALS beside each file of an expired set."""
+
+    def encode(objects: pa.Table) -> tuple[bytes, int]:
+        found = counted(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), start=start)
+        return parquet_bytes(found), len(found)
+
+    return Output(folder, ".parquet", encode)

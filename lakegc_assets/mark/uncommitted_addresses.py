@@ -1,0 +1,42 @@
+"""`uncommitted_addresses`: what is staged on any branch, read after the listing and twice in full (invariant 2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakegc_assets.mark import other_repositories
+from lakegc_assets.mark.context import MarkRun, step
+from lakegc_assets.mark.uncommitted_readings import read_staged
+from lakegc_assets.rules.incremental import union
+from spark_resources.model import ADDRESSES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_resources.spark.datasets import Dataset
+
+ASSET = "uncommitted_addresses"
+READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next
+DIFFS = ("first_diffs", "second_diffs")  # the same, path by path
+
+
+def read_uncommitted(run: MarkRun) -> None:
+    """Read what is staged twice, and what is staged in other repositories."""
+    with step(run, ASSET) as notes:
+        for part, diff_part in zip(READINGS, DIFFS, strict=True):
+            run.say(f"reading what is staged ({part} time)")
+            reading = read_staged(run, ASSET, part, diff_part)
+            reading.record(notes)
+            notes.facts |= reading.facts
+        other_repositories.read_staged(run, notes)
+
+
+def datasets(run: MarkRun) -> list[Dataset]:
+    """What any reading of what is staged gave, other repositories aside: all of it is live."""
+    recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in other_repositories.STAGED_PARTS]
+    return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
+
+
+def read_live(run: MarkRun) -> DataFrame:
+    """All addresses that any reading of what is staged gave (column address)."""
+    return union([run.read_dataset(one, ADDRESSES) for one in datasets(run)])

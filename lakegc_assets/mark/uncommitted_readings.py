@@ -1,0 +1,159 @@
+"""One reading of what is staged: what the branches serve at every changed path, and the server's list.
+
+The server's list can lack what is staged, and it can be empty though objects are staged (formats §2): a branch that is
+deleted while the server scans, a staging record that it can't read, an address that it resolves to one in the namespace
+but doesn't list as such. So it is never believed alone. What is staged on each branch is paged to its end as well, in a
+way that fails where a record can't be read, and each added or changed path is looked up; what the list or a branch
+shows is live. A list that is empty though objects are staged is requested again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import pyarrow as pa
+
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, inside, is_branch, serve
+from spark_resources.errors import DamagedData, Interrupted, NotThere
+from spark_resources.lakefs import LakeFS, UncommittedLists
+from spark_resources.lakefs.branch_diff import whole_diff
+from spark_resources.lakefs.gc_lists import read_uncommitted_file
+from spark_resources.lakefs.ranges import inside_addresses
+from spark_resources.model import ADDRESSES, AddressType
+from spark_resources.spark.datasets import Batches, Counts, Dataset, write_produced, write_rows
+from spark_resources.spark.partitioning import id_tasks
+
+TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The datasets (ADDRESSES) of one reading by part, all of them live, and what is recorded about each."""
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    facts: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, part: str, dataset: Dataset, **facts: int) -> None:
+        self.datasets[part] = dataset
+        self.facts[part] = {**facts, "addresses": dataset.rows}
+
+    def record(self, notes: StepNotes) -> None:
+        for part, dataset in self.datasets.items():
+            notes.wrote(dataset, part)
+
+
+def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
+    """Read what is staged now: path by path, and by the server's list.
+
+    Raises `Unavailable` where a diff can't be read to its end, as for a staging record that the server can't read.
+    """
+    reading = Reading()
+    changed, counts = changed_paths(run, run.mark.folder(asset, diff_part))
+    reading.add(diff_part, changed, **counts)
+    for number in range(TRIES):
+        name = f"{part}_again_{number}" if number else part
+        lists = list_staged(run)
+        dataset, counts = read_lists(run, lists, run.mark.folder(asset, name))
+        reading.add(name, dataset, pages=lists.pages, files=lists.files, **counts)
+        if not (why := why_repeat(lists, changed)):
+            break
+        run.say(why)
+    return reading
+
+
+# --- the server's list ----------------------------------------------------------------------------------------------
+
+
+NO_LIST = UncommittedLists("", {}, 0)
+
+
+def list_staged(run: MarkRun) -> UncommittedLists:
+    """The server's list, NO_LIST where it gave up because a branch was deleted meanwhile."""
+    try:
+        return run.lakefs.prepare_uncommitted(run.partition.repository)
+    except Interrupted:
+        return NO_LIST
+
+
+def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, Counts]:
+    """All files of one list. Raises `DamagedData` where they are fewer than the pages that announced one."""
+    keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
+    place = run.place
+    if not keys:
+        return write_rows(place, folder, [], ADDRESSES), {}
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            listed = read_uncommitted_file(place.store().read(key), where=f"{place.store().where}/{key}")
+            addresses = listed.column("physical_address").combine_chunks()
+            kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(addresses))
+            inside, outside = inside_addresses(addresses, kinds, place.namespace)
+            counts["outside"] = counts.get("outside", 0) + outside
+            yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
+
+    return write_produced(id_tasks(run.spark(), "key", keys, batch=1), produce, place, folder, ADDRESSES)
+
+
+def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
+    """Why the server is asked for its list once more; "" where nothing speaks against this one."""
+    if not lists.pages:
+        return "a branch was deleted while the server listed what is staged"
+    if lists.empty_pages and (lists.pages > 1 or changed.rows):
+        return "the server's list of what is staged has a page without a file, and objects are staged"
+    return ""
+
+
+def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
+    """The keys of the files at an announced location, at least as many as were announced (invariant 3)."""
+    folder = run.place.namespace.key(location).rstrip("/") + "/"
+    found = [one.key for page in run.store.pages(folder) for one in page.objects]
+    if len(found) < announced:
+        raise DamagedData(
+            f"the server announced {announced} files with staged addresses at {location}, and {len(found)} are there. "
+            "What is staged can't be told, so nothing can be collected. Run it again; if it stays so, check that "
+            "lakegc and the server see the same store.",
+            invariant=3,
+        )
+    return found
+
+
+# --- path by path ---------------------------------------------------------------------------------------------------
+
+
+def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Counts]:
+    """The addresses inside the namespace that branches serve at every path of their uncommitted diffs."""
+    branches = sorted(run.lakefs.branches(run.partition.repository))
+    namespace, lakefs, repository = run.place.namespace, run.lakefs, run.partition.repository
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
+            found = staged_addresses(lakefs, repository, branch)
+            while addresses := list(islice(found, WINDOW)):
+                counts["asked"] = counts.get("asked", 0) + len(addresses)
+                keys = [key for key in (inside(address, namespace) for address in addresses) if key is not None]
+                yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
+
+    return write_produced(id_tasks(run.spark(), "branch", branches, batch=1), produce, run.place, folder, ADDRESSES)
+
+
+def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
+    """The physical addresses at the added and changed paths of a branch; none where it is gone by now.
+
+    Raises `Unavailable` where the diff can't be read to its end.
+    """
+    for tries_left in reversed(range(TRIES)):
+        try:
+            paths = (change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed")
+            while window := list(islice(paths, WINDOW)):
+                yield from (one for one in serve(lakefs, repository, branch, window).values() if one is not None)
+                yield from at_inexact_paths(lakefs, repository, branch, window)
+        except NotThere:
+            if not is_branch(lakefs, repository, branch):
+                return
+            if not tries_left:  # deleted and made anew, again and again
+                raise
+        else:
+            return

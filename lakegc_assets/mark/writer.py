@@ -1,0 +1,118 @@
+"""The end of `expired_set`: what goes and what was unsettled is written, with why, in one pass over all rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark import expiry_reasons, sample_objects, totals
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.rules.expiry_reasons import MET, explained, sorted_out
+from lakegc_assets.rules.incremental import union
+from spark_resources.mark_store.foreign_layouts import reference_outputs
+from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
+from spark_resources.spark.datasets import (
+    BATCH_ROWS,
+    Batches,
+    Counts,
+    Dataset,
+    arrow_to_spark,
+    having,
+    parquet,
+    write_outputs,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "expired_set"
+UNSETTLED_PART = "unsettled"
+ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
+SAMPLED_A_TASK = 1_000  # addresses, for the cuts
+
+
+def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Table, *, unsettled: bool) -> Dataset:
+    """From rows of MET, in one pass: the expired set, sorted and with its reasons, what a review shows of it, and the
+    reference's layout; with `unsettled`, all objects that met, too, for the marks to come."""
+    all_known = expiry_reasons.all_known(run, notes)
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        rows = explained(*sorted_out(batches), verdicts, all_known=all_known)
+        expired = rows.filter(pc.is_valid(rows["reason"]))
+        counts["bytes"] = pc.sum(expired["size"], min_count=0).as_py()
+        yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+
+    record = run.mark.record
+    of_expired = {
+        "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
+        totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
+        sample_objects.PART: sample_objects.highlights_output(
+            run.mark.folder(ASSET, sample_objects.PART), record.mark_id
+        ),
+        **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
+    }
+    outputs = {part: having("reason", output) for part, output in of_expired.items()}
+    if unsettled:
+        outputs[UNSETTLED_PART] = parquet(run.mark.folder(ASSET, UNSETTLED_PART), UNSETTLED)
+    written, counts = write_outputs(met, produce, run.place, list(outputs.values()))
+    datasets = dict(zip(outputs, written, strict=True))
+    for part, found in datasets.items():
+        notes.wrote(found, part)
+    dataset, text = datasets[""], datasets["deleted.text"]
+    notes.facts |= {
+        "expired": dataset.rows,
+        "expired_bytes": counts.get("bytes", 0),
+        "not_in_text": dataset.rows - text.rows,
+        "kept_as_served_or_unclear": notes.facts["unreferenced"]
+        - notes.facts["kept_for_other_repositories"]
+        - notes.facts["held_objects"]
+        - dataset.rows,
+    }
+    return dataset
+
+
+def tasks_for(objects: int, cores: int) -> int:
+    """So many that a task can hold its rows, and where rows are worth it, one for every core."""
+    return max(1 + objects // ROWS_A_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
+
+
+def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
+    """The rows in ranges of their addresses, a range a task, in the order of the tasks.
+
+    Cut by some addresses of objects, or all: of many a telling comes again and again, and would draw the cuts to it.
+    """
+    from pyspark.sql import functions as F
+
+    if tasks == 1 or not len(addresses):
+        return rows.repartition(1)
+    if not hasattr(rows, "repartitionById"):  # before Spark 4.1 nobody says which rows come into which task
+        return rows.repartitionByRange(tasks, "address")
+    ordered = addresses.sort()
+    cuts = [ordered[len(ordered) * task // tasks].as_py() for task in range(1, tasks)]
+    task = sum(((F.col("address") >= F.lit(cut)).cast("int") for cut in cuts), F.lit(0))
+    spread: DataFrame = rows.withColumn("task", task).repartitionById(tasks, "task")
+    return spread
+
+
+def some_addresses(objects: DataFrame, count: int, tasks: int) -> pa.Array:
+    """Addresses of so many objects, enough of them to cut all into even ranges for so many tasks."""
+    share = min(1.0, SAMPLED_A_TASK * tasks / max(count, 1))
+    return objects.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
+
+
+def together(objects: DataFrame, *, going: DataFrame, told: DataFrame) -> DataFrame:
+    """Objects (STORED_OBJECTS), which of them go (column address), and what is told of them (TOLD), as rows of MET."""
+    from pyspark.sql import functions as F
+
+    def as_met(rows: DataFrame) -> DataFrame:
+        return rows.select(
+            *(
+                F.col(field.name) if field.name in rows.columns else F.lit(None).cast(field.dataType).alias(field.name)
+                for field in arrow_to_spark(MET)
+            )
+        )
+
+    goes = going.select("address", F.lit(True).alias("goes"))
+    return union([as_met(rows) for rows in (objects, goes, told)])

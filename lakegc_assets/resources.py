@@ -1,0 +1,171 @@
+"""Marks as a Dagster resource: opens a partition's mark for a step, and holds the repository's lease for the run."""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of resources
+
+import os
+import secrets
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from dagster import ConfigurableResource, InitResourceContext, ResourceDependency
+from pydantic import PrivateAttr
+
+from lakegc_assets.mark import inventory_listing
+from lakegc_assets.mark.context import Limits, MarkRun, Target, find_target, probed, read_clocks, versions, who
+from lakegc_assets.mark.options import MarkOptions, checked_age, refuse_both
+from lakegc_assets.mark.preconditions import (
+    refuse_another_basis,
+    refuse_another_repository,
+    refuse_overlap,
+    refuse_read_only,
+)
+from lakegc_assets.progress import Say, said_to, tell
+from lakegc_assets.rules.incremental import basis_of
+from spark_resources.host.processes import interrupt_when_told_to_end
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.mark_store.holds import read_holds
+from spark_resources.mark_store.lease import Lease, take_lease
+from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
+from spark_resources.mark_store.record import CLEAN, MarkRecord
+from spark_resources.model import MarkState, Partition, old_enough_before
+from spark_resources.settings import Settings
+from spark_resources.spark.resource import SparkResource
+
+
+class MarksResource(ConfigurableResource["MarksResource"]):
+    """Opens marks. What isn't configured here comes from `LAKEGC_*` variables (see `spark_resources.settings`)."""
+
+    lakefs: ResourceDependency[LakeFSResource]
+    spark: ResourceDependency[SparkResource]
+
+    _lease: Lease | None = PrivateAttr(default=None)
+
+    def refuse_finished(self, partition_key: str) -> None:
+        """Raise `NothingToDo` where the mark is finished, before its options, clocks or lease are looked at: whatever
+        else is wrong with the request, such a mark stays as it is."""
+        partition = Partition.parse(partition_key)
+        place = find_target(self.lakefs.client(), partition.repository, self.settings()).place
+        if Mark.exists(place, partition.mark_id):
+            Mark.open(place, partition.mark_id).check_unfinished()
+
+    def begin(self, partition_key: str, options: MarkOptions, say: Say) -> MarkRun:
+        """Begin the mark of a partition, or go on with it while it is unfinished. Takes the lease.
+
+        Raises `Refused` where the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
+        """
+        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        refuse_both(options)
+        min_age = checked_age(settings.min_age if options.min_age is None else options.min_age, options)
+        target = find_target(lakefs, partition.repository, settings)
+        refuse_read_only(target.repository)
+        refuse_overlap(target, lakefs)
+        target = probed(target)
+        clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
+        clocks.check(settings.max_clock_skew, partition.repository)
+        self.hold(partition, target, settings)
+        inventory, start = self._inventory(options, target, clocks.store, settings)
+        claim_namespace(target.place, target.repository.id, target.repository.created)
+        record = MarkRecord(
+            mark_id=partition.mark_id,
+            state=MarkState.MARKING,
+            repository=target.repository.id,
+            repository_created=target.repository.created,
+            namespace=target.place.namespace.uri,
+            scope=options.scope,
+            min_age=min_age,
+            start=start,
+            cutoff=old_enough_before(start, min_age),
+            server_now=clocks.server,
+            rules=lakefs.rules(partition.repository),
+            by=who(),
+            versions=versions(),
+            clocks=clocks.facts(),
+            accepted_missing=options.accept_missing,
+            holds=read_holds(target.place).recorded(),
+            inventory=inventory,
+        )
+        record = replace(record, basis={**CLEAN, "spellings": sorted(target.place.namespace.also)})
+        earlier = earlier_marks(target.place)
+        basis = basis_of(
+            record, earlier.finished, untrusted=earlier.untrusted,
+            since=options.since, clean=options.clean, every=settings.clean_every,
+        )  # fmt: skip
+        record = replace(record, basis=basis)
+        mark = Mark.begin(target.place, record)
+        refuse_another_basis(mark.record, options)
+        return self._run(partition, target, mark, lakefs, say)
+
+    def go_on(self, partition_key: str, say: Say) -> MarkRun:
+        """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
+        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        target = probed(find_target(lakefs, partition.repository, settings))
+        mark = Mark.open(target.place, partition.mark_id)
+        mark.check_unfinished()
+        self.hold(partition, target, settings)
+        refuse_another_repository(mark.record, target)
+        return self._run(partition, target, mark, lakefs, say)
+
+    def record(self, partition_key: str) -> MarkRecord:
+        """The record of a partition's mark as the namespace holds it now."""
+        partition = Partition.parse(partition_key)
+        target = find_target(self.lakefs.client(), partition.repository, self.settings())
+        return Mark.open(target.place, partition.mark_id).record
+
+    def store_time(self, partition_key: str) -> datetime:
+        """Now, by the clock of the store that a partition's mark is in."""
+        repository = Partition.parse(partition_key).repository
+        return find_target(self.lakefs.client(), repository, self.settings()).place.store().now()
+
+    def settings(self) -> Settings:
+        return Settings.load(os.environ, home_folder())
+
+    def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
+        """Take the repository's lease for this run, once, and see that it still holds."""
+        if self._lease is None:
+            interrupt_when_told_to_end()
+            self._lease = take_lease(
+                target.place.store(),
+                who=who(),
+                mark_id=partition.mark_id,
+                token=secrets.token_hex(16),
+                single_deployment=settings.single_deployment,
+                say=tell,
+            )
+        self._lease.check()
+        return self._lease
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def _inventory(
+        self, options: MarkOptions, target: Target, now: datetime, settings: Settings
+    ) -> tuple[dict[str, Any] | None, datetime]:
+        """What a mark keeps of the inventory that it reads, if any, and when it begins by the store's clock."""
+        if not options.inventory:
+            return None, now
+        found = inventory_listing.chosen(
+            options.inventory, options.inventory_taken, target, now=now, skew=settings.max_clock_skew
+        )
+        return found.recorded(), min(now, found.taken)
+
+    def _run(self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, say: Say) -> MarkRun:
+        return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), said_to(say))
+
+    def limits(self) -> Limits:
+        settings = self.settings()
+        return Limits(
+            settings.max_clock_skew,
+            settings.max_missing,
+            settings.max_questions,
+            settings.trusted_repositories,
+            settings.require_other_repositories,
+        )
+
+    def session(self) -> Any:
+        """The run's Spark session; it is started when somebody asks for it."""
+        return self.spark.spark_session

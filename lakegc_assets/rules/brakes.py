@@ -1,0 +1,242 @@
+"""The brakes of a finished mark (invariant 9): what looks unusual has to be released by name before it may be swept.
+
+Pure: numbers in, verdicts out. A brake never stops a mark; it stops an approval that doesn't name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets.formatting import plural
+from spark_resources.errors import DamagedData, WrongUsage
+
+if TYPE_CHECKING:
+    from spark_resources.mark_store.record import MarkRecord
+    from spark_resources.settings import Settings
+
+OTHERS = "others"
+BRAKES = ("share", "bytes", "count", "jump", "live", "listing", OTHERS, "age")
+COUNTS = ("candidates", "candidate_bytes", "expired", "expired_bytes", "live")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class BrakeLimits:
+    """Bounds; a brake trips beyond its own. Shares are parts of 1; `live` and `listing` are what must at least be there
+    of what the previous mark found; `jump` counts from `jump_least` expired objects on; `gib` is of expired bytes."""
+
+    share: float = 0.3
+    first_share: float = 0.5
+    gib: float = 102_400.0
+    count: int = 50_000_000
+    jump: float = 3.0
+    jump_least: int = 1_000
+    live: float = 0.5
+    listing: float = 0.5
+    age: timedelta = timedelta(days=7)
+
+    @classmethod
+    def of(cls, settings: Settings) -> BrakeLimits:
+        return cls(**{name: getattr(settings, f"brake_{name}") for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Brake:
+    """One brake: what was measured against which bound, and a sentence for people. `measured` is None where nothing
+    can be compared; then it is tripped only if the comparison was lost."""
+
+    name: str
+    tripped: bool
+    measured: float | None
+    bound: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished, or the
+    inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
+    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be read, each
+    with the reason, `*` for all.
+    """
+
+    counts: Mapping[str, int]
+    previous: Mapping[str, int] | None
+    previous_id: str | None
+    unreadable: tuple[str, ...]
+    finished: datetime
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: MarkRecord) -> Measured:
+        """What a finished mark's record says. Raises `WrongUsage` where the mark isn't finished, `DamagedData` where a
+        number is missing.
+        """
+        if record.finished is None:
+            raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
+        found: Mapping[str, Any] = record.previous or {}
+        for counts in (record.counts, found.get("counts") or record.counts):
+            if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
+                raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
+        return cls(
+            record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
+            dated(record), unread_in(record),
+        )  # fmt: skip
+
+
+def dated(record: MarkRecord) -> datetime:
+    """When what a finished mark shows was so: at its end, or when the inventory was taken that it was made by."""
+    return record.finished if record.finished is not None and record.inventory is None else record.start
+
+
+def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+    """Every brake of a finished mark, in the order of BRAKES; where other repositories could not be read, `others` has
+    one brake for each. `now` by the store's clock."""
+    return applied(Measured.of(record), limits, now=now)
+
+
+def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+    return (
+        share(found, limits),
+        size(found, limits),
+        count(found, limits),
+        jump(found, limits),
+        live(found, limits),
+        listing(found, limits),
+        *others(found),
+        age(found, limits, now),
+    )
+
+
+def share(found: Measured, limits: BrakeLimits) -> Brake:
+    """Too large a part of the repository, by objects or by bytes."""
+    first = found.previous is None and not found.unreadable
+    bound = limits.first_share if first else limits.share
+    by_objects = part(found.counts["expired"], found.counts["candidates"])
+    by_bytes = part(found.counts["expired_bytes"], found.counts["candidate_bytes"])
+    highest = max(by_objects, by_bytes)
+    which = "the first mark of a repository may take" if first else "a mark may take"
+    why = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes would go; {which}"
+    return Brake("share", highest > bound, highest, bound, f"{why} {100 * bound:g} %")
+
+
+def size(found: Measured, limits: BrakeLimits) -> Brake:
+    gib = found.counts["expired_bytes"] / GIB
+    why = f"{gib:,.1f} GiB would go; a mark may take {limits.gib:,g} GiB"
+    return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
+
+
+def count(found: Measured, limits: BrakeLimits) -> Brake:
+    objects = found.counts["expired"]
+    why = f"{plural(objects, 'object')} would go; a mark may take {limits.count:,}"
+    return Brake("count", objects > limits.count, objects, limits.count, why)
+
+
+def jump(found: Measured, limits: BrakeLimits) -> Brake:
+    """Many more objects or bytes than last time; small sets may jump."""
+    if found.previous is None:
+        return uncompared("jump", found, limits.jump)
+    times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
+    objects, before = found.counts["expired"], found.previous["expired"]
+    against = (
+        f"{times:,.1f} times as much as in mark {found.previous_id} ({plural(before, 'object')})"
+        if before
+        else f"and none in mark {found.previous_id}"
+    )
+    why = (
+        f"{plural(objects, 'object')} would go, {against}; from {plural(limits.jump_least, 'object')} on, at most "
+        f"{limits.jump:g} times as much as before is expected"
+    )
+    return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
+
+
+def live(found: Measured, limits: BrakeLimits) -> Brake:
+    """Nothing is live in a repository that holds something, or much less than last time."""
+    now = found.counts["live"]
+    if now == 0 and found.counts["candidates"]:
+        return Brake("live", True, 0.0, limits.live, "nothing in this repository is live: all of it looks like garbage")
+    if found.previous is None:
+        return uncompared("live", found, limits.live)
+    left = remaining(now, found.previous["live"])
+    before = found.previous["live"]
+    against = f"{100 * left:.1f} % of {before:,} in" if before else "none were in"
+    why = f"{are(now, 'live address', 'live addresses')}, {against} mark {found.previous_id}"
+    return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
+
+
+def listing(found: Measured, limits: BrakeLimits) -> Brake:
+    """Much less is stored than the previous mark left, even if all that it found has been deleted since."""
+    if found.previous is None:
+        return uncompared("listing", found, limits.listing)
+    expected = max(found.previous["candidates"] - found.previous["expired"], 0)
+    left = remaining(found.counts["candidates"], expected)
+    listed = are(found.counts["candidates"], "listed object")
+    against = (
+        f"{100 * left:.1f} % of the {expected:,} that mark {found.previous_id} would leave"
+        if expected
+        else f"and mark {found.previous_id} would leave none"
+    )
+    why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
+    return Brake("listing", left < limits.listing, left, limits.listing, why)
+
+
+def others(found: Measured) -> tuple[Brake, ...]:
+    """Other repositories may refer to objects here, and could not be read (invariants 2 and 5): a brake for each."""
+    if not found.unread:
+        return (Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects here was read"),)
+    return tuple(
+        Brake(name_of_release(repository), True, 1, 0, f"{sentence_about(repository)}: {why}")
+        for repository, why in sorted(found.unread.items())
+    )
+
+
+def sentence_about(repository: str) -> str:
+    who = "other repositories" if repository == "*" else f"repository {repository}"
+    return f"{who} may refer to objects here, and could not be read"
+
+
+def name_of_release(repository: str) -> str:
+    """The name that releases one repository that could not be read, and no other; `*` where none may be listed."""
+    return f"{OTHERS}/{repository}"
+
+
+def unread_in(record: MarkRecord) -> dict[str, str]:
+    """The other repositories that a mark could not read, each with the reason. A mark of the reference's reads none."""
+    steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
+    return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
+
+
+def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:
+    """The other repositories that may stay unread in a sweep, each with the reason given: those that the mark recorded
+    as unread and its approval released by name."""
+    names = {repository: name_of_release(repository) for repository in unread_in(record)}
+    return {repository: released[name] for repository, name in names.items() if name in released}
+
+
+def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:
+    days, bound = (now - found.finished) / timedelta(days=1), limits.age / timedelta(days=1)
+    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; it may be {bound:g}"
+    return Brake("age", days > bound, days, bound, why)
+
+
+def uncompared(name: str, found: Measured, bound: float) -> Brake:
+    """No earlier mark to compare with: fine for a repository's first, not where one is there and can't be read."""
+    if found.unreadable:
+        which = ", ".join(found.unreadable)
+        return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")
+    return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
+
+
+def are(count: int, thing: str, things: str = "") -> str:
+    return f"there {'is' if count == 1 else 'are'} {plural(count, thing, things)}"
+
+
+def part(some: int, whole: int) -> float:
+    return some / whole if whole else float(some > 0)
+
+
+def remaining(now: int, before: int) -> float:
+    return now / before if before else 1.0

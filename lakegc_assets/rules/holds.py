@@ -1,0 +1,171 @@
+"""Which commits holds retain beyond the rules, and which paths they name: pure decisions, each with the holds' ids.
+
+A hold can only keep more. What the rules retain anyway is no hold's doing, and is not ascribed to one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase, translate
+from typing import TypeAlias
+
+from lakegc_assets.rules.retention import Reason, Verdict, retained_commits
+from spark_resources.errors import DamagedData
+from spark_resources.mark_store.hold_file import (
+    BranchHold,
+    CommitHold,
+    Hold,
+    PathHold,
+    PrefixHold,
+    TagHold,
+    literal_prefix,
+)
+from spark_resources.model import HOLDS_BETWEEN, Commit, Rules
+
+Named: TypeAlias = tuple[str, str]  # a branch or tag, and its commit
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """What was seen of branches and tags: every reading of the branches, and all tags of all readings."""
+
+    branches: Sequence[Mapping[str, str]]
+    tags: Collection[Named] = ()
+
+
+def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
+    """The holds that haven't run out. `now` is the lakeFS server's clock."""
+    return tuple(hold for hold in holds if not hold.outdated(now))
+
+
+def held_commits(
+    holds: Iterable[Hold], commits: Mapping[str, Commit], seen: References, rules: Rules | None, *, now: datetime
+) -> dict[str, tuple[str, ...]]:
+    """The commits that holds name, each with the ids of these holds in order; the rules may retain them, too.
+
+    Raises `DamagedData` where a commit that a hold reaches is not in the graph.
+    """
+    found: dict[str, set[str]] = {}
+    for hold in in_force(holds, now):
+        for commit_id in _named_by(hold, commits, seen, rules, now):
+            found.setdefault(commit_id, set()).add(hold.id)
+    return {commit_id: tuple(sorted(ids)) for commit_id, ids in found.items()}
+
+
+def with_holds(verdicts: Iterable[Verdict], held: Mapping[str, Sequence[str]]) -> list[Verdict]:
+    """The verdicts with what holds retain of what the rules let go: retained, with the holds' ids."""
+    return [
+        replace(one, retained=True, why=Reason.HELD, hold=HOLDS_BETWEEN.join(held[one.commit_id]))
+        if not one.retained and one.commit_id in held
+        else one
+        for one in verdicts
+    ]
+
+
+def _named_by(
+    hold: Hold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
+) -> set[str]:
+    match hold:
+        case TagHold():
+            tagged = tagged_commits([hold], seen.tags)
+            return ancestors(commits, tagged) if hold.with_history else {_known(commits, one).id for one in tagged}
+        case CommitHold():
+            return {commit.id for commit in commits.values() if hold.matches(commit.metadata)}
+        case BranchHold():
+            return _kept_longer(hold, commits, seen, rules, now)
+        case _:
+            return set()
+
+
+def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: bool | None = None) -> set[str]:
+    """The commits of the tags that holds name; only of holds with (or without) history, if that is given."""
+    named = [hold for hold in holds if isinstance(hold, TagHold) and history in (None, hold.with_history)]
+    return {commit_id for tag, commit_id in tags if any(fnmatchcase(tag, hold.tags) for hold in named)}
+
+
+def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
+    """Commits with everything behind them, by all parents. Raises `DamagedData` where one is not in the graph."""
+    found: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        commit = _known(commits, waiting.pop())
+        if commit.id not in found:
+            found.add(commit.id)
+            waiting.extend(commit.parents)
+    return found
+
+
+def _kept_longer(
+    hold: BranchHold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
+) -> set[str]:
+    """What would be retained with at least the hold's days on its branches; nothing expires without rules."""
+    if rules is None:
+        return set()
+    found: set[str] = set()
+    for heads in seen.branches:
+        longer = {one: max(rules.days(one), hold.at_least) for one in heads if fnmatchcase(one, hold.branches)}
+        if longer:
+            kept = Rules(rules.default_days, {**rules.branch_days, **longer})
+            verdicts = retained_commits(commits.values(), heads, kept, now=now)
+            found |= {one.commit_id for one in verdicts if one.retained}
+    return found
+
+
+def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
+    if commit_id not in commits:
+        raise DamagedData(
+            f"commit {commit_id}, which a hold reaches, is not in the commit graph. It may have been made while the "
+            "graph was read: begin a new mark. If it stays away, run `lakegc fsck`.",
+            invariant=3,
+        )
+    return commits[commit_id]
+
+
+# --- what the graph has to show -------------------------------------------------------------------------------------
+
+
+def unseen(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
+    """The holds (ids) that can't be told in full from what is known of the commits.
+
+    Without the whole graph nobody knows the commits that no branch or tag reaches, nor what expired ones hold.
+    """
+    return [] if graph_known else [hold.id for hold in holds if isinstance(hold, CommitHold | PathHold)]
+
+
+# --- paths and prefixes ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PathHolds:
+    """The path holds in force, as an executor applies them: (id, pattern)."""
+
+    patterns: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, holds: Iterable[Hold]) -> PathHolds:
+        return cls(tuple((hold.id, hold.paths) for hold in holds if isinstance(hold, PathHold)))
+
+    def may_be_in(self, min_key: bytes, max_key: bytes) -> bool:
+        """Whether a range of paths from `min_key` to `max_key`, both in it, can have a path that is held."""
+        prefixes = (literal_prefix(pattern).encode() for _, pattern in self.patterns)
+        return any(min_key[: len(prefix)] <= prefix <= max_key for prefix in prefixes)
+
+    def matching(self, paths: Sequence[bytes]) -> Iterator[tuple[str, list[int]]]:
+        """For each hold its id, and the places of the paths that it names. Bytes that are not UTF-8 are a character."""
+        for hold_id, pattern in self.patterns:
+            prefix, matches = literal_prefix(pattern).encode(), re.compile(translate(pattern)).match
+            found = [
+                place
+                for place, path in enumerate(paths)
+                if path.startswith(prefix) and matches(path.decode(errors="surrogateescape"))
+            ]
+            if found:
+                yield hold_id, found
+
+
+def prefixes_of(holds: Iterable[Hold]) -> list[tuple[str, str]]:
+    """The physical prefixes that are held, each with its hold's id first."""
+    return [(hold.id, hold.prefix) for hold in holds if isinstance(hold, PrefixHold)]

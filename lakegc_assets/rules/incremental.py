@@ -1,0 +1,188 @@
+"""The optimized run: what has to be looked at, given a finished mark. Nothing here reads, writes or starts a job.
+
+Whatever the store held when the earlier mark listed it was then either *settled*, held by a range that a retained
+commit referred to, or written down as *unsettled*. So what may go now is unsettled, or was held by a range that no
+retained commit refers to any more, or came since: into a slice that was open then, or is new, or into a folder whose
+name tells nothing about its age. These candidates are compared with all that is live now, as a clean run compares them.
+
+Ranges are told apart by their ids, never by dates (clients set them), and never by the keys at their ends (which are
+paths, and a copy puts one address at many).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets.formatting import plural
+from spark_resources.errors import NotThere
+from spark_resources.mark_store.record import CLEAN, MarkRecord, finished_at
+from spark_resources.model import Scope
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LATE = timedelta(hours=48)
+"""How long after a slice was opened something may arrive in it: an hour of naming and a link token's 24 (formats §1),
+and as much again for uploads that take their time and clocks that differ."""
+
+LATE_UPLOADS = (
+    f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was opened were not "
+    "looked for: a full mark finds them"
+)
+"""What an incremental mark says of itself: the price of its speed."""
+
+_YEAR_4000 = 64_060_588_800  # what slices' names count back from, so that later ones sort first
+_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there were none before
+_XID = 20  # characters
+NO_BASE: Mapping[str, Any] = {"why": "no finished mark is there"}
+
+
+def opened(name: str) -> datetime | None:
+    """When a slice was opened, by its name (formats §1); None for a name that is none of a slice."""
+    if len(name) != _XID or name != name.lower():
+        return None
+    try:
+        raw = base64.b32hexdecode(name.upper() + "=" * (-_XID % 8))
+    except ValueError:
+        return None
+    if base64.b32hexencode(raw).decode().rstrip("=").lower() != name:
+        return None
+    seconds = (_YEAR_4000 - int.from_bytes(raw[:4], "big")) % 2**32
+    found = datetime.fromtimestamp(seconds, UTC)
+    return found if found >= _FIRST_SLICE else None
+
+
+def can_have_changed(name: str, since: datetime) -> bool:
+    """Whether something may have come into a folder since a moment, by the folder's name."""
+    when = opened(name)
+    return when is None or when >= since - LATE
+
+
+# --- which mark to go on from ---------------------------------------------------------------------------------------
+
+
+def basis_of(
+    record: MarkRecord,
+    earlier: Iterable[MarkRecord],
+    *,
+    untrusted: Collection[str] = (),
+    since: str = "",
+    clean: bool = False,
+    every: int,
+) -> Mapping[str, Any]:
+    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
+
+    Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` tells after how
+    many more incremental marks a full one is due; 0: the next mark that names no base is one. `untrusted` are the ids
+    of marks that aren't signed, where a key is set: since one of these no mark is made. The new record's own basis
+    tells its spellings. Raises `NotThere` where the named one isn't among the earlier ones.
+    """
+    if since in untrusted and not clean:
+        chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
+    else:
+        chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+        if untrusted and chosen == NO_BASE:
+            chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
+    return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
+
+
+def _basis_of(
+    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, clean: bool, every: int
+) -> Mapping[str, Any]:
+    finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
+    without_full = incremental_in_a_row(finished)
+    if since and since not in {one.mark_id for one in finished}:
+        raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
+    if clean:
+        return {"why": "that was asked for"}
+    if since:
+        finished = [one for one in finished if one.mark_id == since]
+    base = max(finished, key=finished_at, default=None)
+    if base is None:
+        return NO_BASE
+    why = unequal(record, base)
+    if why:
+        return {"why": why}
+    chain = [base.mark_id, *(base.basis["chain"] if base.optimized else [])]
+    digests = [base.digest or "", *(base.basis["digests"] if base.optimized else [])]
+    since_full = max(len(chain), without_full + 1)  # where each mark names its base, chains don't grow
+    if since_full >= max(every, 1) and not since:
+        return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
+    full_in = max(every - since_full - 1, 0)
+    return {"optimized": True, "chain": chain, "digests": digests, "full_in": full_in}
+
+
+def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
+    """How many incremental marks were made since the newest full one. Only a full listing finds late uploads, so a mark
+    of another scope or by an inventory doesn't count as full."""
+    found = 0
+    for one in sorted(finished, key=finished_at, reverse=True):
+        if one.optimized:
+            found += 1
+        elif one.scope is Scope.UNIFIED and one.inventory is None:
+            break
+    return found
+
+
+def late_uploads(record: MarkRecord, full_mark: str = "") -> str:
+    """What an incremental mark leaves to a full one, and when that is due; "" for a full mark.
+
+    `full_mark` is the command that makes one, as lakegc was called.
+    """
+    if not record.optimized:
+        return ""
+    full_mark = full_mark or f"lakegc mark {record.repository} --clean"
+    marks = record.basis.get("full_in")
+    if marks is None:  # made before this was recorded
+        return f"{LATE_UPLOADS}. To make one now: {full_mark}"
+    if marks == 0:
+        return (
+            f"{LATE_UPLOADS}, and one is due now. The next mark without --since is a full one, and so is the "
+            f"schedule's. To make it now: {full_mark}"
+        )
+    return f"{LATE_UPLOADS}. One is due after {plural(marks, 'more incremental mark')}. To make it now: {full_mark}"
+
+
+def unequal(record: MarkRecord, base: MarkRecord) -> str:
+    """Why a mark made since this one might differ from a clean one; "" where it can't."""
+    which = f"mark {base.mark_id}"
+    if (base.repository, base.repository_created, base.namespace) != (
+        record.repository, record.repository_created, record.namespace,
+    ):  # fmt: skip
+        return f"{which} is of another repository"
+    if record.scope is not Scope.UNIFIED or base.scope is not Scope.UNIFIED:
+        return f"only marks of the scope {Scope.UNIFIED} are made since earlier ones"
+    if record.inventory is not None or base.inventory is not None:
+        return "an inventory is no listing to go on from"
+    if "unexplained" in base.step("expired_set").facts:
+        return f"{which} could not tell why its objects would go"
+    if "unsettled" not in base.step("expired_set").datasets:
+        return f"{which} didn't know every commit"
+    if base.basis["spellings"] != record.basis["spellings"]:
+        return f"the namespace has other spellings than it had for {which}"
+    if base.versions.get("lakegc") != record.versions.get("lakegc"):
+        return f"{which} was made by another version of lakegc"
+    if base.start > record.start or base.server_now > record.server_now:
+        return f"the clocks were set back since {which}"
+    return ""
+
+
+# --- what is known of each address ----------------------------------------------------------------------------------
+
+
+def slice_of(address: Column) -> Column:
+    """The folder that an address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_extract(address, r"^(data/[^/]*/|data/|)", 1)
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all of these."""
+    first, *rest = frames
+    for one in rest:
+        first = first.unionByName(one)
+    return first

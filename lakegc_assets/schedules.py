@@ -1,0 +1,114 @@
+"""The schedule that marks all chosen repositories; it is off until somebody turns it on in Dagster's UI.
+
+What is wrong with one repository never reaches another one: each has a run of its own that may fail.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import dagster as dg
+
+from lakegc_assets.assets.results import told
+from lakegc_assets.jobs import mark_job, run_request
+from lakegc_assets.mark.context import find_target
+from lakegc_assets.mark.preconditions import refuse_read_only
+from lakegc_assets.mark.repository_selection import chosen, none_chosen
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.mark_store.lease import current_holder
+from spark_resources.model import default_mark_id
+from spark_resources.settings import DEFAULT_MARK_CRON, Settings
+
+TROUBLE_TAG = "lakegc/trouble"
+"""On the one run that says what is wrong with a repository: what was wrong with it before the run began."""
+LOOK_S = 30.0
+"""How long the schedule looks for trouble; a repository that hasn't answered by then is simply tried."""
+
+
+def troubles(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
+    """What keeps repositories from being marked, by id; all are asked side by side, so a slow one delays none."""
+    executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-look")
+    looks = {executor.submit(trouble, lakefs, each, settings): each.id for each in repositories}
+    done, _ = wait(looks, timeout=LOOK_S)
+    executor.shutdown(wait=False, cancel_futures=True)
+    found = {looks[look]: look.result() for look in done}
+    return {name: sentence for name, sentence in found.items() if sentence is not None}
+
+
+def trouble(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
+    """What a mark of the repository would stop at within its first second, or None: rights, rules and the store."""
+    try:
+        refuse_read_only(repository)
+        target = find_target(lakefs, repository.id, settings)
+        lakefs.rules(repository.id)
+        lakefs.branches(repository.id)
+        current_holder(target.place.store())
+    except LakegcError as error:
+        return str(error)
+    return None
+
+
+def said_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
+    """Whether the schedule's newest run of the repository was for this trouble, and didn't succeed all the same."""
+    tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
+    newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
+    return any(
+        record.dagster_run.tags.get(TROUBLE_TAG) == sentence and not record.dagster_run.is_success for record in newest
+    )
+
+
+_SCHEDULE = "mark_repositories"
+
+
+def requests_for_all(
+    context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
+) -> list[dg.RunRequest] | dg.SkipReason:
+    """Request a mark of every chosen repository; its id is the scheduled time, so the same tick asks for the same."""
+    with told():
+        settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
+        repositories = chosen(client.repositories(), settings)
+    if not repositories:
+        return dg.SkipReason(none_chosen(client, settings))
+    wrong = troubles(client, repositories, settings)
+    known = {name for name, what in wrong.items() if said_before(context.instance, _SCHEDULE, name, what)}
+    mark_id = default_mark_id(context.scheduled_execution_time)
+    requests = [
+        run_request(each, mark_id, f"{each.id}|{mark_id}", {TROUBLE_TAG: wrong[each.id]} if each.id in wrong else {})
+        for each in repositories
+        if each.id not in known
+    ]
+    if not requests:
+        names = ", ".join(sorted(known))
+        return dg.SkipReason(f"Left out until they can be marked, as the newest run of each says why not: {names}.")
+    context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
+    return requests
+
+
+def scheduled(cron: str) -> dg.ScheduleDefinition:
+    """The schedule at the times of a cron schedule, in UTC. Raises `WrongUsage` for one that nobody can read."""
+    make = dg.schedule(
+        cron,
+        name=_SCHEDULE,
+        job=mark_job,
+        execution_timezone="UTC",
+        description="""Marks all repositories of the lakeFS server at the times of LAKEGC_MARK_CRON (UTC, by default
+every night at three), each under the scheduled time as its mark id. A full mark that is due (LAKEGC_CLEAN_EVERY) is
+made by it, too, also where every other mark of the repository names its base with --since.
+
+Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+(default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or rights are
+lacking, has one failed run that says why, and is then left out until that has changed. The others don't wait.""",
+    )
+    try:
+        return make(requests_for_all)
+    except dg.DagsterInvalidDefinitionError:
+        raise WrongUsage(f"LAKEGC_MARK_CRON is '{cron}': expected a cron schedule in UTC, such as 0 3 * * *") from None
+
+
+# the one setting that is needed before anything runs; the others are read, and complained about, by each run
+mark_repositories = scheduled(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)

@@ -1,0 +1,116 @@
+"""Sensors: new repositories are marked, and approved marks are swept.
+
+Both are off until somebody turns them on in Dagster's UI.
+"""
+
+# no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
+import json
+import os
+from datetime import UTC, datetime
+
+import dagster as dg
+
+from lakegc_assets.assets.approval_events import BY_HAND, advise, is_an_approval
+from lakegc_assets.assets.review import APPROVAL
+from lakegc_assets.jobs import careful_sweep_job, mark_job, run_request, sweep_job
+from lakegc_assets.mark.repository_selection import chosen, none_chosen
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from spark_resources.errors import LakegcError
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import Repository
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.model import Partition, default_mark_id
+from spark_resources.settings import Settings
+
+APPROVAL_TAG = "lakegc/approval"
+"""On runs that an approval asked for: the number of Dagster's record of it."""
+MOST_AT_ONCE = 20
+"""New repositories that one look of the sensor has marked; the others come with the next looks."""
+
+
+def identity(repository: Repository) -> str:
+    """Tells a repository from a later one of the same name."""
+    return f"{repository.id}@{repository.created.isoformat()}"
+
+
+@dg.sensor(
+    job=mark_job,
+    minimum_interval_seconds=60,
+    description="""Looks every minute for repositories of the lakeFS server, and marks each one once, when it is
+seen for the first time. When turned on, that is all there are, twenty at a time.
+
+Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+(default none), for example lake-*,archive. A repository that can't be marked has one failed run that says why.""",
+)
+def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
+    now = datetime.now(UTC)
+    try:
+        settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
+        there = {identity(each): each for each in chosen(client.repositories(), settings)}
+    except LakegcError as error:
+        return dg.SkipReason(str(error))
+    known = set(json.loads(context.cursor)) if context.cursor else set()
+    new = {key: each for key, each in there.items() if key not in known}
+    if not new:
+        return dg.SkipReason(
+            f"{len(there)} repositories, none of them new." if there else none_chosen(client, settings)
+        )
+    now_marked = dict(list(new.items())[:MOST_AT_ONCE])
+    mark_id = default_mark_id(now)
+    requests = [run_request(each, mark_id, run_key=key, tags={}) for key, each in now_marked.items()]
+    return dg.SensorResult(
+        run_requests=requests,
+        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(each.partition_key) for each in requests])],
+        # a repository that is gone is forgotten: another one of its name is new again
+        cursor=json.dumps(sorted((known & there.keys()) | now_marked.keys())),
+    )
+
+
+APPROVALS_A_TICK = 20
+
+
+@dg.sensor(
+    jobs=[sweep_job, careful_sweep_job],
+    minimum_interval_seconds=30,
+    description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
+
+An approval is given by the job *approve* or by 'lakegc approve'; an event of sweep_approval that was reported by hand
+approves nothing, and is answered with what to do instead. The sweep itself verifies the approval in the namespace
+before anything is deleted. Where LAKEGC_BACKUP_TO says where backups go, a backup is made first. While this
+sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
+)
+def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    # the oldest ones first, by the number of their records: none is left out, however many came at once
+    seen = int(context.cursor) if context.cursor else None
+    events = context.instance.fetch_materializations(
+        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_A_TICK, ascending=True
+    ).records
+    if not events:
+        return dg.SkipReason("No new approval.")
+    requests, unfollowed = [], []
+    job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
+    for event in events:
+        key = event.partition_key or ""
+        if not is_an_approval(event):
+            advise(context.instance, key)
+            unfollowed.append(f"{key or 'an event without a partition'}: {BY_HAND}")
+            continue
+        try:
+            partition = Partition.parse(key)
+        except LakegcError as error:
+            unfollowed.append(str(error))
+            continue
+        tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
+        run_key = f"approval {event.storage_id}"
+        requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=tags, job_name=job.name))
+    for sentence in unfollowed:
+        context.log.error(sentence)
+    return dg.SensorResult(
+        run_requests=requests,
+        # a partition that nobody knows here, such as one approved on another machine, is added: its run says what it is
+        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(one.partition_key) for one in requests])]
+        if requests
+        else [],
+        skip_reason=None if requests else dg.SkipReason("; ".join(unfollowed)),
+        cursor=str(events[-1].storage_id),
+    )

@@ -1,0 +1,238 @@
+"""Rounds: Spark jobs that settle what is pending, each under one proof, until every object has its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import duration, plural
+from lakegc_assets.progress import telling
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.sweep.context import Proof, SweepRun, Verified
+from lakegc_assets.sweep.head_watch import HeadWatch
+from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.permit import PermitGiver
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.sweep_task import (
+    COUNTED,
+    NOT_SETTLED,
+    PENDING,
+    Action,
+    Orders,
+    receipts_of_cut_off,
+    sweep_rows,
+)
+from spark_resources.errors import LakegcError, Refused
+from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.spark.datasets import Batches, arrow_to_spark
+from spark_resources.spark.remote_errors import errors_from_executors, lost_attempts, on_executor, tasks_ended
+from spark_resources.stores.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DOING = {
+    Action.DELETE: "deleting",
+    Action.QUARANTINE: "putting aside",
+    Action.RESTORE: "bringing back",
+    Action.PURGE: "deleting for good",
+}
+LEAST_ROWS_A_TASK = 1_000
+FRUITLESS_ROUNDS = 3  # that new branch heads ended before anything was deleted
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the rounds of one sweep did: objects by outcome, requests, and seconds of deleting."""
+
+    objects: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    attempts: int = 0
+    seconds: float = 0.0
+    proofs: list[Proof] = field(default_factory=list)
+
+    @property
+    def settled(self) -> int:
+        """The objects that have an outcome."""
+        return sum(self.objects.values())
+
+    def add(self, other: Tally) -> None:
+        self.objects.update(other.objects)
+        self.requests += other.requests
+        self.attempts += other.attempts
+        self.seconds += other.seconds
+
+
+def refuse_fruitless(run: SweepRun, rounds: int) -> None:
+    """Raise `Refused` where so many rounds, one after the other, could delete nothing for new branch heads."""
+    if rounds >= FRUITLESS_ROUNDS:
+        raise Refused(
+            f"{rounds} times what is live in {run.partition.repository} was read again, and each time branches had new "
+            "heads before anything could be deleted, with more new entries than a sweep takes in. Run the same command "
+            "again when less is committed.",
+            invariant=1,
+        )
+
+
+def end_of(run: SweepRun, proof: Proof) -> datetime:
+    """When a proof is too old, by the store's clock. Raises `Refused` where it was, before it was made."""
+    until, now = proof.began + run.limits.proof_age, run.store.now()
+    if now >= until:
+        raise too_old(run, now - proof.began)
+    return until
+
+
+def too_old(run: SweepRun, took: timedelta) -> Refused:
+    """Why nothing could be deleted by a proof that was this old by then."""
+    return Refused(
+        f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was verified again and a "
+        f"delete could be sent, {duration(took)} had passed, and a verification counts for "
+        f"{duration(run.limits.proof_age)}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more "
+        "cores.",
+        invariant=1,
+    )
+
+
+def nothing_settled(run: SweepRun, objects: int, until: datetime, trouble: str = "") -> LakegcError:
+    """Why a whole round came no further: its proof was too old by then (`until`, store's clock), heads could not be
+    listed (`trouble`), or nobody knows."""
+    if (now := run.store.now()) >= until:
+        return too_old(run, now - until + run.limits.proof_age)
+    return LakegcError(
+        f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. "
+        + (f"The branch heads could not be listed: {trouble} " if trouble else "")
+        + "Look at the store and at the clocks, and run the same command again."
+    )
+
+
+def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
+    """What has no outcome yet, or failed before the round `since` (PENDING)."""
+    spark = run.spark()
+    return sweep_outcomes.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
+
+
+def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
+    """Write the receipts of what the proof rescued of these rows of PENDING.
+
+    An attempt that was cut off may have taken one of them away before it came to life: that is booked as taken, so that
+    the closing proof names it, and an undo brings it back.
+    """
+    if not proof.rescued_objects:
+        return
+    receipts, number, at, mark_id = run.receipts, proof.number, proof.began, run.mark.record.mark_id
+
+    def write(batches: Batches) -> Batches:
+        from spark_resources.spark.datasets import task_name
+
+        rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        if rows:
+            table = pa.concat_tables(rows)
+            taken = taken_away(receipts.store, table)
+            values = (Outcome.RESCUED.value, "", 0, at)
+            left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
+            outcome, code, attempts, when = (
+                pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(left))
+                for name, value in zip(("outcome", "code", "attempts", "at"), values, strict=True)
+            )
+            columns = [left["address"], left["size"], outcome, code, left["why"], attempts, when]
+            rescued = pa.table(columns, schema=RECEIPTS)
+            found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
+            receipts.write("receipt", number, f"rescued-{task_name()}", found)
+        yield from ()
+
+    told = proof.rescued.join(pending.select("address", "slice", "intended"), "address")
+    with errors_from_executors():
+        told.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+
+
+def taken_away(store: Store, rows: pa.Table) -> pa.Table:
+    """Those of the rows (columns address, slice, intended) that an attempt set out to delete, and that are gone."""
+    meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
+    there = Looker(store).look(meant)["address"]
+    return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
+
+
+def round_of(
+    run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
+    verified: Verified | None = None,
+) -> Tally:  # fmt: skip
+    """One Spark job over rows of PENDING. It ends early at `until` (store's clock), with the lease, or where a branch
+    head isn't `verified`; then some rows have no receipt yet. An action that takes objects away needs `verified`.
+
+    Raises where the lease was lost, or where a whole round settled nothing, and not for a new branch head."""
+    spark = run.spark()
+    tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
+    orders = Orders(
+        place=run.place,
+        receipts=receipts,
+        round=number,
+        lease_token=run.lease.token,
+        proof_until=until,
+        # a whole-second time may truly be almost a second later (invariant 6)
+        cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution,
+        mark_id=run.mark.record.mark_id,
+        action=action,
+        permit_every_s=run.limits.heads_every.total_seconds(),
+        most=None if run.limits.rate is None else run.limits.rate / tasks,
+        ramp=None if run.store.quirks.ramp is None else run.store.quirks.ramp / tasks,
+    )
+
+    def work(batches: Batches) -> Batches:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        # not the attempt's number, which begins anew where a whole stage is tried again: receipts would be overwritten
+        yield from sweep_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+
+    spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
+    sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
+    began, done = time.monotonic(), Tally()
+    watched = run.lease.watched(orders.request_time, at_rest(spark))
+    heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
+    with (
+        errors_from_executors(), watched, heads or nullcontext(),
+        telling_settled(run, DOING[action], receipts, number, objects),
+    ):  # fmt: skip
+        counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
+    done.seconds = time.monotonic() - began
+    for row in counts:
+        if row["outcome"] != NOT_SETTLED:
+            done.objects[row["outcome"]] += row["objects"]
+        done.requests += row["requests"]
+        done.attempts += row["attempts"]
+    run.lease.check()
+    if not done.settled and not (heads is not None and heads.moved):
+        raise nothing_settled(run, objects, until, "" if heads is None else heads.trouble)
+    return done
+
+
+def at_rest(spark: SparkSession) -> Callable[[], bool]:
+    """Says later whether every task that was begun since now has ended, and none was tried again or lost: the worker of
+    a lost one may still be at work somewhere."""
+    before = lost_attempts(spark)
+    return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
+
+
+def telling_settled(
+    run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int
+) -> AbstractContextManager[None]:
+    """Say how far a round is, from the receipts that its tasks wrote so far."""
+    began = time.monotonic()
+
+    def how_far() -> str:
+        done = receipts.settled_rows(number)
+        seconds = time.monotonic() - began
+        rate = done / seconds
+        left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
+        return f"{done:,} of {plural(rows, 'object')} settled, {rate:,.0f} a second{left}"
+
+    return telling(run.say, f"{doing} {plural(rows, 'object')}", how_far)

@@ -1,0 +1,107 @@
+"""Marks of the reference collector, made ready for a sweep of ours: with what the store holds of them today.
+
+They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, keeps what
+is listed now, and the state of the sweep; no range is known to have been read, so proofs read every live one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakegc_assets.approval.foreign_marks import as_record, begun, cutoff_of, root_of
+from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.mark import expired_set, namespace_slices
+from lakegc_assets.mark.context import MarkRun, StepNotes, Target
+from lakegc_assets.sweep.context import SweepRun, Theirs
+from spark_resources.errors import Refused
+from spark_resources.mark_store.approval import Approval, read_with_version, write_approval
+from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
+from spark_resources.mark_store.foreign_layouts import ReferenceMark
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import StepRecord
+from spark_resources.model import STORED_OBJECTS, MarkState
+from spark_resources.spark.datasets import arrow_to_spark, write_dataset
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def begin(target: Target, theirs: ReferenceMark, approval: Approval) -> Mark:
+    """The record for a sweep of an approved mark, or the one that an interrupted sweep left."""
+    files = their_files(target, theirs)
+    if files.digest != approval.digest:
+        raise Refused(
+            f"the files of mark {theirs.mark_id} of {target.repository.id} are not those that were approved. Make a "
+            "new mark.",
+            invariant=7,
+        )
+    found = begun(target, theirs.mark_id)
+    if found is not None:
+        return found
+    store = target.place.store()
+    known = as_record(target, theirs, files.addresses)
+    record = replace(
+        known,
+        state=MarkState.MARKING,
+        start=store.now(),
+        cutoff=cutoff_of(store, theirs),
+        finished=None,
+        previous=None,
+    )
+    return Mark.begin(target.place, record, root=root_of(theirs.mark_id))
+
+
+def list_today(run: SweepRun, theirs: Theirs) -> None:
+    """Finish the record: list the namespace, and write the mark's addresses with what the store holds of each."""
+    mark = run.mark
+    if mark.record.state is MarkState.FAILED:  # an earlier try to list it
+        mark.move_to(MarkState.MARKING, failure=None)
+    if mark.record.finished is None:
+        write_listed(run, theirs)
+    if mark.record.state is MarkState.MARKED:
+        mark.move_to(MarkState.APPROVED, approval=theirs.approval.sha256)
+
+
+def write_listed(run: SweepRun, theirs: Theirs) -> None:
+    mark, store = run.mark, run.store
+    inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.say)
+    namespace_slices.list_namespace(inner)
+    started = store.now()
+    with errors_from_executors():
+        rows = with_what_is_there(run, run.their_addresses(theirs))
+        dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
+    notes = StepNotes()
+    notes.wrote(dataset)
+    mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
+    mark.move_to(MarkState.MARKED, finished=store.now(), digest=theirs.approval.digest)
+
+
+def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
+    """The addresses as REFERENCE_OBJECTS: size and checksum of today, and no time, for none was recorded."""
+    from pyspark.sql import functions as F
+
+    types = arrow_to_spark(REFERENCE_OBJECTS)
+    listing = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS)
+    listed = listing.drop("modified").dropDuplicates(["address"])  # a page that came twice is no second object
+    found = {
+        "slice": F.coalesce("slice", F.regexp_extract("address", r"^(data/[^/]+/|data/|)", 1)),
+        "reason": F.lit(NOT_RECORDED),
+    }
+    kept = ("address", "size", "checksum")
+    return addresses.join(listed, "address", "left").select(
+        *(
+            F.col(name) if name in kept else found.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
+            for name in REFERENCE_OBJECTS.names
+        )
+    )
+
+
+def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
+    """Write into an approval that the mark was swept by it, so that it counts no more."""
+    over = read_with_version(place, approval.mark_id)
+    ended = {"how": "swept", "who": who, "when": now.isoformat()}
+    write_approval(place, replace(approval, ended=ended), over=over)

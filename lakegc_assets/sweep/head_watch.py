@@ -1,0 +1,200 @@
+"""Branch heads while a round deletes: listed every few seconds, and what a new one reaches is kept (invariant 1).
+
+A head is verified where the last re-verification retained its commit. What another one reaches in ranges that were not
+read is read at once, and no task deletes it; the next re-verification then rescues it. Where that is too much to hand
+to every task, the round ends instead. Heads of other repositories are looked at beside, for themselves: a server takes
+longer for them, and the own ones must not wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, checked
+from lakegc_assets.progress import Say
+from lakegc_assets.sweep.context import SweepRun, Verified
+from lakegc_assets.sweep.other_head_watch import OtherHeads, TooMuch
+from spark_resources import sstable
+from spark_resources.deleting.permit import PermitGiver, longest_permit
+from spark_resources.errors import LakegcError, Unavailable
+from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, read_table
+from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
+from spark_resources.spark.datasets import all_rows
+from spark_resources.stores.place import Place
+
+COMMITTED, RANGES_PART = "committed_addresses", "ranges"
+OTHERS_LATE_S = 60.0  # how long deletes go on without a look at other repositories
+MOST_ENTRIES = 500_000  # that a round takes in, of ranges that were not read: every task holds their addresses
+
+
+def verified_by(run: MarkRun) -> Verified:
+    """What a finished re-verification read, and what the approved set was proved against."""
+    verdicts = run.rows(ASSET, COMMIT_VERDICTS)
+    commits = {row["commit_id"] for row in verdicts if row["retained"]}
+    commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
+    manifest = all_rows(run.place, run.mark.dataset(COMMITTED, RANGES_PART), RANGE_REFS)
+    read = pa.array([row["range_id"] for row in manifest], pa.string())
+    before = pa.array([], pa.string()) if run.proven is None else run.proven
+    return Verified(frozenset(commits), pa.concat_arrays([read, before]), run)
+
+
+@dataclass(slots=True)
+class HeadWatch:
+    """Lists the heads of a repository around the work of a round, and gives its tasks their permit while it can.
+
+    `trouble` is why the last look failed, "" where it did not. `moved` says that a head was seen which the
+    re-verification doesn't cover, so that objects may be left for the next one. `others` are the heads of other
+    repositories.
+    """
+
+    repository: str
+    place: Place
+    lakefs: LakeFS
+    verified: Verified
+    permit: PermitGiver
+    every: timedelta
+    say: Say
+    others: OtherHeads | None = None
+    trouble: str = ""
+    fault: Exception | None = None
+    moved: bool = False
+    _entries: int = 0
+    _others_trouble: str = ""
+    _others_seen_at: float = 0.0
+    _ended: threading.Event | None = None
+    _threads: tuple[threading.Thread, ...] = ()
+
+    @classmethod
+    def of(cls, run: SweepRun, verified: Verified, permit: PermitGiver) -> HeadWatch:
+        others = None if verified.run is None else OtherHeads.of(verified.run)
+        return cls(
+            run.partition.repository, run.place, run.lakefs, verified, permit, run.limits.heads_every, run.say, others
+        )
+
+    def __enter__(self) -> HeadWatch:
+        self.look_elsewhere()
+        self.look()
+        self._ended = threading.Event()
+        self._threads = tuple(
+            threading.Thread(target=self._keep_looking, args=(look, failed), name="lakegc-heads", daemon=True)
+            for look, failed in ((self.look, self._failed), (self.look_elsewhere, self._failed_elsewhere))
+        )
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._ended is not None
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        with suppress(LakegcError):  # the permit ends by itself
+            self.permit.stop("the round has ended")
+        if self.fault is not None and error is None:
+            raise self.fault
+
+    def look(self) -> None:
+        """List the heads once, take in what they reach, and give the permit anew. Raises what the server raises."""
+        if self.permit.given.stopped:
+            return
+        began = self.place.store().now()
+        heads = self.lakefs.branches(self.repository)
+        new = {commit: branch for branch, commit in heads.items() if commit not in self.verified.commits}
+        if new:
+            self.permit.pause()
+            self.moved = True
+            self._take_in(new)
+        if self.others is not None and seconds_passed() - self._others_seen_at > OTHERS_LATE_S:
+            raise Unavailable(f"other repositories could not be looked at for a minute. {self._others_trouble}".strip())
+        self.permit.give(began + longest_permit(self.every))
+
+    def look_elsewhere(self) -> None:
+        """Look at the heads of some other repositories, and keep what new ones reach. Raises what the server raises."""
+        if self.others is None or self.permit.given.stopped:
+            return
+        began = seconds_passed()
+        try:
+            keys = self.others.look()
+        except TooMuch as error:
+            self.moved = True
+            self._stop(str(error))
+            return
+        if len(keys):
+            self.moved = True
+            self.permit.revive(keys)
+            self.say("other repositories have new heads: what they reach here is kept")
+        self._others_seen_at, self._others_trouble = began, ""
+
+    def _keep_looking(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
+        assert self._ended is not None
+        while not self._ended.wait(self.every.total_seconds()):
+            try:
+                look()
+                failed("")
+            except LakegcError as error:
+                failed(str(error))  # the permit ends by itself
+            except Exception as error:  # a fault of lakegc: nothing more may be deleted, and the round has to say so
+                self.fault = error
+                with suppress(LakegcError):
+                    self.permit.stop(f"{type(error).__name__}: {error}")
+                return
+
+    def _failed(self, why: str) -> None:
+        self.trouble = why
+
+    def _failed_elsewhere(self, why: str) -> None:
+        self._others_trouble = why
+
+    def _stop(self, why: str) -> None:
+        self.say(f"{why}: what is live is read again before more is deleted")
+        self.permit.stop(why)
+
+    def _take_in(self, new: Mapping[str, str]) -> None:
+        """Keep what these commits reach in ranges that were not read, or end the round where that is too much."""
+        refs = self._unread_ranges(sorted(new))
+        self._entries += sum(int(ref["entries"]) for ref in refs)
+        names = ", ".join(f"'{branch}'" for branch in sorted(new.values())[:3]) + (" …" if len(new) > 3 else "")
+        if self._entries > MOST_ENTRIES:
+            why = f"branch {names} has a new head, and {self._entries:,} entries that new heads reach were not read yet"
+            self._stop(why)
+            return
+        if refs:
+            self.permit.revive(self._addresses(refs))
+            self.say(f"branch {names} has a new head: what it reaches is kept")
+        commits, ranges = frozenset(new), pa.array([ref["range_id"] for ref in refs], pa.string())
+        known = self.verified
+        self.verified = Verified(known.commits | commits, pa.concat_arrays([known.ranges, ranges]))
+
+    def _unread_ranges(self, commits: Sequence[str]) -> list[Ref]:
+        """The ranges of these commits that nobody read yet (rows of RANGE_REFS), each once."""
+        found: dict[str, Ref] = {}
+        for commit_id in commits:
+            metarange = checked(self.lakefs.commit(self.repository, commit_id)).metarange_id
+            if not metarange:
+                continue
+            data = read_table(self.place, metarange, needed_by=f"commit {commit_id}")
+            for ref in sstable.read_proven_ranges(data, name=metarange):
+                row = (ref.id, ref.count, ref.min_key, ref.max_key)
+                found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
+        ids = pa.array(list(found), pa.string())
+        unread = ids.filter(pc.invert(pc.is_in(ids, value_set=self.verified.ranges)))
+        return [found[one] for one in unread.to_pylist()]
+
+    def _addresses(self, refs: Sequence[Ref]) -> pa.Array:
+        counts: dict[str, int] = {}
+        parts = [keys for _, keys, _ in address_batches(self.place, refs, counts, decoder_for(refs))]
+        check_all_read(counts, ranges=len(refs), entries=sum(int(ref["entries"]) for ref in refs))
+        return pc.unique(pa.chunked_array(parts, pa.string()))

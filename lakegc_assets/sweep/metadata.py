@@ -1,0 +1,99 @@
+"""What Dagster shows of a sweep: outcomes, the rate as a plot, and the objects that a person has to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.figures import in_markdown, new_figure
+from lakegc_assets.sweep.report import Report
+from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.spark.datasets import open_dataset, read_file
+from spark_resources.stores.place import Place
+
+PREVIEW_ROWS = 20
+ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
+BINS = 60
+
+
+def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
+    """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
+    folder = str(report.dataset["folder"])
+    times, rows = looked_through(place, folder, report)
+    return dg.MaterializeResult(
+        metadata={  # in the order in which the UI shows it
+            "repository": report.repository,
+            "mark": report.mark_id,
+            "success": report.success,
+            "dagster/row_count": report.approved,
+            **{f"objects.{outcome}": count for outcome, count in sorted(report.objects.items())},
+            **{f"bytes.{outcome}": count for outcome, count in sorted(report.sizes.items())},
+            **({"not_deleted": dg.MetadataValue.table(rows)} if rows else {}),
+            **({"rate": dg.MetadataValue.md(plot(times))} if times else {}),
+            "seconds": report.seconds,
+            "keys_a_second": round(report.taken / report.seconds) if report.seconds else 0,
+            "requests": report.requests,
+            "repeated": max(0, report.attempts - report.taken),
+            "proofs": len(report.proofs),
+            **as_to_space(report),
+            **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
+            "came_to_life_too_late": report.late_objects,
+            **({"readers_miss": dg.MetadataValue.table(missed(report))} if report.late else {}),
+            "where": f"{place.namespace.uri}/{folder}",
+        }
+    )
+
+
+def as_to_space(report: Report) -> dict[str, str]:
+    """What deleting or quarantining came to for the space in the store, and how the latter is undone."""
+    found = {}
+    if report.objects.get(Outcome.DELETED.value):
+        found["deleting"] = report.deleting
+    if report.objects.get(Outcome.QUARANTINED.value):
+        name = f"{report.repository} {report.mark_id}"
+        found["quarantine"] = (
+            f"no space is freed until it is purged: lakegc purge {name}. To bring all of it back: lakegc undo {name}"
+        )
+    return found
+
+
+def missed(report: Report) -> list[dg.TableRecord]:
+    """A few of the objects that came to life while they were being deleted."""
+    return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
+
+
+def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
+    """Objects a second by when they were settled, and a few that weren't deleted; a file of the report at a time."""
+    times: Counter[float] = Counter()
+    rows: list[dg.TableRecord] = []
+    dataset = open_dataset(place, folder, sha256=str(report.dataset["sha256"]))
+    for file in dataset.files:
+        table = read_file(place, folder, file, RECEIPTS)
+        seconds = pc.value_counts(pc.floor_temporal(table["at"], unit="second"))
+        times.update({row["values"].timestamp(): row["counts"] for row in seconds.to_pylist()})
+        left = table.filter(pc.is_in(table["outcome"], value_set=pa.array(ATTENTION)))
+        rows += [
+            dg.TableRecord({name: row[name] for name in ("address", "size", "outcome", "code", "why")})
+            for row in left.slice(0, PREVIEW_ROWS - len(rows)).to_pylist()
+        ]
+    return times, rows
+
+
+def plot(times: Counter[float]) -> str:
+    """Objects settled a second, over the time of the sweep, as a PNG in a line of Markdown."""
+    first, last = min(times), max(times)
+    width = max(1.0, (last - first + 1) / BINS)
+    bars: Counter[int] = Counter()
+    for moment, count in times.items():
+        bars[int((moment - first) / width)] += count
+    figure = new_figure(8, 2.4)
+    axes = figure.subplots()
+    axes.bar([each * width for each in bars], [count / width for count in bars.values()], width=width, align="edge")
+    axes.set_xlabel("seconds since the first object", fontsize=8)
+    axes.set_title("Objects settled a second", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    return in_markdown(figure, "Objects settled a second")

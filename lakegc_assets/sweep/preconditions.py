@@ -1,0 +1,187 @@
+"""How a run comes to a sweep: the approval is verified before anything, then the lease is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from lakegc_assets.approval.approve import check_approved, check_approved_theirs, verify, verify_set, verify_theirs
+from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.approval.preconditions import check_record
+from lakegc_assets.backup.usable_backup import required
+from lakegc_assets.mark.context import Target, find_target, probed, who
+from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.progress import Say, said_to
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.sweep.context import SweepLimits, SweepRun, Theirs
+from lakegc_assets.sweep.foreign_marks import begin
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.mark_store.approval import Approval, read_approval
+from spark_resources.mark_store.foreign_expired_set import reference_mark
+from spark_resources.mark_store.lease import Lease
+from spark_resources.mark_store.mark import Mark, own_marks
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState, Partition
+
+BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What a person chooses for one sweep: a ceiling in keys a second, whether to put aside instead of deleting, and
+    where a backup has to be; "" is as configured."""
+
+    rate: float | None = None
+    quarantine: bool = False
+    backup_to: str = ""
+
+
+def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
+    """The approved mark of a partition, for its sweep, or the sweep that was begun. Takes the lease.
+
+    Raises `Refused` for a mark that isn't approved, was altered since, is another repository's, or is swept already.
+    """
+    partition, target = located(marks, partition_key)
+    said_to(say)("verifying what was approved")
+    if Mark.exists(target.place, partition.mark_id):
+        verified = Mark.open(target.place, partition.mark_id).record
+        refuse_unapproved(target, verified)
+        lease = marks.hold(partition, target, marks.settings())
+        mark, theirs = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
+        refuse_moved(mark.record, verified)
+    else:
+        theirs = approved_theirs(target, partition)
+        lease = marks.hold(partition, target, marks.settings())
+        mark = begin(target, theirs.found, theirs.approval)
+    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+
+
+def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
+    """A mark whose objects a sweep put aside, to bring them back or to delete them for good. Takes the lease."""
+    partition, target = located(marks, partition_key)
+    theirs = None
+    if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
+        theirs = known_theirs(target, partition)
+    lease = marks.hold(partition, target, marks.settings())
+    mark = begun(target, partition.mark_id) if theirs is not None else Mark.open(target.place, partition.mark_id)
+    assert mark is not None
+    refuse_another_repository(mark.record, target)
+    if mark.record.state not in (MarkState.SWEPT, *BEGUN):
+        raise WrongUsage(
+            f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: nothing of it is in "
+            "quarantine."
+        )
+    if theirs is None:
+        verify_set(target, mark.record)
+    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+
+
+def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
+    partition = Partition.parse(partition_key)
+    return partition, probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+
+
+def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
+    """Raise what a sweep would be refused for that small records tell: its state, its approval, a missing backup.
+
+    The sweep itself verifies all of this again, and every file of the mark besides.
+    """
+    place, now = target.place, target.place.store().now()
+    if Mark.exists(place, mark_id):
+        record = Mark.open(place, mark_id).record
+        if record.state not in BEGUN:
+            check_approved(target, record, read_approval(place, mark_id), now=now)
+        digest = record.digest or ""
+    else:
+        theirs = known_theirs(target, Partition(target.repository.id, mark_id))
+        mark = begun(target, mark_id)
+        if mark is None or mark.record.state not in BEGUN:
+            check_approved_theirs(target, theirs.found, theirs.approval, now=now)
+        digest = theirs.approval.digest
+    if backup_to:
+        required(
+            backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
+            place.namespace.uri, mark_id, digest,
+        )  # fmt: skip
+
+
+def refuse_unapproved(target: Target, record: MarkRecord) -> None:
+    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun goes on though that has expired."""
+    place, approval = target.place, read_approval(target.place, record.mark_id)
+    if record.state in BEGUN:
+        refuse_another_repository(record, target)
+        refuse_begun_without_word(record, approval)
+        verify_set(target, record)
+        return
+    verify(target, record, approval, now=place.store().now())
+
+
+def refuse_begun_without_word(record: MarkRecord, approval: Approval | None) -> None:
+    """Raise `Refused` where a record says that a sweep was begun, and no approval of this very set led to it."""
+    if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} says that it is {record.state}, and the approval that a "
+            "sweep begins with isn't there, or is for another set: the mark was altered. Make a new mark.",
+            invariant=7,
+        )
+
+
+def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
+    """Raise `Refused` where an approval was taken back, or a record altered, before the lease was taken."""
+    if record.state not in (MarkState.APPROVED, *BEGUN):
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
+            invariant=7,
+        )
+    check_record(record)
+    if record.digest != verified.digest:
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} was altered while its sweep began. Make a new mark.",
+            invariant=7,
+        )
+
+
+def known_theirs(target: Target, partition: Partition) -> Theirs:
+    """The mark of the reference collector that an approval is for. Raises `WrongUsage` where there is none."""
+    approval = read_approval(target.place, partition.mark_id)
+    if approval is None or approval.layout is None:
+        raise WrongUsage(
+            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status' lists the marks "
+            f"there are; 'lakegc approve {partition.repository} {partition.mark_id}' approves one."
+        )
+    place = target.place
+    found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
+    if found is None:
+        raise Refused(f"the files of mark {partition.mark_id} of {partition.repository} are gone.", invariant=7)
+    return Theirs(found, approval)
+
+
+def approved_theirs(target: Target, partition: Partition) -> Theirs:
+    """The same, approved as it is now; a sweep that was begun goes on though the approval has expired."""
+    theirs = known_theirs(target, partition)
+    mark = begun(target, partition.mark_id)
+    if mark is None or mark.record.state not in BEGUN:
+        verify_theirs(target, theirs.found, theirs.approval, now=target.place.store().now())
+    else:
+        refuse_another_repository(mark.record, target)
+        if mark.record.digest != theirs.approval.digest:
+            raise Refused(
+                f"the sweep of mark {partition.mark_id} of {partition.repository} that was begun is of another set "
+                "than the approved one: what it wrote down was altered. Make a new mark.",
+                invariant=7,
+            )
+    return theirs
+
+
+def run_of(
+    marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
+    say: Say, theirs: Theirs | None,
+) -> SweepRun:  # fmt: skip
+    settings = marks.settings()
+    to = options.backup_to or settings.backup_to
+    limits = SweepLimits(
+        marks.limits(), settings.proof_age, options.rate, options.quarantine,
+        timedelta(seconds=settings.head_check_interval_s), to,
+    )  # fmt: skip
+    lakefs = marks.lakefs.client()
+    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)

@@ -1,0 +1,80 @@
+"""What became of the objects that a sweep quarantined: written when an undo or a purge ends, for lists and reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.report import Report
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.mark_store.mark import mark_folder
+from spark_resources.model import Outcome
+from spark_resources.records.json_records import record_bytes
+from spark_resources.stores.place import Place
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """How many objects a sweep quarantined, and how many of them were restored or purged since."""
+
+    quarantined: int
+    restored: int = 0
+    purged: int = 0
+
+    @classmethod
+    def of(cls, report: Report, since: Mapping[str, int]) -> Quarantine:
+        """By a sweep's report, and the last outcomes of undo and purge. A report that was written again has both."""
+        kinds = (Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
+        restored, purged = (max(since.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
+        return cls(sum(report.objects.get(kind.value, 0) for kind in kinds), restored, purged)
+
+    @property
+    def left(self) -> int:
+        """How many lie in quarantine still."""
+        return max(0, self.quarantined - self.restored - self.purged)
+
+    def sentence(self) -> str:
+        """What is true of them now; "" where nothing was quarantined."""
+        if not self.quarantined:
+            return ""
+        counts = ((self.left, "in quarantine"), (self.restored, "undone"), (self.purged, "purged"))
+        found = [(count, what) for count, what in counts if count]
+        return found[0][1] if len(found) == 1 else ", ".join(f"{count:,} {what}" for count, what in found)
+
+
+def fate(report: Report, quarantine: Quarantine) -> str:
+    """What a sweep came to, in a word or two for a list of marks: deleted, in quarantine, undone, purged."""
+    parts = [quarantine.sentence()]
+    if deleted := report.objects.get(Outcome.DELETED.value, 0):
+        parts.insert(0, plural(deleted, "object") + " deleted" if quarantine.quarantined else "deleted")
+    return ", ".join(filter(None, parts)) or "nothing deleted"
+
+
+def _key(mark_id: str) -> str:
+    return f"{mark_folder(mark_id)}quarantine.json"
+
+
+def write_quarantine(run: SweepRun) -> None:
+    """Write how many quarantined objects each undo and purge so far restored and purged."""
+    rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
+    plain = {"format": FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
+    run.place.records().write(_key(run.mark.record.mark_id), record_bytes(plain))
+
+
+def read_quarantine(place: Place, report: Report) -> Quarantine:
+    """What became of what a sweep quarantined. Raises `DamagedData` for a file that can't be read."""
+    key = _key(report.mark_id)
+    try:
+        plain = json.loads(place.records().read(key))
+        if plain["format"] != FORMAT:
+            raise ValueError(f"format {plain['format']}")
+        return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
+    except NotThere:
+        return Quarantine.of(report, {})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedData(f"{place.store().where}/{key} can't be read ({error}).", invariant=10) from error

@@ -1,0 +1,189 @@
+"""What became of each approved object, and the numbers that must add up before a sweep may call itself done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.mark_store.mark import mark_folder
+from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.records.json_records import record_bytes, time_of
+from spark_resources.spark.datasets import write_dataset
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REPORT_FORMAT = 1
+NAMED = 1_000  # objects that a summary names at most; the dataset has all
+ASSET = "sweep_report"
+REFUSALS = 3  # reasons of failures that a summary has
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
+
+    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (objects that were deleted or put aside) are those
+    of the run that ended the sweep, and not of runs before it that were cut off.
+    `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
+    the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
+    objects aside, as trying again has to do, too. `unread` are the other repositories that could not be read and were
+    released by name, each with why it could not be.
+    """
+
+    mark_id: str
+    repository: str
+    digest: str
+    by: str
+    began: datetime
+    ended: datetime
+    approved: int
+    objects: Mapping[str, int]
+    sizes: Mapping[str, int]
+    seconds: float
+    requests: int
+    attempts: int
+    proofs: tuple[datetime, ...]
+    late: tuple[str, ...]
+    late_objects: int
+    quarantine: bool = False
+    taken: int = 0
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    deleting: str = ""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    """The most frequent reasons why objects failed, each with its `code`, `why`, number of `objects` and an `example`
+    of a key; "…" stands for the key in `why`."""
+    format: int = REPORT_FORMAT
+
+    @property
+    def success(self) -> bool:
+        """Every key accounted for, none failed, and none taken that came to life meanwhile."""
+        return (
+            sum(self.objects.values()) == self.approved
+            and not self.objects.get(Outcome.FAILED.value)
+            and not self.late_objects
+        )
+
+    def sentence(self) -> str:
+        """What a person wants to know first, and what to do next."""
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
+        approved = plural(self.approved, "object")
+        text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
+        if failed := self.objects.get(Outcome.FAILED.value):
+            again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
+            text += f". {failed:,} could not be deleted; what the store said is in the report. Try these again: {again}"
+        if self.late_objects:
+            text += (
+                f". {plural(self.late_objects, 'object')} came to life while being deleted, and readers miss "
+                f"{'it' if self.late_objects == 1 else 'them'}: "
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
+                f"'lakegc undo' what was quarantined"
+            )
+        if self.unread:
+            text += f". Other repositories were not read, and were released: {', '.join(sorted(self.unread))}"
+        return text
+
+    def to_json(self) -> bytes:
+        plain = {name: getattr(self, name) for name in self.__slots__} | {"success": self.success}
+        return record_bytes(plain)
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Report:
+        try:
+            plain = json.loads(data)
+            plain.pop("success")
+            if plain["format"] != REPORT_FORMAT:
+                raise ValueError(f"format {plain['format']}")
+            times = {name: time_of(plain[name]) for name in ("began", "ended")}
+            proofs = tuple(time_of(each) for each in plain["proofs"])
+            tuples = {name: tuple(plain.get(name, ())) for name in ("late", "refusals")}
+            return cls(**{**plain, **times, **tuples, "proofs": proofs})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
+
+
+def all_unread(proofs: Iterable[Proof]) -> dict[str, str]:
+    """The other repositories that any of these proofs could not read, each with the reason."""
+    return {repository: why for proof in proofs for repository, why in proof.unread.items()}
+
+
+def report_key(mark_id: str) -> str:
+    return mark_folder(mark_id) + "sweep.json"
+
+
+def read_report(place: Place, mark_id: str) -> Report | None:
+    """The report of a mark's sweep; None where there is none yet."""
+    key = report_key(mark_id)
+    try:
+        return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
+    except NotThere:
+        return None
+
+
+def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
+    """`Report.refusals` of the outcomes (RECEIPTS)."""
+    from pyspark.sql import functions as F
+
+    failed = outcomes.where(F.col("outcome") == Outcome.FAILED.value)
+    alike = failed.withColumn("why", F.replace(F.coalesce("why", F.lit("")), F.col("address"), F.lit("…")))
+    groups = alike.groupBy("code", "why").agg(F.count("*").alias("objects"), F.min("address").alias("example"))
+    rows = groups.orderBy(F.desc("objects"), "code", "why").limit(REFUSALS).collect()
+    return tuple({name: row[name] for name in ("code", "why", "objects", "example")} for row in rows)
+
+
+def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proof | None, began: datetime) -> Report:
+    """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
+    spark = run.spark()
+    outcomes = sweep_outcomes.reported(approved, run.receipts.outcomes(spark), run.undone.outcomes(spark)).persist()
+    with errors_from_executors():
+        totals = outcomes.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
+        count = sum(row["count(1)"] for row in totals)
+        without = sum(row["count(1)"] for row in totals if row["outcome"] is None)
+        if without:
+            raise DamagedData(
+                f"{without:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. The "
+                "sweep isn't done; run the same command again.",
+                invariant=10,
+            )
+        rows = outcomes.repartitionByRange(1 + count // 250_000, "address").sortWithinPartitions("address")
+        dataset = write_dataset(rows, run.place, run.mark.folder(ASSET), RECEIPTS)
+        late = closing.rescued.select("address").orderBy("address").limit(NAMED).collect() if closing else []
+        refusals = reasons_of_failures(outcomes) if any(one["outcome"] == Outcome.FAILED for one in totals) else ()
+    outcomes.unpersist()
+    record = run.mark.record
+    report = Report(
+        mark_id=record.mark_id,
+        repository=record.repository,
+        digest=record.digest or "",
+        by=run.by,
+        began=began,
+        ended=run.store.now(),
+        approved=count,
+        objects={row["outcome"]: row["count(1)"] for row in totals},
+        sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
+        seconds=round(tally.seconds, 2),
+        requests=tally.requests,
+        attempts=tally.attempts,
+        proofs=tuple(proof.began for proof in tally.proofs),
+        late=tuple(row["address"] for row in late),
+        late_objects=closing.rescued_objects if closing else 0,
+        quarantine=run.limits.quarantine,
+        taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
+        deleting=run.store.deleting().value,
+        unread=all_unread([*tally.proofs, *([closing] if closing else [])]),
+        refusals=refusals,
+        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+    )
+    run.place.records().write(report_key(record.mark_id), report.to_json())
+    return report

@@ -1,0 +1,62 @@
+"""Where a backup has to be before a sweep: that it is whole, and which of the approved objects lie in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.backup.usable_backup import divided, held, required
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import waiting
+from spark_resources.deleting.sweep_task import COUNTED
+from spark_resources.model import RECEIPTS
+from spark_resources.spark.datasets import Batches, arrow_to_spark, task_name
+from spark_resources.spark.remote_errors import on_executor
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
+    """The whole backup of this very set; None where none is needed. Raises `Refused` where there is none."""
+    to, record = run.limits.backup_to, run.mark.record
+    if to is None:
+        return None
+    run.say("looking for the backup")
+    digest = run.theirs.approval.digest if run.theirs is not None else record.digest
+    return required(
+        to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,
+        record.mark_id, digest or "",
+    )  # fmt: skip
+
+
+def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) -> DataFrame:
+    """The approved objects that the backup holds now with the same size and checksum; the others get a receipt each.
+
+    Those that failed by it are looked at again by the next sweep.
+    """
+    number = run.next_number()
+    rows = held(run.spark(), *backup)
+    safe, left = divided(waiting(run, approved, number), rows)
+    book(run, left, number)
+    return approved.join(safe.select("address"), "address", "left_semi")
+
+
+def book(run: SweepRun, left: DataFrame, number: int) -> None:
+    """Write the receipts of what is left alone."""
+    receipts, at = run.receipts, run.store.now()
+
+    def write(batches: Batches) -> Batches:
+        rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
+        if rows:
+            table = pa.concat_tables(rows)
+            attempts = pa.repeat(pa.scalar(0, pa.int32()), len(table))
+            when = pa.repeat(pa.scalar(at, RECEIPTS.field("at").type), len(table))
+            columns = [*(table[name] for name in ("address", "size", "outcome", "code", "why")), attempts, when]
+            receipts.write("receipt", number, f"unbacked-{task_name()}", pa.table(columns, schema=RECEIPTS))
+        yield from ()
+
+    left.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()

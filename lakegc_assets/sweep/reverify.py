@@ -1,0 +1,152 @@
+"""What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
+
+The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
+others are read (see `committed_addresses.trusted_ranges`). All that is found is kept apart in a folder of the proof, as
+a mark keeps its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark import (
+    addresses_on_hold,
+    committed_addresses,
+    expired_set,
+    holds_in_force,
+    retained_commits,
+    uncommitted_addresses,
+)
+from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.brakes import released_repositories, unread_in
+from lakegc_assets.rules.holds import prefixes_of
+from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.head_watch import verified_by
+from spark_resources.errors import Refused
+from spark_resources.mark_store.approval import read_approval
+from spark_resources.mark_store.holds import read_holds
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import CLEAN
+from spark_resources.model import MarkState
+from spark_resources.spark.datasets import write_dataset
+from spark_resources.spark.remote_errors import errors_from_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+RESCUED = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("why", pa.string(), nullable=False),
+    ]
+)
+RESCUED_PART = "rescued"
+TRIES = 3
+
+
+def prove(run: SweepRun, candidates: DataFrame) -> Proof:
+    """Which of the candidates (columns address, size) are live, by rules and holds that stay as they are meanwhile.
+
+    Raises `Refused` where a proof can't be had, such as for a damaged table, or where they are changed again and again.
+    """
+    for last in (*[False] * (TRIES - 1), True):
+        try:
+            return prove_once(run, candidates, run.next_number())
+        except Refused as error:
+            if error.invariant != 7 or last:
+                raise
+            run.say("rules or holds were changed while it was being proved; once more")
+    raise AssertionError("unreachable: the last try raises or returns")
+
+
+def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
+    """One proof. Everything is read after `began`, in a mark's order."""
+    run.lease.check()
+    began = run.store.now()
+    inner = begin_proof(run, number, began)
+    uncommitted_addresses.read_uncommitted(inner)
+    retained_commits.judge_commits(inner)
+    committed_addresses.read_ranges(inner)
+    with step(inner, expired_set.ASSET) as notes, errors_from_executors():
+        rescued = write_rescued(inner, notes, candidates)
+    inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
+    objects = notes.facts["rescued"]
+    run.say(
+        f"proved again: live by now: {plural(objects, 'object')}" if objects else "proved again: all is still garbage"
+    )
+    return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
+
+
+def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
+    """A record like a mark's, of today's rules, whose listing is that of the approved mark."""
+    approved, holds = run.mark.record, read_holds(run.place)
+    run.mark.saw_holds(holds.number, holds.ids)
+    record = replace(
+        approved,
+        state=MarkState.MARKING,
+        start=began,
+        cutoff=began,
+        min_age=timedelta(0),
+        server_now=run.lakefs.server_time(),
+        rules=run.lakefs.rules(run.partition.repository),
+        holds=holds.recorded(),
+        steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},
+        finished=None,
+        digest=None,
+        counts={},
+        basis=CLEAN,
+    )
+    proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
+    return MarkRun(
+        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
+        pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
+    )  # fmt: skip
+
+
+def released_by_approval(run: SweepRun) -> dict[str, str]:
+    """The other repositories that the approval of this very mark released by name, each with the reason.
+
+    None for a mark of the reference's, which records no repository as unread.
+    """
+    record = run.mark.record
+    approval = None if run.theirs is not None else read_approval(run.place, record.mark_id)
+    if approval is None or approval.sha256 != record.approval:
+        return {}
+    return released_repositories(record, approval.released)
+
+
+def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:
+    """Write RESCUED: the candidates that anything read now refers to, and why each is kept."""
+    from pyspark.sql import functions as F
+
+    rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
+    notes.facts["unreferenced"] = rows.count()
+    staged = uncommitted_addresses.read_live(run).dropDuplicates()
+    committed = committed_addresses.read_live(run).dropDuplicates()
+    apart = rows.transform(garbage.without(staged)).transform(garbage.without(committed))
+    kept = run.keep(expired_set.judged_by_servers(run, notes, apart, base=None).select("address", "why"))
+    prefixes = prefixes_of(holds_in_force.in_force(run))
+    judged = garbage.with_holds(rows, addresses_on_hold.read_all(run), prefixes)
+    sides = {"staged": staged, "committed": committed, "asked": kept}
+    for name, side in sides.items():
+        judged = judged.join(side.withColumn(name, F.lit(True)), "address", "left")
+    why = (
+        F.when(F.col("staged"), F.lit("it is staged on a branch"))
+        .when(F.col("committed"), F.lit("a retained commit or a branch refers to it"))
+        .when(F.col("asked").isNull(), F.lit("another repository refers to it"))
+        .when(F.col("why").isNotNull(), F.col("why"))
+        .when(F.col("hold").isNotNull(), F.concat(F.lit("held by "), F.col("hold")))
+    )
+    live = judged.select("address", "size", why.alias("why")).where(F.col("why").isNotNull())
+    dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
+    notes.wrote(dataset, RESCUED_PART)
+    notes.facts["rescued"] = dataset.rows
+    return run.read_dataset(dataset, RESCUED)

@@ -1,0 +1,48 @@
+"""All rounds of a sweep, each under a re-verification, until every approved object has its outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakegc_assets.rules.garbage import without
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally, book_rescued, end_of, refuse_fruitless, round_of, waiting
+from lakegc_assets.sweep.first_delete import delete_first
+from lakegc_assets.sweep.reverify import prove
+from spark_resources.deleting.sweep_task import Action
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def settle(run: SweepRun, approved: DataFrame) -> Tally:
+    """Delete what is pending and still garbage: one object first, then the others, round by round.
+
+    `approved` has the columns of EXPIRED_OBJECTS that a listing gives. Raises where a round comes no further, and
+    `Forbidden` where the store refuses the first object for missing rights.
+    """
+    tally, since, fruitless, tried = Tally(), run.next_number(), 0, False
+    action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
+    while True:
+        pending = waiting(run, approved, since).persist()
+        left = pending.count()
+        if not left:
+            return tally
+        proof = prove(run, pending)
+        tally.proofs.append(proof)
+        book_rescued(run, proof, pending)
+        garbage, objects = pending.transform(without(proof.rescued)), left - proof.rescued_objects
+        if objects:
+            until, number, done = end_of(run, proof), proof.number, Tally()
+            if not tried:
+                first = delete_first(run, garbage, action, proof)
+                done.add(first.tally)
+                tried, number = first.address is not None, run.next_number()
+                if first.address is not None:
+                    garbage, objects = garbage.where(garbage["address"] != first.address), objects - 1
+            if objects and not (done.settled and run.store.now() >= until):
+                done.add(round_of(run, garbage, action, run.receipts, number, until, objects, proof.verified))
+            fruitless = 0 if done.settled else fruitless + 1
+            refuse_fruitless(run, fruitless)
+            tally.add(done)
+        pending.unpersist()

@@ -1,0 +1,148 @@
+"""What a sweep put aside: back in its place, or gone for good after one more proof.
+
+Only what a receipt says was quarantined, or was to be, and what was approved, is ever touched; the quarantine's listing
+is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.garbage import only, without
+from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally, end_of, refuse_fruitless, round_of
+from lakegc_assets.sweep.quarantine import write_quarantine
+from lakegc_assets.sweep.report import read_report
+from lakegc_assets.sweep.reverify import prove
+from spark_resources.deleting.quarantine import quarantine_key, stat_or_none
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.sweep_task import PENDING, Action
+from spark_resources.errors import Refused
+from spark_resources.mark_store.approval import withdraw_reference_summary
+from spark_resources.model import RECEIPTS, MarkState, Outcome
+from spark_resources.spark.datasets import open_dataset
+from spark_resources.spark.remote_errors import errors_from_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BEGUN = "begun.json"
+NO_HURRY = timedelta(days=1)  # bringing back needs no proof
+STATS_AT_ONCE = 16
+STRAY_COPIES = "stray copies freed"
+
+
+def undo(run: SweepRun) -> Tally:
+    """Bring every quarantined object back to its place, byte for byte, never over something else."""
+    withdraw_reference_summary(run.place, run.mark.record.mark_id)
+    tally, since = Tally(), run.next_number()
+    with errors_from_executors():
+        while True:
+            rows = aside(run, since=since).persist()
+            objects = rows.count()
+            if not objects:
+                write_quarantine(run)
+                return tally
+            note_begin(run)
+            until = run.store.now() + NO_HURRY
+            tally.add(round_of(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
+            rows.unpersist()
+
+
+def purge(run: SweepRun) -> Tally:
+    """Delete quarantined objects for good, after one more proof; what is live by now is brought back instead.
+
+    Copies of objects that were never taken away are freed in the same way.
+    """
+    with errors_from_executors():
+        tally = purged(run, lambda since: aside(run, since=since).transform(only_signed(run)), run.undone)
+        write_quarantine(run)
+        freed = purged(run, lambda since: stray_copies(run, since=since), run.freed)
+    failed = freed.objects.pop(Outcome.FAILED.value, 0)
+    tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.settled})
+    tally.objects = +tally.objects
+    return tally
+
+
+def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Receipts) -> Tally:
+    """Purge rows of PENDING, round by round, each under a re-verification, until none is left."""
+    tally, since, fruitless = Tally(), run.next_number(), 0
+    while True:
+        rows = rows_since(since).persist()
+        objects = rows.count()
+        if not objects:
+            return tally
+        proof = prove(run, rows)
+        tally.proofs.append(proof)
+        live = proof.rescued_objects
+        if live:
+            note_begin(run)
+            wanted = rows.transform(only(proof.rescued))
+            until = run.store.now() + NO_HURRY
+            tally.add(round_of(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
+        if objects > live:
+            garbage = rows.transform(without(proof.rescued))
+            until, number, left = end_of(run, proof), run.next_number(), objects - live
+            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, proof.verified)
+            fruitless = 0 if done.settled else fruitless + 1
+            refuse_fruitless(run, fruitless)
+            tally.add(done)
+        rows.unpersist()
+
+
+def stray_copies(run: SweepRun, *, since: int) -> DataFrame:
+    """The approved objects (PENDING) that a sweep set out to quarantine, and then left in their place for good, whose
+    copies lie in quarantine: it was cut off between copying and deleting.
+
+    While a sweep may try an object again, its copy is none: it could be all that there is of the object by then.
+    """
+    spark = run.spark()
+    nothing = run.undone.intents(spark)
+    if run.mark.record.state is MarkState.SWEEPING:
+        return sweep_outcomes.pending(run.approved(), run.receipts.outcomes(spark), nothing, since=since).limit(0)
+    left = sweep_outcomes.not_taken(run.receipts.outcomes(spark)).transform(only(run.receipts.intents(spark)))
+    rows = sweep_outcomes.pending(run.approved().transform(only(left)), run.freed.outcomes(spark), nothing, since=since)
+    table = rows.toArrow().select(PENDING.names).cast(PENDING)
+    keys = [quarantine_key(run.mark.record.mark_id, key) for key in table["address"].to_pylist()]
+    with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
+        found = list(pool.map(lambda key: stat_or_none(run.store, key) is not None, keys))
+    return spark.createDataFrame(table.filter(pa.array(found, pa.bool_())))
+
+
+def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
+    """Keep what the sweep's report lists as quarantined, where that is signed: receipts, which tasks write, aren't.
+
+    Raises `Refused` where the sweep has not ended with a report.
+    """
+    if run.place.seal is None:
+        return lambda rows: rows
+    report = read_report(run.place, run.mark.record.mark_id)
+    if report is None:
+        raise Refused(
+            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so what it "
+            "put aside is on no signed list. End it first: run lakegc sweep again.",
+            invariant=10,
+        )
+    listed = open_dataset(run.place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
+    return only(sweep_outcomes.quarantined(run.read(listed, RECEIPTS)))
+
+
+def note_begin(run: SweepRun) -> None:
+    """Write that something may be back in its place, before it is: a later mark then looks at all of this one's."""
+    run.store.write(f"{run.undone.folder}{BEGUN}", b"{}")
+
+
+def aside(run: SweepRun, *, since: int) -> DataFrame:
+    """The approved objects that lie in quarantine (PENDING), as far as receipts know; what failed before, again."""
+    spark = run.spark()
+    put_aside = sweep_outcomes.quarantined(run.receipts.outcomes(spark))
+    nothing = run.undone.intents(spark)
+    return sweep_outcomes.pending(
+        run.approved().transform(only(put_aside)), run.undone.outcomes(spark), nothing, since=since
+    )

@@ -1,0 +1,249 @@
+"""One task of a backup: looks at its objects once more, copies those that are still what was marked, writes a log.
+
+The order of effects for a chunk of objects, and what a kill right after each leaves:
+
+    1. the originals are listed again     nothing
+    2. each is copied and compared        copies without a line in the log: the next run finds and compares them
+    3. the log is written                 every object of the chunk has its outcome
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from spark_resources.copying.backup_keys import name_in, own_name, safe_name
+from spark_resources.copying.copy_log import LOGGED, Fate, Log
+from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
+from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.sweep_task import chunks
+from spark_resources.errors import LakegcError, NotThere, WrongUsage
+from spark_resources.model import RECEIPTS
+from spark_resources.spark.datasets import Batches
+from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.place import Place
+from spark_resources.stores.transfer import About, Cold
+
+WANTED = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64()),  # as it was marked; null where the mark doesn't say
+        pa.field("modified", RECEIPTS.field("at").type),
+        pa.field("checksum", pa.string()),
+        pa.field("slice", pa.string(), nullable=False),
+    ]
+)
+COUNTED = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
+CHUNK = 1_000  # objects: each chunk costs a listing and a file of the log
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrders:
+    """What every task of a run is given. `source` and `target` are where objects are copied from and to.
+
+    `folder` is the key of the backup's folder, with a slash at its end. `at_once` and `bandwidth` (bytes a second) are
+    the task's share. `resumed` says that something of an earlier run may be there. `cutoff` counts where a mark doesn't
+    say what it marked: what is younger, by its store's clock, has changed. `token` is unique to this run.
+    """
+
+    source: Place
+    target: Place
+    log: Log
+    run: int
+    folder: str
+    token: str
+    at_once: int
+    server_side: bool
+    bandwidth: float | None = None
+    resumed: bool = True
+    cutoff: datetime | None = None
+
+    def copier(self) -> Copier:
+        return Copier(self.source.store(), self.target.store(), self.server_side, Throttle(self.bandwidth))
+
+
+def on_their_side(one: Place, other: Place) -> bool:
+    """Whether a store copies by itself between these places. A folder doesn't: that is this machine's work."""
+    first, second = streams_of(one.store()).server, streams_of(other.store()).server
+    return first == second and first != "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the log; times are added where it is written."""
+
+    address: str
+    outcome: Fate
+    key: str
+    size: int
+    modified: datetime | None = None
+    checksum: str | None = None
+    copy: Copy | None = None
+    why: str = ""
+    seconds: float = 0.0
+
+    def row(self, at: datetime) -> dict[str, Any]:
+        copy = self.copy
+        return {
+            "address": self.address,
+            "outcome": self.outcome.value,
+            "key": self.key,
+            "size": self.size,
+            "modified": self.modified,
+            "checksum": copy.source_checksum if copy else self.checksum,
+            "copy_checksum": copy.checksum if copy else None,
+            "sha256": copy.sha256 if copy else None,
+            "kept": as_json(copy.kept) if copy and copy.kept else None,
+            "seconds": self.seconds,
+            "at": at,
+            "why": self.why,
+        }
+
+
+def backup_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int) -> Batches:
+    """Copy rows of WANTED, sorted by slice and address; yields COUNTED."""
+    task = _Backup(orders)
+    with (
+        ThreadPoolExecutor(max_workers=1) as ahead,
+        ThreadPoolExecutor(max_workers=orders.at_once, thread_name_prefix="lakegc-copy") as pool,
+    ):
+        pieces = chunks(batches, CHUNK)
+        looked = ahead.submit(task.next_looked, pieces)
+        number = 0
+        while (found := looked.result()) is not None:
+            looked = ahead.submit(task.next_looked, pieces)
+            lines = list(pool.map(lambda one: task.line(*one), found))
+            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+            number += 1
+
+
+def written(orders: CopyOrders, stem: str, lines: list[Line]) -> Iterator[pa.RecordBatch]:
+    """Write the lines to the log; what they count."""
+    at = orders.log.place.store().now()
+    table = pa.Table.from_pylist([line.row(at) for line in lines], schema=LOGGED)
+    orders.log.write(orders.run, f"{orders.token}-{stem}", table)
+    groups = table.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    rows = [
+        {"outcome": row["outcome"], "objects": row["size_count"], "bytes": row["size_sum"]}
+        for row in groups.to_pylist()
+    ]
+    yield from pa.Table.from_pylist(rows, schema=COUNTED).to_batches()
+
+
+@dataclass(slots=True)
+class _Backup:
+    orders: CopyOrders
+    copier: Copier = field(init=False)
+    looker: Looker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.copier = self.orders.copier()
+        self.looker = Looker(self.orders.source.store())
+
+    def next_looked(self, pieces: Iterator[pa.Table]) -> list[tuple[Mapping[str, Any], StoredObject | None]] | None:
+        """The next rows with what is at their keys now; None behind the last ones."""
+        chunk = next(pieces, None)
+        if chunk is None:
+            return None
+        there = {row["address"]: row for row in self.looker.look(chunk).to_pylist()}
+        return [(row, _found(there.get(row["address"]))) for row in chunk.to_pylist()]
+
+    def line(self, row: Mapping[str, Any], found: StoredObject | None) -> Line:
+        """What became of one object, whatever it was; nothing is raised for it."""
+        address = row["address"]
+        if found is None:
+            return Line(address, Fate.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
+        about: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
+        if why := changed(row, found, self.orders.cutoff):
+            return Line(address, Fate.CHANGED, "", **about, why=why)
+        return attempted(lambda: self._backed_up(address, found, about), address, about)
+
+    def _backed_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+        name = name_in(self.orders.target.store(), self.orders.folder, address)
+        try:
+            return self._at(name, address, found, about)
+        except WrongUsage:
+            if name != own_name(address):
+                raise
+        # this store can't hold the key after all: too long with the folder before it, or a folder of that name is there
+        return self._at(safe_name(address), address, found, about)
+
+    def _at(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+        key = self.orders.folder + name
+        copy = self.copier.there(found, key) if self.orders.resumed else None
+        if copy is not None:
+            return Line(address, Fate.ALREADY_THERE, name, **about, copy=copy)
+        try:
+            return Line(address, Fate.COPIED, name, **about, copy=self.copier.copy(found, key))
+        except AlreadyThere:  # by an answer that was lost, or by somebody who backs up the same
+            return Line(address, Fate.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
+
+
+def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
+    return None if row is None else StoredObject(row["address"], row["size"], row["modified"], row["checksum"])
+
+
+def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) -> Line:
+    """What became of a copy, with the seconds that it took."""
+    began = time.monotonic()
+    outcome = Fate.FAILED
+    try:
+        line = work()
+    except NotThere as error:
+        outcome, why = Fate.VANISHED, str(error)
+    except Changed as error:
+        outcome, why = Fate.CHANGED, str(error)
+    except Cold as error:
+        outcome, why = Fate.COLD, str(error)
+    except Taken as error:
+        outcome, why = Fate.TAKEN, str(error)
+    except LakegcError as error:
+        why = str(error)
+    else:
+        return _timed(line, time.monotonic() - began)
+    return _timed(Line(address, outcome, "", **about, why=why), time.monotonic() - began)
+
+
+def _timed(line: Line, seconds: float) -> Line:
+    return replace(line, seconds=round(seconds, 4))
+
+
+def changed(row: Mapping[str, Any], found: StoredObject, cutoff: datetime | None) -> str:
+    """Why what is there isn't what was marked; "" where it is. Times are compared to the second, as sweeps do."""
+    if row["size"] is not None and row["size"] != found.size:
+        return f"it has {found.size} bytes, and had {row['size']} when it was marked"
+    if row["checksum"] is not None and found.checksum is not None and row["checksum"] != found.checksum:
+        return f"its checksum is {found.checksum}, and was {row['checksum']} when it was marked"
+    if row["modified"] is not None:
+        if _second(row["modified"]) != _second(found.modified):
+            return f"it was written at {found.modified}, and had been at {row['modified']} when it was marked"
+    elif cutoff is not None and found.modified > cutoff:
+        return f"it was written at {found.modified}, after the mark was made"
+    return ""
+
+
+def _second(time: datetime) -> datetime:
+    return time - timedelta(microseconds=time.microsecond)
+
+
+# --- what is beside the bytes -----------------------------------------------------------------------------------------
+
+
+def as_json(about: About) -> str:
+    return json.dumps({"headers": dict(about.headers), "metadata": dict(about.metadata)}, sort_keys=True)
+
+
+def from_json(text: str | None, size: int, modified: datetime) -> About | None:
+    """What the log says was beside an object; None where its store kept that itself."""
+    if text is None:
+        return None
+    plain = json.loads(text)
+    return About(size, modified, None, "", dict(plain["headers"]), dict(plain["metadata"]))

@@ -1,0 +1,112 @@
+"""What became of each object that was to be copied, written by the task that copied it before it goes on.
+
+    <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     a line an object
+
+A run is one Spark job; a later run's word on an object replaces an earlier one's, but for that it is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_resources.errors import DamagedData
+from spark_resources.model import RECEIPTS
+from spark_resources.spark.datasets import parquet_bytes
+from spark_resources.spark.task_logs import names, rows_of, table_of
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Fate(StrEnum):
+    """What became of one object."""
+
+    COPIED = "copied"
+    ALREADY_THERE = "already there"  # the same bytes
+    VANISHED = "vanished"  # nothing is at its key any more
+    CHANGED = "changed"  # another object is at its key: size, time or checksum
+    COLD = "cold"  # in an archive tier: it can't be read before it is brought back there
+    FAILED = "failed"
+    TAKEN = "taken"  # another object is where it was to go
+
+
+HELD = (Fate.COPIED.value, Fate.ALREADY_THERE.value)
+
+LOGGED = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),  # see Fate
+        pa.field("key", pa.string(), nullable=False),  # of the copy, below the folder of the backup
+        pa.field("size", pa.int64(), nullable=False),  # bytes
+        pa.field("modified", RECEIPTS.field("at").type),  # of the original, by its store's clock
+        pa.field("checksum", pa.string()),  # of the original, as its store shows it
+        pa.field("copy_checksum", pa.string()),  # of the copy, as its store shows it
+        pa.field("sha256", pa.string()),  # of the bytes, where they were read
+        pa.field("kept", pa.string()),  # headers and metadata as JSON, where the store didn't take them along itself
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was done, by the clock of the log's store
+        pa.field("why", pa.string(), nullable=False),  # for people
+    ]
+)
+NUMBERED = pa.schema([pa.field("run", pa.int32(), nullable=False), *LOGGED])
+_NAME = names(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The log of one backup or restore. `folder` is a key with a slash at its end."""
+
+    place: Place
+    folder: str
+
+    def keys(self, below: str = "") -> Iterator[str]:
+        for page in self.place.store().pages(self.folder + below):
+            yield from (found.key for found in page.objects if _NAME.search(found.key))
+
+    def next_run(self) -> int:
+        """One more than any run that left a trace."""
+        names = (name.rstrip("/").rpartition("/")[2] for name in folders_in(self.place.store(), self.folder))
+        return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def so_far(self, run: int) -> tuple[int, int]:
+        """Objects and bytes that a run has dealt with, by the names of its files."""
+        names = [_NAME.search(key) for key in self.keys(f"{run:04d}/")]
+        return sum(int(name.group(3)) for name in names if name), sum(int(name.group(4)) for name in names if name)
+
+    def write(self, run: int, stem: str, table: pa.Table) -> None:
+        """Write one file of a task. `stem` is unique to the task's attempt and its chunk."""
+        size = sum(table["size"].to_pylist())
+        key = f"{self.folder}{run:04d}/{stem}.{len(table)}.{size}.parquet"
+        self.place.store().write(key, parquet_bytes(table.select(LOGGED.names).cast(LOGGED)))
+
+    def read(self, key: str) -> pa.Table:
+        """One file. Raises `DamagedData` where it isn't what its name says."""
+        store = self.place.store()
+        try:
+            return table_of(store.read(key), _NAME.search(key), LOGGED)
+        except (ValueError, OSError) as error:
+            raise DamagedData(
+                f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away: its objects "
+                "are then looked at again.",
+                invariant=10,
+            ) from error
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """All lines of all runs (NUMBERED)."""
+        return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
+
+    def last_words(self, spark: SparkSession) -> DataFrame:
+        """One line an object (LOGGED): that it is copied, where any run says so; otherwise the latest run's word."""
+        from pyspark.sql import functions as F
+
+        rows = self.rows(spark)
+        order = F.struct(F.col("outcome").isin(*HELD), "run")
+        newest = rows.groupBy("address").agg(F.max_by(F.struct(*LOGGED.names[1:]), order).alias("last"))
+        return newest.select("address", "last.*")

@@ -1,0 +1,67 @@
+"""One task of a restore: brings back what is missing, compares it, and never touches what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from spark_resources.copying.backup_task import CopyOrders, Line, attempted, from_json, written
+from spark_resources.copying.copy_log import LOGGED, Fate
+from spark_resources.copying.verified_copy import Copier, Differs
+from spark_resources.deleting.sweep_task import chunks
+from spark_resources.spark.datasets import Batches
+from spark_resources.stores.base import AlreadyThere, StoredObject
+from spark_resources.stores.open_transfer import streams_of
+
+CHUNK = 500  # objects: a kill leaves no more of each task without a line in the log
+BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
+"""What a backup says of each object: its log, and where lakeFS had it."""
+
+
+def restore_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int) -> Batches:
+    """Bring back rows of BACKED_UP; yields COUNTED."""
+    copier = orders.copier()
+    with ThreadPoolExecutor(max_workers=orders.at_once, thread_name_prefix="lakegc-copy") as pool:
+        for number, chunk in enumerate(chunks(batches, CHUNK)):
+            lines = list(pool.map(lambda row: restored(copier, row, orders.folder), chunk.to_pylist()))
+            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+
+
+def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
+    """What became of one object; nothing is raised for it."""
+    about = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
+    line = attempted(lambda: _back(copier, row, folder, about), row["address"], about)
+    if line.outcome is Fate.VANISHED:
+        return Line(row["address"], Fate.VANISHED, row["key"], **about, why="the backup doesn't hold it any more")
+    if line.outcome is Fate.CHANGED:
+        why = "what the backup holds for it isn't what was copied there"
+        return Line(row["address"], Fate.FAILED, row["key"], **about, why=why)
+    return line
+
+
+def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[str, Any]) -> Line:
+    address, name = row["address"], row["key"]
+    copy = backed_up(copier, row, folder)
+    if (there := copier.there(copy, address)) is not None:
+        return Line(address, Fate.ALREADY_THERE, name, **about, copy=there)
+    kept = from_json(row["kept"], row["size"], row["modified"])
+    try:
+        done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
+        return Line(address, Fate.COPIED, name, **about, copy=done)
+    except AlreadyThere:  # by an answer that was lost, or by somebody who was faster
+        return Line(address, Fate.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
+
+
+def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
+    """The copy as it lies in the backup. Raises `NotThere` where it isn't, `Differs` where it isn't what was copied."""
+    key = folder + row["key"]
+    about = streams_of(copier.source).about(key)
+    if about.size != row["size"] or about.checksum != row["copy_checksum"]:
+        raise Differs(
+            f"{key!r} in {copier.source.where} has {about.size} bytes, {about.checksum}; what was copied there had "
+            f"{row['size']}, {row['copy_checksum']}"
+        )
+    return StoredObject(key, about.size, about.modified, about.checksum)

@@ -1,0 +1,187 @@
+"""One object from one store to another, compared with what was copied, and never over something else."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from spark_resources.errors import LakegcError, NotThere, Unavailable
+from spark_resources.stores.base import Changed, Store, StoredObject
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.retry import delete_own
+from spark_resources.stores.transfer import About, Hashed, Streams
+
+_A_TICK = timedelta(milliseconds=1)  # less than any change of a file's time
+_MD5 = re.compile(r"^[0-9a-f]{32}$")
+
+
+class Differs(LakegcError):
+    """Raised where a copy isn't what was copied."""
+
+
+class Taken(Differs):
+    """Raised where something else is where a copy was to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy that is what was copied. `checksum` is what the store shows of it, as `source_checksum` of the source;
+    `sha256` is that of the bytes, None where they didn't pass by. `kept` is what was beside them, None where the store
+    itself took it along.
+    """
+
+    size: int
+    checksum: str | None
+    source_checksum: str | None
+    sha256: str | None = None
+    kept: About | None = None
+
+
+@dataclass(slots=True)
+class Throttle:
+    """So many bytes a second over all threads of a task; None for no bound. `clock` in seconds."""
+
+    most: float | None
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], None] = time.sleep
+    _busy_until: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, size: int) -> None:
+        """Wait until it is the turn of so many bytes."""
+        if self.most is None:
+            return
+        with self._lock:
+            now = self.clock()
+            begins = max(now, self._busy_until)
+            self._busy_until = begins + size / self.most
+        self.wait(max(0.0, begins - now))
+
+    def slowed(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self.take(len(piece))
+            yield piece
+
+
+@dataclass(slots=True)
+class Copier:
+    """Copies objects of one store to another. `server_side` says that the copy is made there, by the store itself."""
+
+    source: Store
+    target: Store
+    server_side: bool
+    throttle: Throttle
+
+    @property
+    def _from(self) -> Streams:
+        return streams_of(self.source)
+
+    @property
+    def _to(self) -> Streams:
+        return streams_of(self.target)
+
+    def copy(self, found: StoredObject, key: str, *, kept: About | None = None, sha256: str | None = None) -> Copy:
+        """Copy an object that is still as it was found to a key where nothing is.
+
+        `kept` has headers and metadata to give it, where the source can't hold them. Raises `AlreadyThere`, `Changed`,
+        `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't the same, and doesn't stay there. Bytes
+        that pass by are not written at all where they don't have the SHA-256, if one is given.
+        """
+        return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
+
+    def _copied(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
+        if self.server_side and kept is None:
+            self.throttle.take(found.size)
+            return self._on_their_side(found, key)
+        return self._through_here(found, key, kept, sha256)
+
+    def _on_their_side(self, found: StoredObject, key: str) -> Copy:
+        checksum = self._to.copy(self._from, found, key)
+        if checksum is not None and checksum == found.checksum:
+            return Copy(found.size, checksum, found.checksum)
+        before, copy = self._from.about(found.key), self._to.about(key)
+        try:
+            self._refuse_changed(found, before)
+            sha256 = self._same(found.key, before, key, copy)
+            if sha256 is None:
+                raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
+        except LakegcError:
+            self._remove(key)
+            raise
+        return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
+
+    def _refuse_changed(self, found: StoredObject, about: About) -> None:
+        same = about.checksum == found.checksum if found.checksum else abs(about.modified - found.modified) < _A_TICK
+        if about.size != found.size or not same:
+            raise Changed(f"{found.key!r} in {self.source.where} is another object by now")
+
+    def _through_here(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
+        about = self._from.about(found.key)
+        self._refuse_changed(found, about)
+        to_keep = about if kept is None else replace(about, headers=kept.headers, metadata=kept.metadata)
+        hashed = Hashed(self.throttle.slowed(self._from.pieces(found.key, about)))
+        shows = self._to.put(key, _proved(hashed, sha256, found.key, self.source.where), to_keep)
+        copy = self._to.about(key)
+        proved = copy.size == about.size and copy.checksum in shows
+        if not proved and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
+            self._remove(key)
+            raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
+        return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
+
+    def _remove(self, key: str) -> None:
+        """Take away a copy that was just written, and is none."""
+        delete_own(self.target, [key])
+
+    # --- what is there already --------------------------------------------------------------------------------------
+
+    def there(self, found: StoredObject, key: str) -> Copy | None:
+        """What is at the key already, where it is a copy; None where nothing is. Raises `Taken` for anything else."""
+        try:
+            copy = self._to.about(key)
+        except NotThere:
+            return None
+        before = self._from.about(found.key)
+        sha256 = self._same(found.key, before, key, copy)
+        if sha256 is None:
+            raise Taken(f"another object is at {key!r} in {self.target.where}")
+        return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
+
+    def surely_there(self, found: StoredObject, key: str) -> Copy:
+        """The same of a key at which something was a moment ago."""
+        copy = self.there(found, key)
+        if copy is None:
+            raise Unavailable(f"something was at {key!r} in {self.target.where}, and is gone. Try again.")
+        return copy
+
+    def _same(self, one: str, about_one: About, other: str, about_other: About) -> str | None:
+        """The SHA-256 of both, "" where their checksums agree so that nothing was read; None where they differ."""
+        if about_one.size != about_other.size:
+            return None
+        if comparable(about_one.checksum) and about_one.checksum == about_other.checksum:
+            return ""
+        first = self._sha256(self._from, one, about_one)
+        return first if first == self._sha256(self._to, other, about_other) else None
+
+    def _sha256(self, streams: Streams, key: str, about: About) -> str:
+        return Hashed(self.throttle.slowed(streams.pieces(key, about))).drained().sha256
+
+
+def _proved(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
+    """The pieces; `Differs` behind the last one, so that none is written, where they are not the expected bytes."""
+    yield from hashed
+    if sha256 not in (None, hashed.sha256):
+        raise Differs(f"{key!r} in {where} has other bytes than were copied there: it was altered since")
+
+
+def comparable(checksum: str | None) -> bool:
+    """Whether equal checksums of this kind mean equal contents, wherever they are: an MD5, also of parts, or a CRC32C.
+
+    A tag that Azure gives to every write is comparable with itself only.
+    """
+    return checksum is not None and (
+        _MD5.match(checksum.partition("-")[0]) is not None or checksum.startswith("crc32c=")
+    )

@@ -1,0 +1,119 @@
+"""What a store holds right now at keys that are about to be deleted, read as cheaply as the store allows."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
+from spark_resources.stores.base import Store, StoredObject
+from spark_resources.stores.keys import before_unsafe
+from spark_resources.stores.parallel_listing import Part, listed
+
+FOUND = LISTED
+FEW = 8  # keys of one slice that are looked at one by one rather than by listing
+AT_ONCE = 8
+AT_ONCE_A_SLICE = 4
+IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
+FLAT = ("", "data/")  # slices of which only what lies right in them counts
+
+
+@dataclass(slots=True)
+class Looker:
+    """Looks at keys slice by slice; a slice that has to be listed whole is listed once while its keys last."""
+
+    store: Store
+    _slice: str | None = None
+    _listed: pa.Table | None = field(default=None)
+
+    def look(self, wanted: pa.Table) -> pa.Table:
+        """What is there now (FOUND) of the keys in columns address and slice, whose rows are sorted by both.
+
+        Raises what the store raises: a page that fails is never an absence (invariant 3).
+        """
+        slices = pc.unique(wanted["slice"]).to_pylist()
+        by_slice = [(one, wanted.filter(pc.equal(wanted["slice"], one))["address"].to_pylist()) for one in slices]
+        jobs = by_slice
+        parts: list[pa.Table] = []
+        if jobs and self._needs_whole(*jobs[-1]):
+            *jobs, (last, _) = jobs
+            parts.append(self._whole_slice(last))
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+            parts += pool.map(lambda job: self._some(*job), jobs)
+        return pa.concat_tables(parts) if parts else FOUND.empty_table()
+
+    def _needs_whole(self, folder: str, keys: list[str]) -> bool:
+        return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.quirks.byte_order))
+
+    def _whole_slice(self, folder: str) -> pa.Table:
+        if folder != self._slice or self._listed is None:
+            self._listed, self._slice = self._whole(folder), folder
+        return self._listed
+
+    def _some(self, folder: str, keys: list[str]) -> pa.Table:
+        if self._needs_whole(folder, keys):
+            return self._whole(folder)
+        if len(keys) <= FEW:
+            return as_table(one for one in map(self._stat, keys) if one is not None)
+        return pa.Table.from_batches(_jumping(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
+
+    def _whole(self, folder: str) -> pa.Table:
+        part = Part(folder, flat=folder in FLAT)
+        return pa.Table.from_batches(
+            [page.objects for _, page in listed(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
+        )
+
+    def _stat(self, key: str) -> StoredObject | None:
+        try:
+            return self.store.stat(key)
+        except (NotThere, WrongUsage):  # the latter: this store can't hold such a key, so it isn't there
+            return None
+
+
+def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Keys in the order of bytes: a listing from just before the next one, left where nothing wanted is near."""
+    wanted, position = pa.array(keys, pa.string()), 0
+    while position < len(keys):
+        began, idle = position, 0
+        first = pa.scalar(keys[began], pa.string())
+        for page in arrow_pages(store, folder, start_after=_just_before(keys[position])):
+            listed_here = page.objects.column("address")
+            is_hit = pc.and_(pc.is_in(listed_here, value_set=wanted), pc.greater_equal(listed_here, first))
+            hits = page.objects.filter(is_hit)
+            yield hits
+            idle = 0 if len(hits) else idle + 1
+            if len(listed_here):
+                position = _passed(keys, position, listed_here[-1].as_py())
+            if position == len(keys) or (position > began and idle >= IDLE_PAGES and _is_ahead(page, keys[position])):
+                break
+        else:
+            return  # the folder ended
+
+
+def _passed(keys: Sequence[str], position: int, last: str) -> int:
+    """The first of the keys, from this position on, that comes behind the last one of a page."""
+    return bisect_right(keys, last.encode(), lo=position, key=str.encode)
+
+
+def _just_before(key: str) -> str:
+    """A key that sorts before the given one, and that few lie between: a listing begins behind it.
+
+    Stores repeat it in their answers, and not all of them in a way that XML can carry.
+    """
+    return before_unsafe(key[:-1])
+
+
+def _is_ahead(page: ArrowPage, key: str) -> bool:
+    """Whether a listing that begins just before a key begins behind what this page has."""
+    listed_here = page.objects.column("address")
+    return not len(listed_here) or _just_before(key).encode() > listed_here[-1].as_py().encode()
+
+
+def as_table(objects: Iterable[StoredObject]) -> pa.Table:
+    return pa.Table.from_batches([as_batch(objects)])

@@ -1,0 +1,375 @@
+"""One task of a round: looks at its keys once more, deletes those that are still what was approved, writes receipts.
+
+The order of effects for a chunk of keys, and what a crash right after each leaves:
+
+    1. the keys are listed again       nothing: the next round lists them again
+    2. the intent is written           keys that are there: the next round deletes them
+    3. batches are deleted             keys with an intent that are gone: the next round books them as deleted
+    4. the receipt is written          every key of the chunk has its outcome
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, LookedAgain, Sender, Sent
+from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.pacing import Pace
+from spark_resources.deleting.permit import PermitWatch
+from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.errors import Refused
+from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
+from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.spark.datasets import Batches
+from spark_resources.stores.base import Deletion, Store
+from spark_resources.stores.place import Place
+
+PENDING = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
+        pa.field("modified", RECEIPTS.field("at").type),
+        pa.field("checksum", pa.string()),
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
+    ]
+)
+COUNTED = pa.schema(
+    [
+        ("outcome", pa.string()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+        ("attempts", pa.int64()),  # times that a request named one of these keys
+        ("requests", pa.int64()),
+    ]
+)
+NOT_SETTLED = "not settled"
+SINGLES_A_CHUNK = 1_000  # keys, where a store takes no batches: each chunk costs a listing, an intent and a receipt
+
+
+class Action(StrEnum):
+    """What a round does with each object that is still what was approved."""
+
+    DELETE = "delete"
+    QUARANTINE = "quarantine"
+    RESTORE = "restore"
+    PURGE = "purge"
+
+    @property
+    def on_quarantined(self) -> bool:
+        """Whether it is about objects that a sweep has put aside."""
+        return self in (Action.RESTORE, Action.PURGE)
+
+    @property
+    def needs_permit(self) -> bool:
+        """Whether it takes objects away from where readers look for them, or for good."""
+        return self is not Action.RESTORE
+
+
+_DONE = {
+    Action.DELETE: Outcome.DELETED,
+    Action.QUARANTINE: Outcome.QUARANTINED,
+    Action.RESTORE: Outcome.RESTORED,
+    Action.PURGE: Outcome.PURGED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
+
+    `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
+    the receipts, which repeats by itself. `most` is the task's share of the ceiling in keys a second, `ramp` of what
+    the store takes at first. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
+    """
+
+    place: Place
+    receipts: Receipts
+    round: int
+    lease_token: str
+    proof_until: datetime
+    cutoff: datetime
+    mark_id: str
+    action: Action = Action.DELETE
+    permit_every_s: float = 3.0  # how often a task reads the permit of its round again
+    most: float | None = None
+    ramp: float | None = None
+
+    @property
+    def request_time(self) -> timedelta:
+        """How long one request may take: no delete is sent with less of the lease left (invariant 11)."""
+        settings = self.place.settings
+        return timedelta(seconds=settings.connect_timeout + settings.read_timeout + 5)
+
+
+def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int) -> Batches:
+    """Settle rows of PENDING, sorted by slice and address; yields COUNTED."""
+    task, stem = _Task.of(orders), f"{partition:05d}-{attempt}"
+    rows = task.since_earlier_attempts(batches, f"{orders.round:04d}/{partition:05d}-")
+    batch = orders.place.store().quirks.delete_batch
+    size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
+    with ThreadPoolExecutor(max_workers=1) as ahead:
+        waiting = None
+        for number, chunk in enumerate(chunks(rows, size)):
+            following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
+            if waiting is not None:
+                yield from task.settle(*waiting.result())
+            waiting = following
+        if waiting is not None:
+            yield from task.settle(*waiting.result())
+
+
+def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
+    """The rows in pieces of at most so many, however they come in."""
+    held: list[pa.RecordBatch] = []
+    room = rows
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            held.append(batch.slice(start, room))
+            start, room = start + held[-1].num_rows, room - held[-1].num_rows
+            if not room:
+                yield pa.Table.from_batches(held)
+                held, room = [], rows
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+@dataclass(slots=True)
+class _Task:
+    orders: Orders
+    store: Store
+    looker: Looker
+    sender: Sender
+    now: Callable[[], datetime]
+
+    @classmethod
+    def of(cls, orders: Orders) -> _Task:
+        store = orders.receipts.store
+        now = _ticking(store)
+        lease = LeaseWatch(store, orders.lease_token)
+        permit = PermitWatch(orders.receipts, orders.round, every_s=orders.permit_every_s, now=now)
+
+        def may_send() -> None:
+            while True:
+                if orders.action.needs_permit:
+                    permit.check()  # first, for it may take a while
+                lease.check(at_least=orders.request_time)  # and so may this, where the store doesn't answer at once
+                if now() >= orders.proof_until:
+                    raise ProofTooOld("the proof that these objects are garbage has grown too old")
+                if permit.lasts() or not orders.action.needs_permit:
+                    return
+
+        sender = Sender(
+            orders.place.store(),
+            Pace(time.monotonic, orders.most, orders.ramp),
+            may_send,
+            time.sleep,
+            random.SystemRandom().random,
+            revived=permit.revived,
+        )
+        return cls(orders, store, Looker(store), sender, now)
+
+    def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
+        """The rows that no earlier attempt of this very task settled; those that it set out to delete are told so."""
+        receipts = self.orders.receipts
+        settled, intended = (
+            [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
+            for kind in ("receipt", "intent")
+        )
+        known, meant = pa.array(settled, pa.string()), pa.array(intended, pa.string())
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            table = table.filter(pc.invert(pc.is_in(table["address"], value_set=known)))
+            flag = pc.or_(table["intended"], pc.is_in(table["address"], value_set=meant))
+            yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
+
+    def prepare(self, chunk: pa.Table, stem: str) -> tuple[pa.Table, pa.Table, str]:
+        """Look at the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
+        if self.orders.action.on_quarantined:
+            return chunk, RECEIPTS.empty_table(), stem
+        found = Judged.of(chunk, self.looker.look(chunk), self.orders.cutoff)
+        if len(found.garbage):
+            self.orders.receipts.write("intent", self.orders.round, stem, found.garbage)
+        at = self.now()
+        cut_off = receipts_of_cut_off(self.store, found.cut_off, self.orders.mark_id, at)
+        return found.garbage, pa.concat_tables([found.receipts(at), cut_off]), stem
+
+    def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
+        before = self.sender.requests
+        sent = self.act(garbage) if len(garbage) else []
+        receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.orders.action], self.now())])
+        if len(receipts):
+            self.orders.receipts.write("receipt", self.orders.round, stem, receipts)
+        not_settled = sum(1 for each in sent if each.result is None)
+        yield from counted(receipts, not_settled, self.sender.requests - before)
+
+    def look_again(self, rows: pa.Table, keys: Sequence[str]) -> LookedAgain:
+        """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
+        again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
+        found = Judged.of(again, Looker(self.store).look(again), self.orders.cutoff)  # one that remembers nothing
+        gone = pa.concat_tables([found.gone, found.cut_off])
+        return LookedAgain(*(part["address"].to_pylist() for part in (found.garbage, gone, found.changed)))
+
+    def act(self, rows: pa.Table) -> list[Sent]:
+        slices = pc.unique(rows["slice"])
+        prefix = slices[0].as_py() if len(slices) == 1 else ""
+        keys, mark_id = rows["address"].to_pylist(), self.orders.mark_id
+        self.sender.look_again = None if self.orders.action.on_quarantined else partial(self.look_again, rows)
+        match self.orders.action:
+            case Action.DELETE:
+                return self.sender.send(keys, prefix)[0]
+            case Action.QUARANTINE:
+                return put_aside(self.sender, self.store, keys, prefix, mark_id)
+            case Action.RESTORE:
+                sizes = dict(zip(keys, rows["size"].to_pylist(), strict=True))
+                return bring_back(self.sender, self.store, sizes, mark_id)
+            case Action.PURGE:
+                return throw_away(self.sender, keys, mark_id)
+
+
+class ProofTooOld(Refused):
+    """Raised where a proof is older than its bound (invariant 1): it has to be renewed before more is deleted."""
+
+
+def _ticking(store: Store) -> Callable[[], datetime]:
+    """The store's clock, asked once; from then on by this machine's own seconds. Never behind the store's."""
+    began, first = seconds_passed(), store.now() + store.quirks.time_resolution
+    return lambda: first + timedelta(seconds=seconds_passed() - began)
+
+
+# --- what is to be done with a key ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of PENDING, sizes filled in, by what is at their keys now."""
+
+    garbage: pa.Table  # still what was approved
+    changed: pa.Table
+    gone: pa.Table
+    cut_off: pa.Table  # gone, and an attempt had set out to delete it
+
+    @classmethod
+    def of(cls, chunk: pa.Table, there: pa.Table, cutoff: datetime) -> Judged:
+        index = pc.index_in(chunk["address"], value_set=there["address"].combine_chunks())
+        now = {name: there[name].take(index) for name in ("size", "modified", "checksum")}
+        present = pc.is_valid(index)
+        changed = pc.and_(present, _changed(chunk, now, cutoff))
+        size = pc.fill_null(pc.coalesce(chunk["size"], now["size"]), 0)
+        chunk = chunk.set_column(1, PENDING.field("size"), size)
+        absent = pc.invert(present)
+        return cls(
+            garbage=chunk.filter(pc.and_(present, pc.invert(changed))),
+            changed=chunk.filter(changed),
+            gone=chunk.filter(pc.and_(absent, pc.invert(chunk["intended"]))),
+            cut_off=chunk.filter(pc.and_(absent, chunk["intended"])),
+        )
+
+    def receipts(self, at: datetime) -> pa.Table:
+        """Receipts of what is changed or gone."""
+        return pa.concat_tables(
+            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, CHANGED, at)]
+        )
+
+
+def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime) -> pa.ChunkedArray:
+    """Whether what is there isn't what was marked; of keys that are there.
+
+    Times are compared to the second: stores tell them unequally.
+    """
+
+    def differs(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
+        return pc.fill_null(pc.not_equal(marked, found), False)
+
+    second = {"unit": "second"}
+    modified = differs(pc.floor_temporal(chunk["modified"], **second), pc.floor_temporal(now["modified"], **second))
+    unknown = pc.is_null(chunk["modified"])
+    young = pc.and_(unknown, pc.greater(now["modified"], pa.scalar(cutoff, RECEIPTS.field("at").type)))
+    either = pc.or_(differs(chunk["size"], now["size"]), differs(chunk["checksum"], now["checksum"]))
+    appeared = pc.is_null(chunk["size"])  # nothing was there when it was listed
+    return pc.or_(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), appeared)
+
+
+def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
+    """Receipts of the keys that were sent and answered; the others stay without one."""
+    answered = [each for each in sent if each.result is not None]
+    addresses = pa.array([each.key for each in answered], pa.string())
+    index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
+    results = [each.result for each in answered if each.result is not None]
+    return pa.table(
+        [
+            addresses,
+            garbage["size"].combine_chunks().take(index),
+            pa.array([_outcome(each, done).value for each in answered], pa.string()),
+            pa.array([each.code for each in results], pa.string()),
+            pa.array([each.message for each in results], pa.string()),
+            pa.array([each.attempts for each in answered], pa.int32()),
+            pa.array([at] * len(answered), RECEIPTS.field("at").type),
+        ],
+        schema=RECEIPTS,
+    )
+
+
+def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
+    """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
+    keys = rows["address"].to_pylist()
+    aside = pa.array([stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_())
+    why = "by an attempt that was cut off before it wrote this"
+    return pa.concat_tables(
+        [
+            _receipts(rows.filter(aside), Outcome.QUARANTINED, why, at),
+            _receipts(rows.filter(pc.invert(aside)), Outcome.DELETED, why, at),
+        ]
+    )
+
+
+def _outcome(sent: Sent, done: Outcome) -> Outcome:
+    assert sent.result is not None
+    if sent.changed:
+        return Outcome.CHANGED
+    match sent.result.deletion:
+        case Deletion.FAILED:
+            return Outcome.FAILED
+        case Deletion.ALREADY_GONE if sent.attempts == 1 and done is Outcome.DELETED:
+            return Outcome.ALREADY_GONE
+        case _:  # gone at a repeated attempt: the first one did it, and its answer was lost
+            return done
+
+
+def _receipts(rows: pa.Table, outcome: Outcome, why: str, at: datetime) -> pa.Table:
+    values = (outcome.value, "", why, 0, at)
+    constant = [
+        pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(rows))
+        for name, value in zip(RECEIPTS.names[2:], values, strict=True)
+    ]
+    return pa.table([rows["address"], rows["size"], *constant], schema=RECEIPTS)
+
+
+def counted(receipts: pa.Table, not_settled: int, requests: int) -> Batches:
+    """Objects, bytes and attempts by outcome, and the requests on their own, as COUNTED."""
+    groups = receipts.group_by("outcome", use_threads=False)
+    totals = groups.aggregate([("size", "count"), ("size", "sum"), ("attempts", "sum")]).to_pylist()
+    nothing = {"outcome": NOT_SETTLED, "bytes": 0, "attempts": 0, "requests": requests, "objects": not_settled}
+    rows = [
+        {
+            "outcome": row["outcome"],
+            "objects": row["size_count"],
+            "bytes": row["size_sum"],
+            "attempts": row["attempts_sum"],
+            "requests": 0,
+        }
+        for row in totals
+    ]
+    yield from pa.Table.from_pylist([*rows, nothing], schema=COUNTED).to_batches()

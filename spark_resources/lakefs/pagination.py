@@ -1,0 +1,76 @@
+"""How answers that come in pieces are put together: pages of a listing, tasks that are polled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.lakefs import responses
+from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.lakefs.responses import Body, Repository
+
+Progress = Callable[[float], None]
+"""Called while a task of the server runs, with the seconds waited so far."""
+
+NO_SUCH_CALL = frozenset({404, 405, 501})
+"""How a server says that it hasn't got a call at all. A 404 can mean a name, too: then its message tells, or a look."""
+
+LARGEST_PAGE = 1000
+
+
+def repository(connection: Connection, name: str) -> Repository:
+    question = Question("RepositoriesApi", "get_repository", f"repository '{name}'", "fs:ReadRepository")
+    return responses.repository(connection.body(question, repository=name))
+
+
+def pages(connection: Connection, question: Question, *, start: str = "", **arguments: Any) -> Iterator[list[Body]]:
+    """Every page of a listing, behind `start`. Raises `DamagedData` where the server goes round in circles."""
+    offset = start
+    seen: set[str] = set()
+    while True:
+        results, next_offset = page(connection, question, offset, LARGEST_PAGE, **arguments)
+        yield results
+        if next_offset is None:
+            return
+        if next_offset in seen:
+            raise DamagedData(f"{question.what}: the server gave the offset '{next_offset}' twice", invariant=3)
+        seen.add(next_offset)
+        offset = next_offset
+
+
+def page(
+    connection: Connection, question: Question, after: str, amount: int, **arguments: Any
+) -> tuple[list[Body], str | None]:
+    """One page and the offset of the next, None on the last one."""
+    body = connection.body(question, after=after, amount=amount, **arguments)
+    results = body.objects("results")
+    pagination = body.inner("pagination")
+    if (announced := pagination.number("results")) != len(results):
+        raise DamagedData(f"{question.what}: a page holds {len(results)} where {announced} are announced", invariant=3)
+    if not pagination.flag("has_more"):
+        return results, None
+    offset = pagination.maybe_text("next_offset")
+    if not offset or offset == after:
+        raise DamagedData(f"{question.what}: the server has more, but doesn't say from where on", invariant=3)
+    return results, offset
+
+
+def finished(
+    connection: Connection, question: Question, done: str, progress: Progress | None, **arguments: Any
+) -> Body:
+    """The status of a task once the server calls it done. Raises `Unavailable` past `task_timeout_s`."""
+    settings = connection.settings
+    waited = 0.0
+    while not (status := connection.body(question, **arguments)).flag(done):
+        if waited >= settings.task_timeout_s:
+            raise Unavailable(
+                f"lakeFS at {connection.where} was asked for {question.what} and is not done after {waited:.0f} "
+                "seconds. Look at the server's load and log, then try again."
+            )
+        time.sleep(settings.poll_s)
+        waited += settings.poll_s
+        if progress is not None:
+            progress(waited)
+    return status

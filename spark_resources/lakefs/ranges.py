@@ -1,0 +1,442 @@
+"""From commits to addresses: metaranges → ranges → entries, each table fetched and decoded once, on the executors.
+
+Ids are content hashes and tables immutable, so a list of range ids *is* a set of addresses (formats §3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources import sstable
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.model import (
+    ADDRESSES,
+    HEAD_ENTRIES,
+    METARANGE_RANGES,
+    RANGE_ADDRESSES,
+    RANGE_REFS,
+    RANGE_SIZES,
+    AddressType,
+    Namespace,
+)
+from spark_resources.spark.datasets import (
+    Batches,
+    Counts,
+    Dataset,
+    all_batches,
+    arrow_to_spark,
+    having,
+    parquet,
+    write_outputs,
+)
+from spark_resources.spark.partitioning import id_tasks, row_tasks
+from spark_resources.spark.remote_errors import on_executor
+from spark_resources.stores.base import read_proven
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
+
+ENTRY_BYTES = 32  # of a range, on average
+ROWS_AT_ONCE = 50_000
+REFS_AT_ONCE = 5_000
+ENTRIES_A_TASK, RANGES_A_TASK = 20_000, 16  # either is worth a task of its own
+ENTRIES_A_RANGE = 1_000  # which take as long as fetching and opening one does
+KNOWN_TABLES = ("ranges", "metaranges")
+OBJECTS = ""  # dumps of references name another entity
+KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
+_ID = re.compile(r"^[0-9a-f]{64}$")
+_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
+_FULL = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
+
+
+# --- one table ------------------------------------------------------------------------------------------------------
+
+
+def table_key(table_id: str) -> str:
+    """The key of a range or metarange. Raises `DamagedData` where the id is none."""
+    if not _ID.match(table_id):
+        raise DamagedData(f"'{table_id[:80]}' is not the id of a range or metarange (64 hex digits expected)")
+    return f"_lakefs/{table_id}"
+
+
+def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
+    """The bytes of a table. Raises `DamagedData` (invariant 3) where it is missing: absence is never an empty set."""
+    store = place.store()
+    try:
+        return read_proven(store, table_key(table_id))
+    except NotThere as error:
+        raise DamagedData(
+            f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "
+            "Restore it from a backup; until then nothing can be collected here.",
+            invariant=3,
+        ) from error
+
+
+def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
+    """Ids with their bytes, in order, the next `ahead` ones being fetched while the last one is used."""
+    with ThreadPoolExecutor(max_workers=ahead) as pool:
+        source = iter(ids)
+        waiting: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
+        while waiting:
+            one, future = waiting.pop(0)
+            data = future.result()
+            waiting.extend((following, pool.submit(fetch, following)) for following in islice(source, 1))
+            yield one, data
+
+
+def tables_ahead(place: Place, ids: Iterable[str], *, needed_by: str) -> Iterator[tuple[str, bytes]]:
+    """The bytes of these tables with their ids, in order, so many fetched ahead as the settings say.
+
+    Raises as `read_table`.
+    """
+    return fetched_ahead(ids, lambda one: read_table(place, one, needed_by=needed_by), place.settings.reading_requests)
+
+
+# --- metaranges → ranges --------------------------------------------------------------------------------------------
+
+
+def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> DataFrame:
+    """The ranges that each metarange refers to, content hash of the metarange proved (METARANGE_RANGES)."""
+
+    def read(batches: Batches) -> Batches:
+        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        rows: list[tuple[Any, ...]] = []
+        for metarange, data in tables_ahead(place, ids, needed_by="a commit"):
+            refs = sstable.read_proven_ranges(data, name=metarange)
+            rows += ((metarange, ref.id, ref.count, ref.min_key, ref.max_key) for ref in refs)
+            if len(rows) >= REFS_AT_ONCE:
+                yield batch_of_rows(rows)
+                rows = []
+        if rows:
+            yield batch_of_rows(rows)
+
+    def batch_of_rows(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        columns = zip(METARANGE_RANGES, zip(*rows, strict=True), strict=True)
+        return pa.record_batch([pa.array(values, field.type) for field, values in columns], schema=METARANGE_RANGES)
+
+    distinct = sorted({one for one in metaranges if one})
+    for one in distinct:
+        table_key(one)
+    tasks = id_tasks(spark, "metarange_id", distinct, batch=16)
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
+
+
+def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
+    """Ranges, with a column `entries` (null where nobody knows it), dealt out as `row_tasks` does: to many tasks where
+    they are many or large.
+
+    Some repositories have one large range beside thousands of small ones, so tasks get as many entries, not ranges.
+    """
+    entries = pc.fill_null(ranges["entries"], 0).to_pylist()
+    batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
+    weights = [each + ENTRIES_A_RANGE for each in entries]
+    return row_tasks(spark, ranges, batch=max(batch, 1), near=near, weights=weights)
+
+
+# --- ranges → addresses ---------------------------------------------------------------------------------------------
+
+
+def all_relative(kinds: pa.Array) -> bool:
+    """Whether all addresses are relative by their kinds (values of `AddressType`, none null)."""
+    return bool((kinds.to_numpy(zero_copy_only=False) == int(AddressType.RELATIVE)).all())
+
+
+def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
+    """Addresses as keys relative to the namespace (formats §4), and how many lie outside.
+
+    Raises `Refused` (invariant 5) for an address of which `Namespace.place` says that it is a conflict.
+    """
+    keys, _, outside = inside_rows(addresses, kinds, namespace)
+    return keys, outside
+
+
+def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
+    """As `inside_addresses`, with the row that each key was in; None where every row has its own, in order."""
+    if all_relative(kinds):  # nearly always
+        return addresses, None, 0
+    rows = pa.array(np.arange(len(addresses)))
+    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
+    full = pc.match_substring_regex(addresses, _FULL)
+    bare = pc.or_(
+        relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
+    )
+    kept, of_rows = [addresses.filter(bare)], [rows.filter(bare)]
+    rest, rows = addresses.filter(pc.invert(bare)), rows.filter(pc.invert(bare))
+    for root in (namespace.uri, *namespace.also):
+        inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
+        if namespace.read_otherwise is not None:
+            inside = pc.and_(inside, pc.invert(pc.match_substring_regex(rest, namespace.read_otherwise)))
+        kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
+        of_rows.append(rows.filter(inside))
+        rest, rows = rest.filter(pc.invert(inside)), rows.filter(pc.invert(inside))
+    has_scheme = pc.match_substring_regex(rest, _FULL)
+    doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.lookalikes()))
+    for address in rest.filter(doubtful).to_pylist():
+        namespace.check_elsewhere(address)
+    return pa.chunked_array(kept).combine_chunks(), pa.chunked_array(of_rows).combine_chunks(), len(rest)
+
+
+def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
+    """The keys of the full addresses among these that lie in the namespace, where relative ones lie in another.
+
+    Raises `Refused` (invariant 5) as `inside_addresses` does.
+    """
+    if all_relative(kinds):
+        return addresses.slice(0, 0)
+    relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
+    full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL))
+    return inside_addresses(addresses.filter(full), kinds.filter(full), namespace)[0]
+
+
+def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
+    """What a range of objects says of itself; None for a metarange and for what dumps of references consist of.
+
+    Raises `DamagedData` for a table of another kind: what an unknown one holds may be live.
+    """
+    found = sstable.read_properties(data, name=name)
+    if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
+        raise DamagedData(
+            f"table {name} in {where}/_lakefs/ holds {found.type} of {found.entity or 'objects'}, which this lakegc "
+            "doesn't know. Update it."
+        )
+    return found if (found.type, found.entity) == ("ranges", OBJECTS) else None
+
+
+def table_ids(place: Place) -> Iterator[str]:
+    """The id of every table under `_lakefs/`, whoever refers to it."""
+    for page in place.store().pages("_lakefs/", delimiter="/"):
+        for one in page.objects:
+            if match := _TABLE_KEY.match(one.key):
+                yield match.group(1)
+
+
+def address_batches(
+    place: Place, refs: Iterable[Ref], counts: Counts, decoder: sstable.Decoder
+) -> Iterator[tuple[str, pa.Array, pa.Array]]:
+    """The inside addresses of each of these ranges (rows of RANGE_REFS), and the sizes of all of its entries; counts
+    ranges, bytes, entries, outside."""
+    known = {str(ref["range_id"]): ref for ref in refs}
+    for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
+        batch = proven_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
+        keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
+        for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
+            counts[name] = counts.get(name, 0) + count
+        yield range_id, keys, batch.column(2)
+
+
+def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
+    """The decoder for this many entries: the fast one costs its start-up."""
+    return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
+
+
+def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
+    """The entries of a range (these columns of ENTRY_SCHEMA). Raises `DamagedData` where it is not the one that was
+    committed under its id, or not as its metarange says.
+    """
+    batch, found = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
+    check_range(found, ref)
+    return batch
+
+
+def check_range(found: sstable.TableProperties, ref: Ref) -> None:
+    """Raise `DamagedData` where a range is not the one its metarange describes: count, first and last key."""
+    name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
+    if (found.count, found.min_key, found.max_key) != expected:
+        raise DamagedData(
+            f"range {name} is not the one its metarange describes: {found.count} entries from {found.min_key!r} to "
+            f"{found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to {ref['max_key']!r}. "
+            "Restore it from a backup; nothing was deleted."
+        )
+
+
+def check_all_read(counts: Counts, *, ranges: int, entries: int) -> None:
+    """Raise `DamagedData` (invariant 3) where fewer ranges or entries were read than are needed."""
+    if (counts.get("ranges", 0), counts.get("entries", 0)) != (ranges, entries):
+        raise DamagedData(
+            f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where {ranges} with "
+            f"{entries} are needed. Nothing was marked; run it again.",
+            invariant=3,
+        )
+
+
+def write_addresses(
+    ranges: DataFrame, place: Place, folder: str, *, total_entries: int, sizes_folder: str, sized: Collection[str]
+) -> tuple[Dataset, Dataset, Counts]:
+    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES); of the
+    ranges with one of the ids `sized` also the sizes of all entries (RANGE_SIZES), each in one file."""
+    numbers_sized = frozenset(map(range_number, sized))
+    schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
+
+    def produce(batches: Batches, counts: Counts) -> Batches:
+        refs = (row for batch in batches for row in batch.to_pylist())
+        decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
+        for range_id, addresses, sizes in address_batches(place, refs, counts, decoder):
+            number = pa.scalar(range_number(range_id), pa.int64())
+            columns = [pa.repeat(number, len(addresses)), addresses, pa.nulls(len(addresses), pa.int64())]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            if number.as_py() in numbers_sized:
+                distinct = pc.unique(sizes)
+                columns = [pa.repeat(number, len(distinct)), pa.nulls(len(distinct), pa.string()), distinct]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    outputs = [
+        having("address", parquet(folder, RANGE_ADDRESSES)),
+        having("size", parquet(sizes_folder, RANGE_SIZES)),
+    ]
+    (addresses, sizes), counts = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
+    return addresses, sizes, counts
+
+
+def range_number(range_id: str) -> int:
+    """The first 60 bits of a range's id, which is a content hash: two ranges that share them don't happen."""
+    return int(range_id[:15], 16)
+
+
+def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
+    """Addresses of ranges with the range that holds them: columns range_id, address."""
+    schema = pa.schema([pa.field("range_id", pa.string(), nullable=False), *ADDRESSES])
+
+    def read(batches: Batches) -> Batches:
+        refs = [row for batch in batches for row in batch.to_pylist()]
+        for range_id, addresses, _ in address_batches(place, refs, {}, decoder_for(refs)):
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), len(addresses))
+            yield pa.RecordBatch.from_arrays([ids, addresses], schema=schema)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+
+
+def paths_of(
+    ranges: DataFrame, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
+) -> DataFrame:
+    """The inside addresses of ranges (rows of RANGE_REFS and more) with where they were: rows of `schema`, which are an
+    address, its path, and columns of the range's own row.
+
+    Of an address that several of a task's ranges hold, only the best of them tells: the one that is largest by the
+    columns `best`, nulls first. With `wanted`, only these addresses: as many as each task can hold.
+    """
+    along = [name for name in schema.names if name not in ("address", "path")]
+    ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
+
+    def read(batches: Batches) -> Batches:
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        keys = [tuple((row[name] is not None, row[name]) for name in best) for row in rows]
+        ranks = {key: rank for rank, key in enumerate(sorted(set(keys), reverse=True))}
+        order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
+        refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
+        decoder = decoder_for(rows)
+        for range_id, data in tables_ahead(place, refs, needed_by="a metarange"):
+            ref, rank = refs[range_id]
+            batch = proven_entries(data, ref, ("path", "address", "address_type"), decoder)
+            addresses, of_rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
+            paths = batch.column("path") if of_rows is None else batch.column("path").take(of_rows)
+            arrays = {"address": addresses, "path": shown_paths(paths)}
+            told = {name: ref[name] for name in along} | {"rank": rank}
+            arrays |= {
+                name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))
+                for name, value in told.items()
+            }
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
+
+    def read_best(batches: Batches) -> Batches:
+        for batch in best_told(read(batches), wanted):
+            yield batch.select(schema.names)
+
+    columns = [*RANGE_REFS.names, *along]
+    return ranges.select(*columns).mapInArrow(on_executor(read_best), arrow_to_spark(schema))
+
+
+def best_told(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    """The rows with a wanted `address` (any where None), of each address those of the lowest `rank`, by which the rows
+    come in order. Many rows at a time, for each look-up goes through all that is wanted; where anything is, an address
+    may come again in later ones.
+    """
+    held: list[pa.RecordBatch] = []
+    waiting = wanted
+
+    def found() -> Iterator[pa.RecordBatch]:
+        nonlocal waiting
+        table = pa.Table.from_batches(held)
+        if waiting is not None:
+            table = table.filter(pc.is_in(table["address"], value_set=waiting))
+        if not len(table):
+            return
+        coded = table["address"].combine_chunks().dictionary_encode()
+        ranks, codes = table["rank"].to_numpy(), coded.indices.to_numpy()
+        _, first = np.unique(codes, return_index=True)
+        yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
+        # a range may be told in two parts, so what has the last rank is still waited for
+        if waiting is not None:
+            settled = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
+            waiting = waiting.filter(pc.invert(pc.is_in(waiting, value_set=settled)))
+
+    for batch in batches:
+        held.append(batch)
+        if sum(map(len, held)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
+            yield from found()
+            held = []
+    if held:
+        yield from found()
+
+
+def shown_paths(paths: pa.Array) -> pa.Array:
+    """Paths as text for people; bytes that are not UTF-8 are escaped."""
+    try:
+        return paths.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
+
+
+def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
+    """The numbers of all ranges whose sizes are known (rows of RANGE_SIZES), and of those with a wanted one.
+
+    Some millions of numbers take less than a second here, and would take Spark longer to give out.
+    """
+    known, having = set[int](), set[int]()
+    for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
+        known.update(pc.unique(table["range"]).to_pylist())
+        there = table.filter(pc.is_in(table["size"], value_set=wanted))
+        having.update(pc.unique(there["range"]).to_pylist())
+    return known, having
+
+
+def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:
+    """Entries of ranges whose size is a wanted one (all where None): HEAD_ENTRIES."""
+
+    def read(batches: Batches) -> Batches:
+        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
+        decoder = decoder_for(refs.values())
+        for range_id, data in tables_ahead(place, refs, needed_by="a branch head"):
+            batch = proven_entries(data, refs[range_id], ("path", "size"), decoder)
+            if wanted is not None:
+                batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
+            ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
+            paths = text_paths(batch.column("path"))
+            yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
+
+    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(HEAD_ENTRIES))
+
+
+def text_paths(paths: pa.Array) -> pa.Array:
+    """Paths as text, since the server is asked about them in text; null for each that is not UTF-8."""
+    try:
+        return paths.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([text_or_none(path) for path in paths.to_pylist()], pa.string())
+
+
+def text_or_none(path: bytes) -> str | None:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None

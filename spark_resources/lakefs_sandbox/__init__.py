@@ -1,0 +1,11 @@
+"""A local lakeFS-compatible server over a folder or a bucket: real HTTP, real tables; for demo, trials, tests."""
+
+from __future__ import annotations
+
+from spark_resources.lakefs_sandbox.errors import Problem
+from spark_resources.lakefs_sandbox.gc_api import ALL_OVERSIGHTS, Oversight
+from spark_resources.lakefs_sandbox.repository import ImportSource, SandboxRepository
+from spark_resources.lakefs_sandbox.sandbox import Sandbox
+from spark_resources.lakefs_sandbox.store_objects import StorePlace
+
+__all__ = ["ALL_OVERSIGHTS", "ImportSource", "Oversight", "Problem", "Sandbox", "SandboxRepository", "StorePlace"]

@@ -1,0 +1,73 @@
+"""The sandbox's clock: the machine's, shifted by what a file beside the objects says; over a store the machine's alone.
+
+The local store reads the same file, so that server, store and file times agree, in this process and in any other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores.local.store import CLOCK_FILE
+
+
+class Clock(Protocol):
+    """Tells the sandbox's time and runs on at the machine's pace."""
+
+    def offset(self) -> timedelta: ...
+
+    def now(self) -> datetime: ...
+
+    def set(self, moment: datetime | None) -> None:
+        """Let it be `moment` now; None goes back to the machine's time. Raises `WrongUsage` where it can't be."""
+        ...
+
+
+class SandboxClock:
+    """The clock of a folder that is the local adapter's configured path."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / CLOCK_FILE
+
+    def offset(self) -> timedelta:
+        try:
+            return timedelta(seconds=float(json.loads(self._file.read_bytes())["offset_seconds"]))
+        except FileNotFoundError:
+            return timedelta(0)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.offset()
+
+    def set(self, moment: datetime | None) -> None:
+        """Let it be `moment` now; None goes back to the machine's time. Raises `WrongUsage` for a time without zone."""
+        if moment is None:
+            self._file.unlink(missing_ok=True)
+            return
+        if moment.tzinfo is None:
+            raise WrongUsage(f"the sandbox's clock can't be set to {moment}: it has no time zone")
+        offset = moment - datetime.now(UTC)
+        # Replaced as a whole, so that no reader sees half a file.
+        fresh = self._file.with_name(f"{CLOCK_FILE}.{os.getpid()}")
+        fresh.write_text(json.dumps({"offset_seconds": offset.total_seconds()}))
+        fresh.replace(self._file)
+
+
+class MachineClock:
+    """The machine's clock, which nobody sets: a store that isn't the sandbox's own would go on by its own time."""
+
+    def offset(self) -> timedelta:
+        return timedelta(0)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def set(self, moment: datetime | None) -> None:
+        if moment is not None:
+            raise WrongUsage(
+                "the sandbox's clock can't be set over a store: it dates objects by its own, and ages would be "
+                "wrong. Use a sandbox over a folder."
+            )

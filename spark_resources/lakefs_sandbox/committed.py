@@ -1,0 +1,224 @@
+"""What commits point to: metaranges and ranges, written once, shared between commits, named by content (formats §3).
+
+A range ends where a key's hash says so, or where a range follows that is taken over whole. A change rewrites only the
+ranges that it falls into.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from operator import attrgetter
+from typing import NamedTuple
+
+from spark_resources.lakefs_sandbox.objects import Objects
+from spark_resources.lakefs_sandbox.state import Staged
+from spark_resources.sstable import RangeRef, Record, range_ref, read_ranges, read_records, write_metarange, write_table
+from spark_resources.sstable.values import split_value
+
+PREFIX = "_lakefs/"
+DEFAULT_RANGE_ENTRIES = 50_000  # on average; the server's default, too
+_CACHED_RECORDS = 400_000
+_KEY = attrgetter("key")
+_MAX_KEY = attrgetter("max_key")
+
+
+class Sides(NamedTuple):
+    """A path's values before and after; None where there is nothing."""
+
+    before: bytes | None
+    after: bytes | None
+
+
+class Committed:
+    """The committed data of one repository. Tables are immutable, so what was read once is kept."""
+
+    def __init__(self, objects: Objects, *, range_entries: int = DEFAULT_RANGE_ENTRIES) -> None:
+        self._objects = objects
+        self._range_entries = range_entries
+        self._lock = threading.Lock()
+        self._ranges: dict[str, tuple[RangeRef, ...]] = {"": ()}
+        self._records: OrderedDict[str, Sequence[Record]] = OrderedDict()
+        self._count = 0
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def ranges(self, metarange_id: str) -> tuple[RangeRef, ...]:
+        with self._lock:
+            known = self._ranges.get(metarange_id)
+        if known is None:
+            known = tuple(read_ranges(self._objects.read(PREFIX + metarange_id), name=metarange_id))
+            with self._lock:
+                self._ranges[metarange_id] = known
+        return known
+
+    def records(self, range_id: str) -> Sequence[Record]:
+        with self._lock:
+            known = self._records.get(range_id)
+            if known is not None:
+                self._records.move_to_end(range_id)
+                return known
+        known = read_records(self._objects.read(PREFIX + range_id), name=range_id)
+        self._keep(range_id, known)
+        return known
+
+    def _keep(self, range_id: str, records: Sequence[Record]) -> None:
+        with self._lock:
+            if range_id not in self._records:
+                self._records[range_id] = records
+                self._count += len(records)
+            while self._count > _CACHED_RECORDS and len(self._records) > 1:
+                _, dropped = self._records.popitem(last=False)
+                self._count -= len(dropped)
+
+    def value(self, metarange_id: str, path: bytes) -> bytes | None:
+        """The value at a path, None where the metarange has none."""
+        ranges = self.ranges(metarange_id)
+        at = bisect_left(ranges, path, key=_MAX_KEY)
+        if at == len(ranges) or path < ranges[at].min_key:
+            return None
+        records = self.records(ranges[at].id)
+        place = bisect_left(records, path, key=_KEY)
+        return records[place].value if place < len(records) and records[place].key == path else None
+
+    def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
+        """The first range that has a key between the ends of another one."""
+        ranges = self.ranges(metarange_id)
+        at = bisect_left(ranges, span.min_key, key=_MAX_KEY)
+        return ranges[at] if at < len(ranges) and ranges[at].min_key <= span.max_key else None
+
+    def since(self, metarange_id: str, path: bytes) -> Iterator[Record]:
+        """The records from a path on, in order; ranges are read as they are reached."""
+        ranges = self.ranges(metarange_id)
+        for ref in ranges[bisect_left(ranges, path, key=_MAX_KEY) :]:
+            records = self.records(ref.id)
+            yield from records[bisect_left(records, path, key=_KEY) :]
+
+    def under(self, metarange_id: str, prefix: bytes) -> Iterator[Record]:
+        """The records whose path starts so, in order."""
+        return takewhile(lambda record: record.key.startswith(prefix), self.since(metarange_id, prefix))
+
+    def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
+        """The staged paths that change content, each with what is committed there.
+
+        As on the server, the same content at another address is no change, and hiding what isn't there is none.
+        """
+        for each in staged:
+            before = self.value(metarange_id, each.path)
+            if each.value is None:
+                changed = before is not None
+            else:
+                changed = before is None or identity(before) != identity(each.value)
+            if changed:
+                yield each, before
+
+    def differences(self, before: str, after: str) -> dict[bytes, Sides]:
+        """Every path whose value isn't the same in two metaranges. Only ranges that they don't share are read."""
+        old, new = self.ranges(before), self.ranges(after)
+        shared = {ref.id for ref in old} & {ref.id for ref in new}
+        was = {record.key: record.value for ref in old if ref.id not in shared for record in self.records(ref.id)}
+        is_ = {record.key: record.value for ref in new if ref.id not in shared for record in self.records(ref.id)}
+        return {
+            path: Sides(was.get(path), is_.get(path))
+            for path in sorted(was.keys() | is_.keys())
+            if was.get(path) != is_.get(path)
+        }
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def written(self, metarange_id: str, changes: Sequence[Staged]) -> str:
+        """The metarange that has these values, in the order of paths, and the rest as it was; writes its tables.
+
+        As on the server, ranges that lie before the next change or behind the last stay as they are, so what is added
+        behind a whole range begins a new one.
+        """
+        writer = self.writer()
+        left = deque(changes)
+        for ref in self.ranges(metarange_id):
+            if not left or ref.max_key < left[0].path:
+                writer.add_range(ref)
+                continue
+            for record in self.records(ref.id):
+                while left and left[0].path < record.key:
+                    writer.add_value(*left.popleft())
+                if left and left[0].path == record.key:
+                    writer.add_value(*left.popleft())
+                else:
+                    writer.add_record(record)
+        for change in left:
+            writer.add_value(*change)
+        return writer.closed()
+
+    def writer(self) -> MetarangeWriter:
+        return MetarangeWriter(self)
+
+    def ends_range(self, key: bytes) -> bool:
+        """Whether a range ends behind this key, by its 64-bit FNV-1a hash."""
+        digest = 0xCBF29CE484222325
+        for byte in key:
+            digest = (digest ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+        return digest % self._range_entries == 0
+
+    def write_metarange(self, ranges: Sequence[RangeRef]) -> str:
+        table = write_metarange(ranges)
+        self._put(table.id, table.data)
+        with self._lock:
+            self._ranges[table.id] = tuple(ranges)
+        return table.id
+
+    def write_range(self, records: list[Record]) -> RangeRef:
+        table = write_table(records, {"type": "ranges"})
+        self._put(table.id, table.data)
+        self._keep(table.id, records)
+        return range_ref(table.data, name=table.id)
+
+    def _put(self, table_id: str, data: bytes) -> None:
+        if not self._objects.has(PREFIX + table_id):
+            self._objects.write(PREFIX + table_id, data)
+
+
+class MetarangeWriter:
+    """Takes records and whole ranges in the order of their keys, and makes a metarange of them."""
+
+    def __init__(self, committed: Committed) -> None:
+        self._committed = committed
+        self._ranges: list[RangeRef] = []
+        self._open: list[Record] = []
+
+    def add_record(self, record: Record) -> None:
+        self._open.append(record)
+        if self._committed.ends_range(record.key):
+            self._close_range()
+
+    def add_value(self, path: bytes, value: bytes | None) -> None:
+        """Adds a record; without a value, none."""
+        if value is not None:
+            self.add_record(Record(path, value))
+
+    def add_range(self, ref: RangeRef) -> None:
+        self._close_range()
+        self._ranges.append(ref)
+
+    def closed(self) -> str:
+        self._close_range()
+        return self._committed.write_metarange(self._ranges)
+
+    def _close_range(self) -> None:
+        if self._open:
+            self._ranges.append(self._committed.write_range(self._open))
+            self._open = []
+
+
+def identity(value: bytes) -> bytes:
+    """What an entry's value is compared by (formats §3)."""
+    return split_value(value).identity
+
+
+def same_content(one: bytes | None, other: bytes | None) -> bool:
+    """Whether two values are the same to the server, which compares content and not addresses."""
+    if one is None or other is None:
+        return one is other
+    return identity(one) == identity(other)

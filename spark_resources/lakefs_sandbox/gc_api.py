@@ -1,0 +1,300 @@
+"""What the server has for collectors: rules, retained commits, staged addresses, refs dumps (formats §2, §5, §6)."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData
+from spark_resources.lakefs.gc_lists import COMMITS_HEADER, UNCOMMITTED_COLUMNS
+from spark_resources.lakefs_sandbox.committed import PREFIX
+from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
+from spark_resources.lakefs_sandbox.ref_views import as_text
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.lakefs_sandbox.state import BranchRecord
+from spark_resources.lakefs_sandbox.xids import Xids
+from spark_resources.model import AddressType, Commit, Rules
+from spark_resources.sstable import Branch, Entry, Tag, write_branches, write_commits, write_tags
+from spark_resources.sstable.wire import (
+    LENGTH_DELIMITED,
+    VARINT,
+    fields,
+    put_bytes_field,
+    put_text_field,
+    put_varint_field,
+)
+
+RULES_KEY = "_lakefs/retention/gc/rules/config.json"
+_GC = "_lakefs/retention/gc"
+_RULES_FIELDS = {1: VARINT, 2: LENGTH_DELIMITED}
+_RULE_FIELDS = {1: LENGTH_DELIMITED, 2: VARINT}
+_PARQUET_SCHEMA = pa.schema(
+    [
+        pa.field(UNCOMMITTED_COLUMNS[0], pa.string(), nullable=False),
+        pa.field(UNCOMMITTED_COLUMNS[1], pa.int64(), nullable=False),
+    ]
+)
+DEFAULT_UNCOMMITTED_PAGE = 500_000
+
+
+class Oversight(StrEnum):
+    """What a real server overlooks in the lists that it prepares (formats §2, §6)."""
+
+    SAME_BYTES = "same bytes"  # content staged again at another address is no change, so it isn't listed
+    PARENT_ORDER = "parent order"  # a walk stops at a passed commit before it could retain it
+    FULL_ADDRESSES = "full addresses"  # of the local adapter: taken to be outside, so not listed
+
+
+ALL_OVERSIGHTS = frozenset(Oversight)
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+def rules(repository: SandboxRepository) -> Rules:
+    """Raises `Problem` 404 where none are set."""
+    try:
+        stored = repository.objects.read(RULES_KEY)
+    except Problem:
+        stored = b""
+    if not stored:
+        raise not_found()
+    default_days, branch_days = 0, {}
+    for number, value, content in fields(stored, _RULES_FIELDS, "the rules"):
+        if number == 1:
+            default_days = value
+            continue
+        pair = {field: (text, days) for field, days, text in fields(content, _RULE_FIELDS, "a rule")}
+        branch_days[pair.get(1, (b"", 0))[0].decode()] = pair.get(2, (b"", 0))[1]
+    return Rules(default_days, branch_days)
+
+
+def set_rules(repository: SandboxRepository, new: Rules) -> None:
+    parts = [put_varint_field(1, new.default_days)]
+    for branch, days in new.branch_days.items():
+        parts.append(put_bytes_field(2, put_text_field(1, branch) + put_varint_field(2, days)))
+    repository.check_writable()
+    # An empty file means that there are no rules, here as on the server: zero days everywhere can't be said.
+    repository.objects.write(RULES_KEY, b"".join(parts))
+
+
+def delete_rules(repository: SandboxRepository) -> None:
+    repository.check_writable()
+    repository.objects.write(RULES_KEY, b"")
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommits:
+    run_id: str
+    commits_location: str
+    addresses_location: str
+
+
+def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Collection[Oversight]) -> PreparedCommits:
+    """Writes `commits.csv`. Raises `Problem` 404 where there are no rules."""
+    repository.check_writable()
+    try:
+        current = rules(repository)
+    except Problem:
+        raise Problem(404, "get gc rules: not found") from None
+    commits = {commit.id: commit for commit in repository.commits()}
+    kept = listed_commits(
+        commits, repository.branches(hidden=True), current, now=repository.clock.now(), oversights=oversights
+    )
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(COMMITS_HEADER)
+    table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(kept))
+    run_id = xids.descending()
+    key = f"{_GC}/commits/run_id={run_id}/commits.csv"
+    repository.objects.write(key, text.getvalue().encode())
+    return PreparedCommits(run_id, repository.objects.location(key), repository.objects.location(f"{_GC}/addresses/"))
+
+
+def listed_commits(
+    commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules, *, now: datetime,
+    oversights: Collection[Oversight],
+) -> set[str]:  # fmt: skip
+    """The ids of the commits that the server's list holds: retention as the server walks it (formats §6)."""
+    listed: set[str] = set()
+    passed: dict[str, datetime] = {}
+    for commit_id, days, is_head in _starting_points(commits, branches, rules):
+        cutoff = _cutoff(now, days)
+        created = commits[commit_id].created
+        parent: str | None = commit_id  # what nothing leads to is walked from a child made on its own date
+        if is_head:
+            listed.add(commit_id)
+            passed[commit_id] = cutoff
+            parent = commits[commit_id].main_parent
+        while parent is not None:
+            before = passed.get(parent)
+            stops = before is not None and before <= cutoff
+            if stops and Oversight.PARENT_ORDER in oversights:
+                break
+            if created > cutoff:
+                listed.add(parent)
+            if stops:
+                break
+            passed[parent] = cutoff
+            created, parent = commits[parent].created, commits[parent].main_parent
+    return listed
+
+
+def _cutoff(now: datetime, days: int) -> datetime:
+    try:
+        return now - timedelta(days=days)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _starting_points(
+    commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules
+) -> Iterator[tuple[str, int, bool]]:
+    """Heads and dangling commits in the order of commit ids, each with its days and whether it is a head."""
+    heads = [(branch.commit_id, branch.id) for branch in branches]
+    led_to = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
+    dangling = [(commit, "") for commit in commits if commit not in led_to]
+    for commit, branch in sorted(heads + dangling):
+        yield commit, rules.days(branch) if branch else rules.default_days, bool(branch)
+
+
+# --- uncommitted ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UncommittedPage:
+    """`location` is empty where the page found nothing; `token` is None on the last one."""
+
+    run_id: str
+    location: str
+    token: str | None
+
+
+def prepare_uncommitted(
+    repository: SandboxRepository, xids: Xids, token: str | None, *, page_size: int, oversights: Collection[Oversight]
+) -> UncommittedPage:
+    """Writes one page of staged addresses, in the order of branches and paths, and says where to go on.
+
+    As on the server, a branch that is gone when its turn comes sets the number of rows back to nothing, and a page with
+    none is not stored. Raises `Problem` 404 where the last one is gone.
+    """
+    repository.check_writable()
+    run_id, first_branch, path = _mark(token) if token else (xids.descending(), "", "")
+    page: list[Entry] = []
+    rows, last_is_gone, following = 0, False, None
+    for branch in _branches_from(repository, first_branch):
+        if last_is_gone := branch is None:
+            rows = 0
+            continue
+        for entry in _staged_since(repository, branch, path if branch == first_branch else "", oversights):
+            rows += 1
+            if len(page) == page_size:
+                following = (branch, entry)
+                break
+            page.append(entry)
+        if following:
+            break
+    if last_is_gone:
+        raise not_found("branch")
+    location = _stored_page(repository, xids, run_id, page) if rows else ""
+    if page and not rows:
+        repository.faults.happened["pages that were not stored"] += 1
+    return UncommittedPage(run_id, location, _token(run_id, *following) if following else None)
+
+
+def _stored_page(repository: SandboxRepository, xids: Xids, run_id: str, page: list[Entry]) -> str:
+    folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
+    repository.objects.write(folder + xids.ascending(), _parquet(page))
+    return repository.objects.location(folder)
+
+
+def _token(run_id: str, branch: str, entry: Entry) -> str:
+    mark = json.dumps({"run_id": run_id, "branch": branch, "path": as_text(entry.path)})
+    return base64.urlsafe_b64encode(mark.encode()).decode()
+
+
+def _mark(token: str) -> tuple[str, str, str]:
+    try:
+        mark = json.loads(base64.urlsafe_b64decode(token.encode()))
+        return str(mark["run_id"]), str(mark["branch"]), str(mark["path"])
+    except (ValueError, KeyError, TypeError):
+        raise bad_request("invalid continuation token") from None
+
+
+def _branches_from(repository: SandboxRepository, first: str) -> Iterator[str | None]:
+    """The branches whose turn comes; None for one that was deleted since they were listed."""
+    for branch in repository.branches(hidden=True):
+        if branch.id >= first:
+            yield branch.id
+            if repository.faults.is_deleted_behind(branch.id):
+                yield None
+
+
+def _staged_since(
+    repository: SandboxRepository, branch: str, since: str, oversights: Collection[Oversight]
+) -> Iterator[Entry]:
+    entries: Iterator[Entry]
+    if Oversight.SAME_BYTES in oversights:
+        changes = repository.uncommitted_as_read(branch, since=since)
+        entries = (change.entry for change in changes if change.kind != "removed")
+    else:
+        entries = repository.staged_entries(branch, since=since)
+    for entry in entries:
+        if listed := _listed(repository, entry, oversights):
+            yield listed
+
+
+def _listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
+    """An entry with its address as the list has it, relative; None for one that the server holds to be outside."""
+    if entry.address_type is not AddressType.RELATIVE:
+        root = repository.objects.storage_namespace + "/"
+        overlooks = Oversight.FULL_ADDRESSES in oversights
+        address = entry.address.removeprefix(root) if overlooks else repository.key_inside(entry)
+        if address is None or (overlooks and address == entry.address):
+            return None
+        entry = replace(entry, address=address)
+    return entry
+
+
+def _parquet(entries: list[Entry]) -> bytes:
+    if any(entry.last_modified is None for entry in entries):
+        raise DamagedData("a staged entry has no time")
+    columns = (
+        [entry.address for entry in entries],
+        [int(entry.last_modified.timestamp()) for entry in entries if entry.last_modified],
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(list(map(pa.array, columns)), schema=_PARQUET_SCHEMA), sink, compression="gzip")
+    return bytes(sink.getvalue())
+
+
+# --- refs dump ------------------------------------------------------------------------------------------------------
+
+
+def dump_refs(repository: SandboxRepository) -> dict[str, str]:
+    """Writes every commit, branch and tag as tables, and gives their ids as the API names them."""
+    branches = repository.branches(hidden=True)
+    dumps = {
+        "commits_meta_range_id": write_commits(repository.commits()),
+        "tags_meta_range_id": write_tags(Tag(*tag) for tag in repository.tags()),
+        "branches_meta_range_id": write_branches(Branch(b.id, b.commit_id, hidden=b.hidden) for b in branches),
+    }
+    for dump in dumps.values():
+        for table_id, data in dump.tables.items():
+            repository.objects.write(PREFIX + table_id, data)
+    answer = {name: dump.id for name, dump in dumps.items()}
+    manifest = json.dumps(dict(sorted(answer.items())), indent=2)
+    repository.objects.write(f"{PREFIX}refs_manifest.json", manifest.encode())
+    return answer

@@ -1,0 +1,196 @@
+"""One HTTP call as the routes see it, and the answers that they give."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import JSONResponse, Response
+
+from spark_resources.lakefs_sandbox.catalog import Catalog
+from spark_resources.lakefs_sandbox.errors import Problem, bad_request
+from spark_resources.lakefs_sandbox.gc_api import Oversight
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+
+PER_PAGE = 100
+MAX_PER_PAGE = 1000
+_LAST_SECOND = 253_402_300_799  # of the year 9999
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How this sandbox answers: see `Sandbox`. `failing` has the status that each failing repository answers."""
+
+    access_key_id: str
+    secret_access_key: str
+    oversights: frozenset[Oversight]
+    uncommitted_page: int
+    request_log: Callable[[str], None] | None = None
+    failing: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request whose body has been read, and what it is answered from."""
+
+    catalog: Catalog
+    options: Options
+    path: Mapping[str, str]
+    query: QueryParams
+    headers: Headers
+    body: bytes
+
+    @property
+    def repository(self) -> SandboxRepository:
+        return self.catalog.repository(self.path["repository"])
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.query.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "").lower() in ("true", "1")
+
+    def required(self, name: str) -> str:
+        if name not in self.query:
+            raise bad_request(f"Query argument {name} is required, but not found")
+        return self.query[name]
+
+    def moment(self, seconds: int) -> datetime:
+        """A time of a body. Raises `Problem` 400 for a number that is none."""
+        if not 0 <= seconds <= _LAST_SECOND:
+            raise bad_request("request body has an error: a date is not a time")
+        return datetime.fromtimestamp(seconds, UTC)
+
+    def amount(self) -> int:
+        try:
+            asked = int(self.query.get("amount", PER_PAGE))
+        except ValueError:
+            raise bad_request("Invalid format for parameter amount") from None
+        return min(asked, MAX_PER_PAGE) if asked > 0 else PER_PAGE
+
+    def json(self) -> Body:
+        """The body as a JSON object; raises `Problem` 400 for anything else."""
+        try:
+            body = json.loads(self.body or b"{}")
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise bad_request("request body has an error: failed to decode request body")
+        return Body(body)
+
+
+class Body:
+    """The fields of a JSON object, each of its type or a `Problem` 400. A null is a field that isn't there."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return self._field(name, str, default)
+
+    def flag(self, name: str) -> bool:
+        return self._field(name, bool, False)
+
+    def number(self, name: str, default: int | None = None) -> int:
+        return self._field(name, int, default)
+
+    def texts(self, name: str) -> list[str]:
+        found = self._field(name, list, None)
+        if not all(isinstance(each, str) for each in found):
+            raise bad_request(f"request body has an error: {name} must be a list of strings")
+        return found
+
+    def bodies(self, name: str) -> list[Body]:
+        found = self._field(name, list, [])
+        if not all(isinstance(each, dict) for each in found):
+            raise bad_request(f"request body has an error: {name} must be a list of objects")
+        return [Body(each) for each in found]
+
+    def body(self, name: str) -> Body:
+        """An object in the object; one without fields where it isn't there."""
+        return Body(self._field(name, dict, {}))
+
+    def mapping(self, name: str) -> dict[str, str]:
+        found = self._field(name, dict, {})
+        if not all(isinstance(each, str) for each in found.values()):
+            raise bad_request(f"request body has an error: the values of {name} must be strings")
+        return found
+
+    def has(self, name: str) -> bool:
+        return self._fields.get(name) is not None
+
+    def _field(self, name: str, kind: type[_T], default: _T | None) -> _T:
+        value = self._fields.get(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise bad_request(f"request body has an error: {name} is missing or not of the type {kind.__name__}")
+        return value
+
+
+Handler = Callable[[Call], Response]
+
+
+class Route(NamedTuple):
+    method: str
+    path: str
+    handler: Handler
+
+
+def answer(body: Any, status: int = 200) -> Response:
+    return JSONResponse(body, status)
+
+
+def nothing(status: int = 204) -> Response:
+    return Response(status_code=status)
+
+
+def failure(problem: Problem) -> Response:
+    return JSONResponse({"message": problem.message}, problem.status)
+
+
+def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
+    """A page; `offset` is the field of a result that the next page begins behind."""
+    return answer(
+        {
+            "pagination": {
+                "has_more": more,
+                "max_per_page": MAX_PER_PAGE,
+                "next_offset": results[-1][offset] if more else "",
+                "results": len(results),
+            },
+            "results": results,
+        }
+    )
+
+
+def page_of(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
+    """The part of a list, sorted by name, that `prefix`, `after` and `amount` ask for; and whether there is more."""
+    prefix, after, amount = call.text("prefix"), call.text("after"), call.amount()
+    wanted = [item for item in items if name(item).startswith(prefix) and (not after or name(item) > after)]
+    return wanted[:amount], len(wanted) > amount
+
+
+def http_date(moment: datetime) -> str:
+    return format_datetime(moment, usegmt=True)
+
+
+def authenticated(headers: Headers, options: Options) -> bool:
+    """Whether the basic login is the sandbox's key and secret."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return False
+    try:
+        given = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return False
+    return hmac.compare_digest(given, f"{options.access_key_id}:{options.secret_access_key}".encode())

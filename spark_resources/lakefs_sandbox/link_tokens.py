@@ -1,0 +1,39 @@
+"""Link tokens: the proof that an address was handed out for one path of one branch, and when (formats §1)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from datetime import datetime, timedelta
+
+from spark_resources.lakefs_sandbox.errors import bad_request
+from spark_resources.lakefs_sandbox.xids import moment_of
+
+LINK_VALIDITY = timedelta(hours=24)
+_DELIMITER = ","
+
+
+class LinkTokens:
+    """Makes `data/<slice>/<id>,<token>` of `data/<slice>/<id>`, and tells whether such an address may be linked."""
+
+    def __init__(self, signing_key: str) -> None:
+        self._key = signing_key.encode()
+
+    def signed(self, address: str, *, repository: str, branch: str, path: str) -> str:
+        return address + _DELIMITER + self._token(address, repository, branch, path)
+
+    def check(self, signed: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
+        """Raises `Problem` 400 for an address that wasn't handed out for this path, or too long ago."""
+        address, delimiter, token = signed.rpartition(_DELIMITER)
+        if not delimiter:
+            raise bad_request("address is not signed: link address invalid")
+        if not hmac.compare_digest(token.encode(), self._token(address, repository, branch, path).encode()):
+            raise bad_request("invalid address signature: invalid address")
+        if now - moment_of(address) > LINK_VALIDITY:
+            raise bad_request("link address expired")
+
+    def _token(self, address: str, repository: str, branch: str, path: str) -> str:
+        content = json.dumps([repository, branch, path, address]).encode()
+        return base64.urlsafe_b64encode(hmac.digest(self._key, content, hashlib.sha256)).decode().rstrip("=")

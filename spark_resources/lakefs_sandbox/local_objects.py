@@ -1,0 +1,225 @@
+"""A folder of objects as lakeFS's local block adapter lays it out: `<configured path>/<name>/<key>` (formats §4).
+
+Whatever a key or an address holds, nothing outside the configured path is opened: folders are entered one by one and
+no link is followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from spark_resources.errors import Refused, WrongUsage
+from spark_resources.lakefs_sandbox.clock import Clock
+from spark_resources.lakefs_sandbox.errors import bad_request, no_data
+from spark_resources.lakefs_sandbox.objects import Outside, Write
+from spark_resources.stores.keys import (
+    DOT_SEGMENT,
+    EMPTY_SEGMENT,
+    LEADING_SLASH,
+    LONG_KEY,
+    LONG_SEGMENT,
+    NUL,
+    TRAILING_SLASH,
+    check_key,
+)
+from spark_resources.stores.local.files import file_of, parts
+from spark_resources.stores.local.listing import open_folder, refuse_link, walk
+
+LOCAL = "local://"
+_NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, TRAILING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT, LONG_KEY})
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class LocalBlockStore:
+    """A folder of namespaces, with files that carry the sandbox's time of writing."""
+
+    kind = "local"
+    scheme = LOCAL
+    default = LOCAL
+
+    def __init__(self, configured_path: Path, clock: Clock) -> None:
+        self.configured_path = configured_path
+        self._clock = clock
+
+    def objects(self, storage_namespace: str) -> LocalObjects:
+        return LocalObjects(self.configured_path, storage_namespace, self._clock)
+
+
+class LocalObjects:
+    """The objects under `<configured path>/<name>`."""
+
+    def __init__(self, configured_path: Path, storage_namespace: str, clock: Clock) -> None:
+        self._configured = configured_path
+        self._inside = storage_namespace.removeprefix(LOCAL).strip("/")
+        if any(part in (".", "..") for part in self._inside.split("/")):
+            raise bad_request(f"{storage_namespace}: bad path traversal blocked")
+        _check(self._inside)
+        self.storage_namespace = storage_namespace.rstrip("/")
+        self._clock = clock
+
+    def location(self, key: str) -> str:
+        """The place as the server announces it: scheme, configured path, namespace and key, cleaned like a path."""
+        return LOCAL + os.path.normpath(self.file(key))
+
+    def resolved(self, address: str) -> str:
+        return address
+
+    def file(self, key: str) -> Path:
+        return self._configured / self._inside / key
+
+    def has(self, key: str) -> bool:
+        try:
+            with self._opened(f"{self._inside}/{key}"):
+                return True
+        except FileNotFoundError:
+            return False
+
+    def read(self, key: str) -> bytes:
+        return self._read(f"{self._inside}/{key}")
+
+    def read_elsewhere(self, address: str) -> bytes:
+        return self._read(self._below(address))
+
+    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+        prefix = self._below(address)
+        with self._root() as root, _refusals_told():
+            for key, status in walk(root, prefix.encode()):
+                if key is None or status is None or not key.startswith(prefix):
+                    continue
+                checksum = hashlib.md5(self._read(key), usedforsecurity=False).hexdigest()
+                modified = datetime.fromtimestamp(status.st_mtime, UTC)
+                yield Outside(address + key[len(prefix) :], key[len(prefix) :], status.st_size, modified, checksum)
+
+    def write(self, key: str, data: bytes) -> None:
+        with self.writing() as write:
+            write(key, data)
+
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """Writes like `write`, for many objects in a row: what they have in common is looked at once."""
+        shifted = self._clock.offset() != timedelta(0)
+        now = self._clock.now
+        with self._root() as root, _OpenFolder(root) as folder:
+
+            def write(key: str, data: bytes) -> None:
+                whole = f"{self._inside}/{key}"
+                _check(whole)
+                try:
+                    with _refusals_told():
+                        folder.write(whole, data, now() if shifted else None)
+                except (NotADirectoryError, IsADirectoryError):
+                    raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
+
+            yield write
+
+    def _below(self, address: str) -> str:
+        """A full address as a key below the configured path. Raises `Problem` 400 for one that leads elsewhere."""
+        rest = address.removeprefix(LOCAL)
+        below = rest.removeprefix(f"{self._configured}/")
+        if rest == address or below.startswith("/"):
+            raise bad_request(f"{address}: the sandbox reads addresses under {LOCAL}{self._configured} only")
+        return below
+
+    def _read(self, key: str) -> bytes:
+        try:
+            with self._opened(key) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise no_data() from None
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        """The descriptor of a file. Raises `FileNotFoundError` where there is none."""
+        _check(key)
+        try:
+            with _refusals_told(), self._root() as root, file_of(root, key) as descriptor:
+                yield descriptor
+        except (NotADirectoryError, IsADirectoryError):
+            raise FileNotFoundError(key) from None
+
+    @contextmanager
+    def _root(self) -> Iterator[int]:
+        root = os.open(self._configured, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+
+class _OpenFolder:
+    """Writes files below a root; the folder of the last one stays open for the next."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._folders: list[bytes] = []
+        self._descriptor = os.dup(root)
+
+    def __enter__(self) -> _OpenFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def write(self, key: str, data: bytes, stamp: datetime | None) -> None:
+        folders, name = parts(key)
+        if folders != self._folders:
+            self._enter(folders)
+        try:
+            descriptor = os.open(name, _WRITE, 0o666, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                refuse_link(name, self._descriptor)
+            raise
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if stamp is not None:
+                nanoseconds = int(stamp.timestamp() * 1_000_000_000)
+                os.utime(descriptor, ns=(nanoseconds, nanoseconds))
+        finally:
+            os.close(descriptor)
+
+    def _enter(self, folders: list[bytes]) -> None:
+        folder = os.dup(self._root)
+        for name in folders:
+            try:
+                child = _made_folder(name, folder)
+            finally:
+                os.close(folder)
+            folder = child
+        os.close(self._descriptor)
+        self._descriptor, self._folders = folder, folders
+
+
+def _made_folder(name: bytes, parent: int) -> int:
+    """The descriptor of a folder that is made where it is missing."""
+    try:
+        return open_folder(name, parent)
+    except FileNotFoundError:
+        with suppress(FileExistsError):  # made by another writer meanwhile
+            os.mkdir(name, dir_fd=parent)
+        return open_folder(name, parent)
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """A link in the way is the request's fault: `Problem` 400."""
+    try:
+        yield
+    except Refused as error:
+        raise bad_request(str(error)) from None
+
+
+def _check(key: str) -> None:
+    """Raises `Problem` 400 for a key that no file can have, or that would be another file's."""
+    try:
+        check_key(key, "the local block store", _NO_FILE)
+    except WrongUsage as error:
+        raise bad_request(f"bad path traversal blocked: {error}") from None

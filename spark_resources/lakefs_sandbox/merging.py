@@ -1,0 +1,174 @@
+"""Three-way merges as the server makes them: whole ranges where it can, record by record where both sides changed one.
+
+Which ranges are taken over whole decides the new tables, and where contents are equal the address that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_resources.lakefs_sandbox.committed import Committed, same_content
+from spark_resources.lakefs_sandbox.errors import conflict
+from spark_resources.sstable import RangeRef, Record
+
+
+class Strategy(NamedTuple):
+    """How a merge decides a path that both sides changed: by taking one side's value, or (None) not at all."""
+
+    name: str
+    takes: str | None
+
+
+STRATEGIES = {
+    "": Strategy("default", None),
+    "dest-wins": Strategy("dest-wins", "dest"),
+    "source-wins": Strategy("source-wins", "source"),
+}
+
+
+def merged(committed: Committed, *, source: str, dest: str, base: str, strategy: Strategy) -> str:
+    """The metarange of a three-way merge, path by path. Raises `Problem` 409 for a conflict that nothing decides."""
+    if dest == base:
+        return source
+    return _Merge(committed, source, dest, base, strategy).run()
+
+
+class _Cursor:
+    """A place in a metarange: before a range as a whole (`record` is None), or at one of its records."""
+
+    def __init__(self, committed: Committed, metarange_id: str) -> None:
+        self._committed = committed
+        self._ranges = committed.ranges(metarange_id)
+        self._at = 0
+        self._records: Sequence[Record] = ()
+        self._place = 0
+
+    @property
+    def range(self) -> RangeRef | None:
+        """The range here; None behind the last one."""
+        return self._ranges[self._at] if self._at < len(self._ranges) else None
+
+    @property
+    def record(self) -> Record | None:
+        return self._records[self._place] if self._records else None
+
+    def enter(self) -> None:
+        """From before a range to its first record."""
+        self._records, self._place = self._committed.records(self._ranges[self._at].id), 0
+
+    def next_range(self) -> None:
+        self._at, self._records = self._at + 1, ()
+
+    def next_record(self) -> None:
+        self._place += 1
+        if self._place == len(self._records):
+            self.next_range()
+
+
+class _Merge:
+    def __init__(self, committed: Committed, source: str, dest: str, base: str, strategy: Strategy) -> None:
+        self._committed = committed
+        self._base = base
+        self._source = _Cursor(committed, source)
+        self._dest = _Cursor(committed, dest)
+        self._strategy = strategy
+        self._writer = committed.writer()
+
+    def run(self) -> str:
+        source, dest = self._source, self._dest
+        while source.range is not None and dest.range is not None:
+            if source.record is not None and dest.record is not None:
+                self._records(source.record, dest.record)
+            elif source.record is not None:
+                self._range_and_record(dest, dest.range, source, source.record)
+            elif dest.record is not None:
+                self._range_and_record(source, source.range, dest, dest.record)
+            else:
+                self._ranges(source.range, dest.range)
+        self._rest(source)
+        self._rest(dest)
+        return self._writer.closed()
+
+    def _ranges(self, source: RangeRef, dest: RangeRef) -> None:
+        """Both sides are before a range."""
+        if source.id == dest.id:
+            self._take(source)
+        elif (source.min_key, source.max_key) == (dest.min_key, dest.max_key):
+            base = self._committed.overlapping(self._base, source)
+            if base is not None and base.id in (source.id, dest.id):
+                self._take(dest if source.id == base.id else source)  # only the other side changed it
+            else:
+                self._enter_both()
+        elif source.max_key < dest.min_key:
+            if not self._whole(self._source, source):
+                self._enter_both()
+        elif not (dest.max_key < source.min_key and self._whole(self._dest, dest)):
+            self._enter_both()
+
+    def _take(self, ref: RangeRef) -> None:
+        self._writer.add_range(ref)
+        self._source.next_range()
+        self._dest.next_range()
+
+    def _enter_both(self) -> None:
+        self._source.enter()
+        self._dest.enter()
+
+    def _whole(self, cursor: _Cursor, ref: RangeRef) -> bool:
+        """Whether one side's range, where the other has nothing, could be decided as a whole: added, or deleted."""
+        base = self._committed.overlapping(self._base, ref)
+        if base is not None and base.id != ref.id:
+            return False
+        if base is None:
+            self._writer.add_range(ref)
+        cursor.next_range()
+        return True
+
+    def _range_and_record(self, waiting: _Cursor, ref: RangeRef, inside: _Cursor, record: Record) -> None:
+        """One side is before a range, the other at a record."""
+        if record.key < ref.min_key:
+            self._alone(inside, record)
+        elif not (ref.max_key < record.key and self._whole(waiting, ref)):
+            waiting.enter()
+
+    def _records(self, source: Record, dest: Record) -> None:
+        if source.key < dest.key:
+            self._alone(self._source, source)
+        elif dest.key < source.key:
+            self._alone(self._dest, dest)
+        else:
+            self._write(source.key, source.value, dest.value)
+            self._source.next_record()
+            self._dest.next_record()
+
+    def _alone(self, cursor: _Cursor, record: Record) -> None:
+        """A record that the other side doesn't have."""
+        if cursor is self._source:
+            self._write(record.key, record.value, None)
+        else:
+            self._write(record.key, None, record.value)
+        cursor.next_record()
+
+    def _rest(self, cursor: _Cursor) -> None:
+        """What one side has behind the other's end."""
+        while cursor.range is not None:
+            if cursor.record is not None:
+                self._alone(cursor, cursor.record)
+            elif not self._whole(cursor, cursor.range):
+                cursor.enter()
+
+    def _write(self, path: bytes, source: bytes | None, dest: bytes | None) -> None:
+        base = self._committed.value(self._base, path)
+        self._writer.add_value(path, source if _source_stands(base, source, dest, self._strategy) else dest)
+
+
+def _source_stands(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
+    """Whether a path gets the source's value, and not the destination's. Raises `Problem` 409."""
+    if same_content(source, dest) or same_content(dest, base):
+        return True
+    if same_content(source, base):
+        return False
+    if strategy.takes is None:
+        raise conflict("conflict found")
+    return strategy.takes == "source"

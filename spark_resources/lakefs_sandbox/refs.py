@@ -1,0 +1,209 @@
+"""References and the commit graph: what a ref means, logs, merge bases, branches and tags."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from spark_resources.lakefs_sandbox.errors import Problem, bad_request, conflict, forbidden, not_found, read_only
+from spark_resources.lakefs_sandbox.state import BranchRecord, RepositoryRecord, State
+from spark_resources.model import Commit
+
+_BRANCH = re.compile(r"\w[-\w]*", re.ASCII)
+_REF = re.compile(r"[^\s]+")
+_HASH = re.compile(r"[0-9a-fA-F]{1,64}")
+_MODIFIED = re.compile(r"([^~^@$]+)((?:[~^]\d*)*|@|\$)")
+_STEP = re.compile(r"([~^])(\d*)")
+_NO_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A commit, and the branch whose staged entries are read on top of it, if the ref names one that way."""
+
+    commit: Commit
+    branch: str | None = None
+
+
+class References:
+    """Branches, tags and commits of one repository. Methods raise `Problem` with the server's status."""
+
+    def __init__(self, state: State, record: RepositoryRecord) -> None:
+        self._state = state
+        self.record = record
+        self.id = record.id
+
+    # --- resolving --------------------------------------------------------------------------------------------------
+
+    def commit_of(self, commit_id: str) -> Commit:
+        commit = self._state.commit(self.id, commit_id)
+        if commit is None:
+            raise not_found("commit")
+        return commit
+
+    def branch(self, branch: str) -> BranchRecord:
+        record = self._state.branch(self.id, branch)
+        if record is None:
+            raise not_found("branch")
+        return record
+
+    def resolve(self, ref: str) -> Resolved:
+        """A branch, tag, commit id or the beginning of one, with git's modifiers: `~`, `^`, and `@` for committed."""
+        if not _REF.fullmatch(ref):
+            raise bad_request("argument ref: ref: invalid value: validation error")
+        parts = _MODIFIED.fullmatch(ref)
+        if parts is None:
+            raise bad_request(f"{ref}: ref: invalid value: validation error")
+        base, modifiers = parts.groups()
+        found = self._named(base)
+        if modifiers in ("", "$"):
+            return found
+        if modifiers == "@":
+            return Resolved(found.commit)
+        return Resolved(self._stepped(found.commit, modifiers))
+
+    def _named(self, name: str) -> Resolved:
+        if len(name) == 64 and (commit := self._state.commit(self.id, name)):
+            return Resolved(commit)
+        if branch := self._state.branch(self.id, name):
+            return Resolved(self.commit_of(branch.commit_id), branch.id)
+        if tagged := self._state.tag(self.id, name):
+            return Resolved(self.commit_of(tagged))
+        if _HASH.fullmatch(name):
+            found = self._state.commits_like(self.id, name)
+            if len(found) == 1:
+                return Resolved(found[0])
+        raise not_found()
+
+    def _stepped(self, commit: Commit, modifiers: str) -> Commit:
+        for kind, number in _STEP.findall(modifiers):
+            count = int(number or 1)
+            if kind == "^":
+                if count > len(commit.parents):
+                    raise bad_request("ref: invalid value: validation error")
+                commit = self.commit_of(commit.parents[count - 1]) if count else commit
+                continue
+            for _ in range(count):
+                if not commit.parents:
+                    raise not_found()
+                commit = self.commit_of(commit.parents[0])
+        return commit
+
+    # --- branches and tags ------------------------------------------------------------------------------------------
+
+    def branches(self, *, hidden: bool = False) -> list[BranchRecord]:
+        """The branches in the order of names; those that are hidden only if asked for."""
+        return [branch for branch in self._state.branches(self.id) if hidden or not branch.hidden]
+
+    def create_branch(self, name: str, source: str, *, hidden: bool = False) -> str:
+        """The commit that the new branch is at."""
+        self.check_writable()
+        if not _BRANCH.fullmatch(name):
+            raise bad_request(
+                "argument branch: branch id: invalid value: validation error: branch id must consist of letters, "
+                "digits, underscores and dashes, and cannot start with a dash"
+            )
+        with self._state.writing():
+            if self._state.tag(self.id, name) is not None:
+                raise conflict(f"tag ID {name}: conflict found")
+            try:
+                commit = self.resolve(source).commit
+            except Problem as problem:
+                raise Problem(problem.status, f"source reference '{source}': {problem.message}") from None
+            if self._state.branch(self.id, name) is not None:
+                raise conflict("branch already exists: not unique")
+            self._state.put_branch(self.id, BranchRecord(name, commit.id, hidden))
+        return commit.id
+
+    def delete_branch(self, name: str) -> None:
+        self.check_writable()
+        if name == self.record.default_branch:
+            raise forbidden("cannot delete repository default branch")
+        with self._state.writing():
+            self.branch(name)
+            self._state.drop_branch(self.id, name)
+
+    def tags(self) -> list[tuple[str, str]]:
+        """Tags in the order of names, each with its commit."""
+        return self._state.tags(self.id)
+
+    def tag(self, name: str) -> str:
+        commit_id = self._state.tag(self.id, name)
+        if commit_id is None:
+            raise not_found("tag")
+        return commit_id
+
+    def create_tag(self, name: str, ref: str) -> str:
+        """The commit that the new tag is at."""
+        self.check_writable()
+        if not name or _NO_TAG.search(name):
+            raise bad_request("argument tagID: tag id: invalid value: validation error")
+        with self._state.writing():
+            if self._state.branch(self.id, name) is not None:
+                raise conflict(f"branch name {name}: conflict found")
+            commit_id = self.resolve(ref).commit.id
+            if self._state.tag(self.id, name) is not None:
+                raise conflict("tag already exists: not unique")
+            self._state.put_tag(self.id, name, commit_id)
+        return commit_id
+
+    def delete_tag(self, name: str) -> None:
+        self.check_writable()
+        if not self._state.drop_tag(self.id, name):
+            raise not_found("tag")
+
+    def check_writable(self) -> None:
+        if self.record.read_only:
+            raise read_only()
+
+    # --- the graph --------------------------------------------------------------------------------------------------
+
+    def commits(self) -> list[Commit]:
+        """Every commit, whether anything leads to it or not, in the order of ids."""
+        return self._state.commits(self.id)
+
+    def log(self, ref: str, *, first_parent: bool = False) -> Iterator[Commit]:
+        """What a ref is made of, the newest first by date, then by the greatest id."""
+        start = self.resolve(ref).commit
+        queue = [_NewestFirst(start)]
+        seen = {start.id}
+        while queue:
+            commit = heapq.heappop(queue).commit
+            yield commit
+            for parent in commit.parents[:1] if first_parent else commit.parents:
+                if parent not in seen:
+                    seen.add(parent)
+                    heapq.heappush(queue, _NewestFirst(self.commit_of(parent)))
+
+    def merge_base(self, left: Commit, right: Commit) -> Commit:
+        """The best common ancestor, found from the highest generations down."""
+        return merge_base(left, right, self.commit_of)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewestFirst:
+    commit: Commit
+
+    def __lt__(self, other: _NewestFirst) -> bool:
+        return (self.commit.created, self.commit.id) > (other.commit.created, other.commit.id)
+
+
+def merge_base(left: Commit, right: Commit, commit_of: Callable[[str], Commit]) -> Commit:
+    """The first commit that is reached from both sides. Raises `Problem` 400 where there is none."""
+    if left.id == right.id:
+        return left
+    reached = {left.id: {"left"}, right.id: {"right"}}
+    queue = [(-commit.generation, commit.id) for commit in (left, right)]
+    heapq.heapify(queue)
+    while queue:
+        _, commit_id = heapq.heappop(queue)
+        for parent in commit_of(commit_id).parents:
+            if parent not in reached:
+                reached[parent] = set()
+                heapq.heappush(queue, (-commit_of(parent).generation, parent))
+            reached[parent] |= reached[commit_id]
+            if len(reached[parent]) == 2:
+                return commit_of(parent)
+    raise bad_request("no merge base")

@@ -1,0 +1,225 @@
+"""One repository of the sandbox: what its branches point to, and how commits come about, by the server's rules.
+
+These are the methods behind the HTTP routes; tests and the demo may call them directly, where many calls would be slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from spark_resources.lakefs_sandbox.errors import bad_request, conflict, no_changes
+from spark_resources.lakefs_sandbox.merging import STRATEGIES, merged
+from spark_resources.lakefs_sandbox.objects import Outside
+from spark_resources.lakefs_sandbox.ref_views import LONGEST_PATH, Change
+from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea
+from spark_resources.lakefs_sandbox.state import Staged
+from spark_resources.model import AddressType, Commit
+from spark_resources.sstable import Entry, commit_id, entry_identity
+from spark_resources.sstable.values import put_entry, put_value
+
+__all__ = ["DEFAULT_CONTENT_TYPE", "LONGEST_PATH", "Change", "ImportSource", "SandboxRepository", "first_commit"]
+
+COMMITTER = "admin"
+FIRST_COMMIT = "Repository created"
+_MERGE_STRATEGY_KEY = ".lakefs.merge.strategy"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSource:
+    """What an import takes: an object, or everything whose address begins so; and the path or prefix that it gets."""
+
+    address: str
+    destination: str
+    is_prefix: bool = True
+
+
+class SandboxRepository(StagingArea):
+    """A repository. Paths are text; every method raises `Problem` with the status that the server answers."""
+
+    def commit(
+        self, branch: str, message: str, *, metadata: Mapping[str, str] | None = None, date: datetime | None = None,
+        allow_empty: bool = False, committer: str = COMMITTER,
+    ) -> Commit:  # fmt: skip
+        """Commits what is staged. Raises `Problem` 400 where nothing is, unless an empty commit is allowed."""
+        self.check_writable()
+        with self._state.writing():
+            parent = self.commit_of(self.branch(branch).commit_id)
+            staged = self._state.staged(self.id, branch)
+            changes = [change for change, _ in self.committed.changes(parent.metarange_id, staged)]
+            if not changes and not allow_empty:
+                raise no_changes("commit")
+            metarange = self.committed.written(parent.metarange_id, changes)
+            return self._committed(branch, Commit(
+                id="", parents=(parent.id,), created=date or self.clock.now(), metarange_id=metarange,
+                generation=parent.generation + 1, committer=committer, message=message, metadata=metadata or {},
+            ))  # fmt: skip
+
+    def merge(
+        self, source: str, into: str, *, message: str = "", metadata: Mapping[str, str] | None = None,
+        strategy: str = "", allow_empty: bool = False, squash: bool = False, committer: str = COMMITTER,
+        date: datetime | None = None,
+    ) -> Commit:  # fmt: skip
+        """Merges a ref into a branch. Raises `Problem` 409 for conflicts, 400 for a dirty branch or no changes."""
+        self.check_writable()
+        if strategy not in STRATEGIES:
+            raise bad_request("argument strategy: invalid value: validation error")
+        chosen = STRATEGIES[strategy]
+        with self._state.writing():
+            dest = self._clean_head(into)
+            theirs = self.resolve(source).commit
+            base = self.merge_base(theirs, dest)
+            if theirs.metarange_id == base.metarange_id and not allow_empty:
+                raise no_changes(f"update branch {into}")
+            metarange = merged(
+                self.committed, source=theirs.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
+                strategy=chosen,
+            )  # fmt: skip
+            return self._committed(into, Commit(
+                id="", parents=(dest.id,) if squash else (dest.id, theirs.id), created=date or self.clock.now(),
+                metarange_id=metarange, generation=max(dest.generation, theirs.generation) + 1, committer=committer,
+                message=message or f"Merge '{source}' into '{into}'",
+                metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: chosen.name},
+            ))  # fmt: skip
+
+    def revert(
+        self, branch: str, ref: str, *, parent_number: int = 0, message: str = "",
+        metadata: Mapping[str, str] | None = None, allow_empty: bool = False, committer: str = COMMITTER,
+    ) -> Commit:  # fmt: skip
+        """Undoes a commit's changes in a new one. A merge needs the number of the parent (from 1) to go back to (409).
+
+        Raises `Problem` 409 where later commits changed the same paths, 400 where there is nothing to undo.
+        """
+        self.check_writable()
+        with self._state.writing():
+            undone = self.resolve(ref).commit
+            if len(undone.parents) > 1 and parent_number <= 0:
+                raise conflict("must specify 1-based parent number for reverting merge commit")
+            before = self._parent_metarange(undone, max(parent_number, 1), required=parent_number > 0)
+            head = self._clean_head(branch)
+            if before == undone.metarange_id and not allow_empty:
+                raise no_changes("update branch")
+            metarange = merged(
+                self.committed, source=before, dest=head.metarange_id, base=undone.metarange_id,
+                strategy=STRATEGIES[""],
+            )  # fmt: skip
+            if metarange == head.metarange_id and not allow_empty:
+                raise no_changes("update branch")
+            return self._committed(branch, Commit(
+                id="", parents=(head.id,), created=self.clock.now(), metarange_id=metarange,
+                generation=head.generation + 1, committer=committer, message=message or f"Revert {ref}",
+                metadata=metadata or {},
+            ))  # fmt: skip
+
+    def cherry_pick(
+        self, branch: str, ref: str, *, parent_number: int | None = None, message: str = "",
+        metadata: Mapping[str, str] | None = None, committer: str = COMMITTER,
+    ) -> Commit:  # fmt: skip
+        """Makes a commit's changes once more on a branch. A merge needs the number of a parent (400)."""
+        self.check_writable()
+        with self._state.writing():
+            picked = self.resolve(ref).commit
+            if len(picked.parents) > 1 and parent_number is None:
+                raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
+            before = self._parent_metarange(picked, 1 if parent_number is None else parent_number, required=True)
+            head = self._clean_head(branch)
+            if picked.metarange_id == before:
+                raise no_changes("update branch")
+            metarange = merged(
+                self.committed, source=picked.metarange_id, dest=head.metarange_id, base=before,
+                strategy=STRATEGIES[""],
+            )  # fmt: skip
+            origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
+            return self._committed(branch, Commit(
+                id="", parents=(head.id,), created=self.clock.now(), metarange_id=metarange,
+                generation=head.generation + 1, committer=committer, message=message or picked.message,
+                metadata={**(picked.metadata if metadata is None else metadata), **origin},
+            ))  # fmt: skip
+
+    def hard_reset(self, branch: str, ref: str) -> None:
+        """Lets a branch be at another commit. Commits that nothing leads to any more stay: they dangle."""
+        self.check_writable()
+        with self._state.writing():
+            self._clean_head(branch)
+            commit = self.resolve(ref).commit
+            self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))
+
+    def import_objects(
+        self, branch: str, sources: Sequence[ImportSource], message: str = "Import objects", *,
+        metadata: Mapping[str, str] | None = None, committer: str = COMMITTER,
+    ) -> tuple[Commit, int]:  # fmt: skip
+        """Commits entries for objects outside the namespace, in place of everything under the destinations; gives the
+        commit and the number of objects. Raises `Problem` 400 for sources that aren't outside, or hold nothing."""
+        self.check_writable()
+        found: dict[bytes, bytes] = {}
+        for source in sources:
+            self.check_source(source)
+            for outside in self.objects.listed_elsewhere(source.address):
+                if source.is_prefix or not outside.key:
+                    entry = _imported(outside, source.destination + (outside.key if source.is_prefix else ""))
+                    found[entry.path] = put_value(entry_identity(entry), put_entry(entry))
+        if not found:
+            raise bad_request("error on ingest: there is no object at the import's sources")
+        with self._state.writing():
+            head = self._clean_head(branch)
+            replaced = {
+                record.key: None
+                for source in sources
+                for record in self.committed.under(head.metarange_id, source.destination.encode())
+            }
+            changes = [Staged(*item) for item in sorted({**replaced, **found}.items())]
+            commit = self._committed(branch, Commit(
+                id="", parents=(head.id,), created=self.clock.now(),
+                metarange_id=self.committed.written(head.metarange_id, changes), generation=head.generation + 1,
+                committer=committer, message=message or "Import objects",
+                metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: "source-wins"},
+            ))  # fmt: skip
+        return commit, len(found)
+
+    def check_source(self, source: ImportSource) -> None:
+        """Raises `Problem` 400 for a source that is in the namespace, or around it."""
+        for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
+            if source.address.startswith(root + "/") or source.address == root:
+                raise bad_request(f"import path ({source.address}) in repository namespace ({root}) is prohibited")
+            if source.is_prefix and (root + "/").startswith(source.address):
+                raise bad_request(f"prefix ({source.address}) contains repository namespace: ({root})")
+
+    # --- below ------------------------------------------------------------------------------------------------------
+
+    def _clean_head(self, branch: str) -> Commit:
+        """The commit that a branch is at. Raises `Problem` 400 where changes are staged."""
+        head = self.commit_of(self.branch(branch).commit_id)
+        if next(self.uncommitted(branch), None) is not None:
+            raise bad_request(f"update branch {branch}: uncommitted changes (dirty branch)")
+        return head
+
+    def _parent_metarange(self, commit: Commit, number: int, *, required: bool) -> str:
+        """The metarange of a commit's parent, counted from 1; of nothing, for a first commit that needs none."""
+        if 1 <= number <= len(commit.parents):
+            return self.commit_of(commit.parents[number - 1]).metarange_id
+        if required:
+            raise bad_request(f"given commit does not have the given parent number: parent {number}")
+        return ""
+
+    def _committed(self, branch: str, commit: Commit) -> Commit:
+        """Records a commit as the branch's head. What was staged goes, also what was held to be no change."""
+        commit = replace(commit, id=commit_id(commit))
+        self._state.put_commit(self.id, commit)
+        self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))
+        self._state.clear_staged(self.id, branch)
+        return commit
+
+
+def first_commit(now: datetime) -> Commit:
+    """The commit that every repository begins with: of nothing, by nobody."""
+    commit = Commit(id="", parents=(), created=now, metarange_id="", generation=1, message=FIRST_COMMIT)
+    return replace(commit, id=commit_id(commit))
+
+
+def _imported(outside: Outside, path: str) -> Entry:
+    """As the server writes it: without a content type, which listings don't tell."""
+    return Entry(
+        path=path.encode(), address=outside.address, address_type=AddressType.FULL, size=outside.size,
+        checksum=outside.checksum, last_modified=outside.modified,
+    )  # fmt: skip

@@ -1,0 +1,148 @@
+"""Routes: retention rules, what is prepared for collectors, refs dumps (formats §2)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import Response
+
+from spark_resources.lakefs_sandbox import gc_api
+from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
+from spark_resources.lakefs_sandbox.http_calls import Call, Route, answer, nothing
+from spark_resources.model import Rules
+
+_REPOSITORY = "/repositories/{repository}"
+
+
+def get_rules(call: Call) -> Response:
+    rules = gc_api.rules(call.repository)
+    branches = [{"branch_id": branch, "retention_days": days} for branch, days in rules.branch_days.items()]
+    # A server that has no branch's rule says null here, not an empty list.
+    return answer({"branches": branches or None, "default_retention_days": rules.default_days})
+
+
+def set_rules(call: Call) -> Response:
+    body = call.json()
+    days = {rule.text("branch_id"): rule.number("retention_days") for rule in body.bodies("branches")}
+    default = body.number("default_retention_days")
+    if default < 0 or any(each < 0 for each in days.values()):
+        raise bad_request("request body has an error: retention days must not be negative")
+    gc_api.set_rules(call.repository, Rules(default, days))
+    return nothing()
+
+
+def delete_rules(call: Call) -> Response:
+    gc_api.delete_rules(call.repository)
+    return nothing()
+
+
+def rules_allowed(call: Call) -> Response:
+    call.repository.check_writable()
+    return nothing()
+
+
+def gc_config(call: Call) -> Response:
+    return answer({"grace_period": 24 * 3600})
+
+
+# --- prepared lists -------------------------------------------------------------------------------------------------
+
+
+def _prepared_commits(call: Call) -> dict[str, Any]:
+    found = gc_api.prepare_commits(call.repository, call.catalog.xids, call.options.oversights)
+    return {
+        "gc_addresses_location": found.addresses_location,
+        "gc_commits_location": found.commits_location,
+        "run_id": found.run_id,
+    }
+
+
+def prepare_commits(call: Call) -> Response:
+    return answer(_prepared_commits(call), 201)
+
+
+def prepare_commits_async(call: Call) -> Response:
+    call.repository.check_writable()
+    return answer({"id": _task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
+
+
+def prepare_commits_status(call: Call) -> Response:
+    found = _task_answer(call, call.required("id"))
+    shown = {"completed": found.pop("done"), "task_id": found.pop("id"), **found}
+    if "error" in shown:
+        shown["error"] = {"message": shown["error"]}
+    return answer(shown)
+
+
+def prepare_uncommitted(call: Call) -> Response:
+    body = call.json()
+    page = gc_api.prepare_uncommitted(
+        call.repository,
+        call.catalog.xids,
+        body.text("continuation_token", "") or None,
+        page_size=call.options.uncommitted_page,
+        oversights=call.options.oversights,
+    )
+    shown = {"gc_uncommitted_location": page.location, "run_id": page.run_id}
+    return answer(shown | ({"continuation_token": page.token} if page.token else {}), 201)
+
+
+# --- refs dump ------------------------------------------------------------------------------------------------------
+
+
+def dump_refs(call: Call) -> Response:
+    return answer(gc_api.dump_refs(call.repository), 201)
+
+
+def dump_submit(call: Call) -> Response:
+    repository = call.repository
+    return answer({"id": _task(call, "DR", "refs", lambda: gc_api.dump_refs(repository))}, 202)
+
+
+def dump_status(call: Call) -> Response:
+    return answer(_task_answer(call, call.required("task_id")))
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
+    """Does the work at once and keeps its result, or what went wrong, for whoever asks for the status."""
+    now = call.catalog.clock.now()
+    number = f"{call.catalog.xids.ascending(now)}".encode()
+    task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")
+    found: dict[str, Any] = {"id": task, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
+    try:
+        found[result] = work()
+    except Problem as problem:
+        found["error"] = problem.message
+    call.catalog.state.put_task(call.path["repository"], task, found)
+    return task
+
+
+def _task_answer(call: Call, task: str) -> dict[str, Any]:
+    found = call.catalog.state.task(call.repository.id, task)
+    if found is None:
+        raise not_found()
+    return found
+
+
+ROUTES = (
+    Route("GET", "/config/garbage-collection", gc_config),
+    Route("GET", _REPOSITORY + "/settings/gc_rules", get_rules),
+    Route("PUT", _REPOSITORY + "/settings/gc_rules", set_rules),
+    Route("DELETE", _REPOSITORY + "/settings/gc_rules", delete_rules),
+    Route("GET", _REPOSITORY + "/gc/rules", get_rules),
+    Route("POST", _REPOSITORY + "/gc/rules", set_rules),
+    Route("DELETE", _REPOSITORY + "/gc/rules", delete_rules),
+    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", rules_allowed),
+    Route("POST", _REPOSITORY + "/gc/prepare_commits", prepare_commits),
+    Route("POST", _REPOSITORY + "/gc/prepare_commits/async", prepare_commits_async),
+    Route("GET", _REPOSITORY + "/gc/prepare_commits/status", prepare_commits_status),
+    Route("POST", _REPOSITORY + "/gc/prepare_uncommited", prepare_uncommitted),
+    Route("PUT", _REPOSITORY + "/refs/dump", dump_refs),
+    Route("POST", _REPOSITORY + "/dump", dump_submit),
+    Route("GET", _REPOSITORY + "/dump", dump_status),
+)

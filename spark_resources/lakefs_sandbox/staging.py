@@ -1,0 +1,222 @@
+"""What a branch has staged: written, hidden, reset, copied, linked. The objects themselves only ever come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from spark_resources.lakefs_sandbox.clock import Clock
+from spark_resources.lakefs_sandbox.committed import Committed, same_content
+from spark_resources.lakefs_sandbox.errors import bad_request
+from spark_resources.lakefs_sandbox.faults import Faults
+from spark_resources.lakefs_sandbox.link_tokens import LinkTokens
+from spark_resources.lakefs_sandbox.objects import Objects
+from spark_resources.lakefs_sandbox.ref_views import Views, check_path
+from spark_resources.lakefs_sandbox.state import RepositoryRecord, Staged, State
+from spark_resources.lakefs_sandbox.xids import AddressMaker
+from spark_resources.model import AddressType
+from spark_resources.sstable import Entry, entry_identity
+from spark_resources.sstable.values import put_entry, put_value
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+SHALLOW_COPY_KEY = "::lakefs::shallow-copy"
+
+
+class StagingArea(Views):
+    """The writing side of a repository, up to commits. Methods raise `Problem` with the server's status."""
+
+    def __init__(
+        self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed,
+        addresses: AddressMaker, clock: Clock, signing_key: str = "", faults: Faults | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(state, record, objects=objects, committed=committed, clock=clock, faults=faults)
+        self._addresses = addresses
+        self._tokens = LinkTokens(signing_key)
+
+    # --- objects through the server ---------------------------------------------------------------------------------
+
+    def put(
+        self, branch: str, path: str, data: bytes, *, content_type: str = DEFAULT_CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:  # fmt: skip
+        """Stores an object at a new address and stages it."""
+        self.check_writable()
+        self.branch(branch)
+        check_path(path)
+        now = self.clock.now()
+        entry = _entry(
+            path, data, self._addresses.address(now), now, content_type=content_type, metadata=metadata or {}
+        )
+        self.objects.write(entry.address, data)
+        self.stage(branch, [entry])
+        return entry
+
+    def put_many(
+        self, branch: str, objects: Iterable[tuple[str, bytes]], *, content_type: str = DEFAULT_CONTENT_TYPE
+    ) -> int:
+        """Stores and stages many objects in one change, all dated alike; gives their number."""
+        self.check_writable()
+        self.branch(branch)
+        now = self.clock.now()
+        entries = []
+        with self.objects.writing() as write:
+            for path, data in objects:
+                check_path(path)
+                entry = _entry(path, data, self._addresses.address(now), now, content_type=content_type, metadata={})
+                write(entry.address, data)
+                entries.append(entry)
+        self.stage(branch, entries)
+        return len(entries)
+
+    def copy(self, branch: str, path: str, source: str, *, source_ref: str = "", shallow: bool = False) -> Entry:
+        """Stages what a ref has at `source`: a new object with its bytes, or (shallow) the same object once more.
+
+        A shallow copy is refused (400) from anywhere but the branch itself, as on the server.
+        """
+        self.check_writable()
+        self.branch(branch)
+        check_path(path)
+        found = self.stat(source_ref or branch, source)
+        if shallow:
+            if source_ref not in ("", branch):
+                raise bad_request("not on the same branch: cannot clone: invalid")
+            first = found.metadata.get(SHALLOW_COPY_KEY, source)
+            copied = replace(found, metadata={**found.metadata, SHALLOW_COPY_KEY: first})
+        else:
+            copied = replace(found, address=self._addresses.address(), address_type=AddressType.RELATIVE)
+            self.objects.write(copied.address, self.data_of(found))
+        copied = replace(copied, path=path.encode(), last_modified=self.clock.now())
+        self.stage(branch, [copied])
+        return copied
+
+    # --- objects that clients wrote ---------------------------------------------------------------------------------
+
+    def new_location(self, branch: str, path: str) -> str:
+        """Where a client may write the object that it then links to this path of this branch, for 24 hours."""
+        check_path(path)
+        signed = self._tokens.signed(self._addresses.address(), repository=self.id, branch=branch, path=path)
+        return self.objects.location(signed)
+
+    def link(
+        self, branch: str, path: str, location: str, *, size: int, checksum: str, modified: datetime | None = None,
+        content_type: str = "", metadata: Mapping[str, str] | None = None,
+    ) -> Entry:  # fmt: skip
+        """Stages what a client wrote where it was told to. Raises `Problem` 400 for an address in this namespace that
+        wasn't handed out for this path, or too long ago."""
+        address, kind = self._normalised(location)
+        inside = self.key_inside(Entry(path=b"", address=address, address_type=kind))
+        if inside is not None:
+            self._tokens.check(inside, repository=self.id, branch=branch, path=path, now=self.clock.now())
+        if not (bare := checksum.strip(' "')):
+            raise bad_request("checksum is required")
+        return self.stage_address(
+            branch, path, location, size=size, checksum=bare, modified=modified, content_type=content_type,
+            metadata=metadata,
+        )  # fmt: skip
+
+    def stage_address(
+        self, branch: str, path: str, location: str, *, size: int, checksum: str, modified: datetime | None = None,
+        content_type: str = "", metadata: Mapping[str, str] | None = None,
+    ) -> Entry:  # fmt: skip
+        """Stages an object by its full address, wherever in the block store it is, and whether or not it is there."""
+        check_path(path)
+        scheme = self.objects.location("").partition("://")[0] + "://"
+        if not location.startswith(scheme):
+            raise bad_request(f"physical address is not valid for block adapter: {scheme.removesuffix('://')}")
+        address, kind = self._normalised(location)
+        entry = Entry(
+            path=path.encode(), address=address, address_type=kind, size=size, checksum=checksum,
+            last_modified=modified or self.clock.now(), metadata=metadata or {},
+            content_type=content_type or DEFAULT_CONTENT_TYPE,
+        )  # fmt: skip
+        self.stage(branch, [entry])
+        return entry
+
+    def _normalised(self, location: str) -> tuple[str, AddressType]:
+        """A location as the server writes it into an entry: relative only behind the namespace as it is configured.
+
+        On the local adapter the server announces locations in another form, so there it is full (formats §4).
+        """
+        root = self.objects.storage_namespace + "/"
+        if location.startswith(root + "data/"):
+            return location[len(root) :], AddressType.RELATIVE
+        return location, AddressType.FULL
+
+    # --- staging ----------------------------------------------------------------------------------------------------
+
+    def stage(self, branch: str, entries: Iterable[Entry]) -> None:
+        """Stages entries whose objects are somewhere already (or nowhere)."""
+        staged = (Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries)
+        self.stage_values(branch, staged)
+
+    def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
+        """Stages values as tables hold them, to the last bit; None hides what is committed."""
+        self.check_writable()
+        with self._state.writing():
+            self.branch(branch)
+            self._state.stage(self.id, branch, staged)
+
+    def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> None:
+        """Replaces the metadata of what the branch has at a path; the object is the same."""
+        with self._state.writing():
+            self.stage(branch, [replace(self.stat(branch, path), metadata=metadata)])
+
+    def delete(self, branch: str, paths: Iterable[str]) -> None:
+        """Hides what is committed at the paths, and forgets what is staged there; a path with neither is fine."""
+        self.check_writable()
+        with self._state.writing():
+            metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
+            hidden = [
+                Staged(path, None)
+                for path in (_key(each) for each in paths)
+                if self._state.staged_at(self.id, branch, path) or self.committed.value(metarange, path) is not None
+            ]
+            self._state.stage(self.id, branch, hidden)
+
+    def reset(self, branch: str) -> None:
+        """Forgets everything staged on a branch. The objects stay where they are."""
+        self.check_writable()
+        with self._state.writing():
+            self.branch(branch)
+            self._state.clear_staged(self.id, branch)
+
+    def reset_path(self, branch: str, path: str) -> None:
+        """Forgets what is staged at a path; where nothing is, that is fine."""
+        self.check_writable()
+        key = _key(path)
+        with self._state.writing():
+            self.branch(branch)
+            staged = self._state.staged_at(self.id, branch, key)
+            self._forget(branch, [staged] if staged else [])
+
+    def reset_prefix(self, branch: str, prefix: str) -> None:
+        """Forgets what is staged at all paths that start so."""
+        self.check_writable()
+        start = prefix.encode()
+        with self._state.writing():
+            self.branch(branch)
+            staged = self._state.staged(self.id, branch, at_least=start)
+            self._forget(branch, [each for each in staged if each.path.startswith(start)])
+
+    def _forget(self, branch: str, staged: Iterable[Staged]) -> None:
+        """Unstages entries, but as on the server not one that has the committed content at another address."""
+        metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
+        for each in staged:
+            if each.value is None or not same_content(self.committed.value(metarange, each.path), each.value):
+                self._state.unstage(self.id, branch, each.path)
+
+
+def _entry(
+    path: str, data: bytes, address: str, now: datetime, *, content_type: str, metadata: Mapping[str, str]
+) -> Entry:
+    return Entry(
+        path=path.encode(), address=address, size=len(data), last_modified=now, metadata=metadata,
+        checksum=hashlib.md5(data, usedforsecurity=False).hexdigest(), content_type=content_type,
+    )  # fmt: skip
+
+
+def _key(path: str) -> bytes:
+    check_path(path)
+    return path.encode()

@@ -1,0 +1,133 @@
+"""Objects in the buckets of S3, Google Cloud or Azure, through the same store that marks are made with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.lakefs_sandbox.errors import bad_request, no_data
+from spark_resources.lakefs_sandbox.objects import Outside, Write
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, open_store
+from spark_resources.stores.settings import StoreSettings
+
+KINDS = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # what lakeFS calls the block store of a scheme
+SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}  # what its settings begin with
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A store, and the URI under which repositories are made that name no namespace, as `s3://bucket/prefix`."""
+
+    uri: str
+    settings: StoreSettings
+
+    def __post_init__(self) -> None:
+        named = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
+        if named is None:
+            raise WrongUsage(
+                f"'{self.uri}' is no place in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
+                "https://account.blob.core.windows.net/container/prefix"
+            )
+
+    @property
+    def scheme(self) -> str:
+        return self.uri.partition("://")[0]
+
+
+_PLAIN = "/$&+,:;=@"  # beside letters, digits and -_.~, what a URL's path holds unescaped
+
+
+class StoreBlockStore:
+    """Namespaces in the buckets of one store. Times are the store's own."""
+
+    def __init__(self, place: StorePlace) -> None:
+        self.kind, self.scheme = KINDS[place.scheme], f"{place.scheme}://"
+        self.default = place.uri.rstrip("/") + "/"
+        self._settings = place.settings
+
+    def objects(self, storage_namespace: str) -> StoreObjects:
+        return StoreObjects(storage_namespace, self._settings)
+
+
+class StoreObjects:
+    """The objects of a namespace in a store."""
+
+    def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
+        self.storage_namespace = storage_namespace.rstrip("/")
+        self._settings = settings
+        self._store = _opened(storage_namespace, settings)
+
+    def location(self, key: str) -> str:
+        """As the server announces it: in Azure it writes https://, whatever the repository's namespace says."""
+        return f"{_announced(self.storage_namespace)}/{key}"
+
+    def resolved(self, address: str) -> str:
+        """In a bucket the address is read as a URL: without user and query, and its path unescaped where escaping it
+        again gives what was written (formats §2)."""
+        scheme, _, rest = address.partition("://")
+        if scheme not in ("s3", "gs"):
+            return address
+        host, _, path = rest.partition("?")[0].partition("/")
+        plain = unquote(path)
+        return f"{scheme}://{host.rpartition('@')[2]}/{plain if quote(plain, safe=_PLAIN) == path else path}"
+
+    def has(self, key: str) -> bool:
+        try:
+            self._store.stat(key)
+        except NotThere:
+            return False
+        return True
+
+    def read(self, key: str) -> bytes:
+        return _stored(self._store, key)
+
+    def read_elsewhere(self, address: str) -> bytes:
+        return _stored(*self._elsewhere(address))
+
+    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+        bucket, prefix = self._elsewhere(address)
+        for page in bucket.pages(prefix):
+            for found in page.objects:
+                key = found.key[len(prefix) :]
+                yield Outside(address + key, key, found.size, found.modified, found.checksum or "")
+
+    def write(self, key: str, data: bytes) -> None:
+        self._store.write(key, data)
+
+    def writing(self) -> AbstractContextManager[Write]:
+        return nullcontext(self.write)
+
+    def _elsewhere(self, address: str) -> tuple[Store, str]:
+        """The whole bucket, or container, of a full address, and the key in it."""
+        scheme = _announced(self.storage_namespace).partition("://")[0]
+        deep = 2 if scheme == "https" else 1  # an account is before the container
+        parts = address.removeprefix(f"{scheme}://").split("/", deep)
+        if not address.startswith(f"{scheme}://") or not all(parts[:deep]) or len(parts) < deep:
+            raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
+        bucket = f"{scheme}://{'/'.join(parts[:deep])}"
+        return open_store(Namespace.parse(bucket), self._settings), "".join(parts[deep:])
+
+
+def _announced(uri: str) -> str:
+    return f"https://{uri.removeprefix('http://')}" if uri.startswith("http://") else uri
+
+
+@lru_cache(maxsize=64)
+def _opened(storage_namespace: str, settings: StoreSettings) -> Store:
+    """A store for all requests: making one takes a multiple of what most of them ask."""
+    return open_store(Namespace.parse(storage_namespace), settings)
+
+
+def _stored(store: Store, key: str) -> bytes:
+    try:
+        return store.read(key)
+    except NotThere:
+        raise no_data() from None
+    except WrongUsage as error:
+        raise bad_request(str(error)) from None

@@ -1,0 +1,228 @@
+"""A person's word for one expired set, as it lies in the namespace (invariant 7; design, "A mark in the namespace").
+
+    _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, for which digest, until when, what was released
+    _lakefs/retention/gc/unified/<mark_id>/summary.json      only where the reference collector is to sweep it
+
+An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file is that
+one: the record decides who comes first, the file is written last. For a mark of the reference collector, which has no
+record, the file alone decides. Files are replaced under a condition and never deleted: what was said stays on record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, Untrusted
+from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState
+from spark_resources.records.json_records import Version, record_bytes, time_of
+from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.place import Place
+from spark_resources.stores.retry import delete_own
+
+APPROVAL_NAME = "approval.json"
+APPROVAL_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What was approved, by whom, how (which entrance), and until when; times by the store's clock.
+
+    `layout` is the reference collector's for a mark of its own, None for lakegc's. `released` are the brakes that had
+    tripped, each with the reason given. `ended` says how, by whom and when an approval was taken back or used up.
+    """
+
+    mark_id: str
+    layout: str | None
+    digest: str
+    who: str
+    how: str
+    when: datetime
+    until: datetime
+    released: Mapping[str, str] = field(default_factory=dict)
+    for_reference: bool = False
+    ended: Mapping[str, str] | None = None
+    format: int = APPROVAL_FORMAT
+
+    def to_json(self) -> bytes:
+        plain = asdict(self) | {"when": self.when.isoformat(), "until": self.until.isoformat()}
+        return record_bytes(plain)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Approval:
+        """The approval of a file. Raises `DamagedData` for anything that isn't byte for byte what lakegc writes."""
+        try:
+            plain: dict[str, Any] = json.loads(data)
+            if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
+                raise ValueError("other fields than expected")
+            times = {name: time_of(plain[name]) for name in ("when", "until")}
+            found = cls(**{**plain, **times, "released": dict(plain["released"])})
+            if found.ended is not None:
+                time_of(found.ended["when"])
+            if found.to_json() != data:
+                raise ValueError("not as it was written")
+            return found
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise DamagedData(
+                f"{where} can't be read as an approval ({error}). Take it back with lakegc revoke, and approve again.",
+                invariant=7,
+            ) from error
+
+
+def approval_key(mark_id: str) -> str:
+    return mark_folder(mark_id) + APPROVAL_NAME
+
+
+def read_approval(place: Place, mark_id: str) -> Approval | None:
+    """What the mark's approval.json says, whether it counts or not; None where there is none."""
+    store, key = place.store(), approval_key(mark_id)
+    try:
+        return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
+    except NotThere:
+        return None
+
+
+# --- whether it counts ----------------------------------------------------------------------------------------------
+
+
+class Standing(StrEnum):
+    """What an approval is worth, with the state of its mark."""
+
+    NONE = "not approved"
+    APPROVED = "approved"
+    EXPIRED = "approval expired"
+    INCOMPLETE = "approval incomplete"  # the record names a file that isn't there, or is another one: it counts as none
+
+
+def standing(record: MarkRecord, found: Approval | None, *, now: datetime) -> Standing:
+    """What the approval of lakegc's own mark is worth. `now` by the store's clock."""
+    if record.state is not MarkState.APPROVED:
+        return Standing.NONE
+    if found is None or found.sha256 != record.approval or found.digest != record.digest:
+        return Standing.INCOMPLETE
+    return Standing.EXPIRED if now >= found.until else Standing.APPROVED
+
+
+def standing_of_theirs(found: Approval | None, *, layout: str, now: datetime) -> Standing:
+    """What the approval of a mark of the reference collector is worth."""
+    if found is None or found.ended is not None or found.layout != layout:
+        return Standing.NONE
+    return Standing.EXPIRED if now >= found.until else Standing.APPROVED
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+class Overtaken(Refused):
+    """Raised where somebody else wrote the approval meanwhile; theirs stays."""
+
+
+def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
+    """The file's bytes as they are, readable and signed or not, and what to replace it by; None where there is none."""
+    try:
+        return place.records().read_untrusted(approval_key(mark_id))
+    except NotThere:
+        return None
+
+
+def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Version] | None) -> None:
+    """Write approval.json in the place of what was read before (`over`). Raises `Overtaken` where that has changed."""
+    store, records = place.store(), place.records()
+    key, data = approval_key(approval.mark_id), approval.to_json()
+    try:
+        if over is None:
+            records.create(key, data)
+        else:
+            records.replace(key, data, over[1])
+    except (AlreadyThere, Changed) as error:
+        current = read_with_version(place, approval.mark_id)
+        if current is None or current[0] != data:  # otherwise it is this very write, whose answer was lost
+            raise Overtaken(
+                f"{key} in {store.where} was written by somebody else at the same time. Look at 'lakegc status', and "
+                "try again.",
+                invariant=7,
+            ) from error
+
+
+# --- for the reference collector ------------------------------------------------------------------------------------
+
+
+def summary_key(mark_id: str) -> str:
+    return reference_folder(mark_id) + "summary.json"
+
+
+def write_reference_summary(place: Place, record: MarkRecord) -> None:
+    """Hand lakegc's mark to the reference collector's sweep, which proves nothing: one line, as it writes it itself."""
+    said = {
+        "run_id": record.mark_id,
+        "success": True,
+        "first_slice": "",
+        "start_time": _rfc3339(record.start),
+        "cutoff_time": _rfc3339(record.cutoff),
+        "num_deleted_objects": record.counts["expired"],
+    }
+    place.store().write(summary_key(record.mark_id), json.dumps(said, separators=(",", ":")).encode())
+
+
+def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
+    """Remove summary.json, so that the reference collector refuses to sweep the mark; whether there was one.
+
+    Raises `Unavailable` where it is there and can't be removed.
+    """
+    store, key = place.store(), summary_key(mark_id)
+    try:
+        store.stat(key)
+    except NotThere:
+        return False
+    for failed in delete_own(store, [key]):
+        raise Unavailable(
+            f"{key} in {store.where} can't be removed ({failed.code}), and while it is there the reference collector "
+            "can sweep this mark. Delete it by hand."
+        )
+    return True
+
+
+def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
+    """Remove the summary of every finished mark of lakegc's that isn't approved, or not any more; the ids of these.
+
+    So an approval that has expired ends for the reference collector, too, and one that isn't signed where a key is set.
+    `now` by the store's clock.
+    """
+
+    def withdrawn(mark_id: str, record: MarkRecord | Untrusted) -> bool:
+        if isinstance(record, Untrusted):
+            return withdraw_reference_summary(place, mark_id)
+        return record.finished is not None and withdraw_stale_summary(place, record, now=now)
+
+    return [mark_id for mark_id, record in each_mark(place) if withdrawn(mark_id, record)]
+
+
+def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:
+    """Remove the summary of one mark, unless its approval counts and hands it over; whether there was one to remove."""
+    try:
+        place.store().stat(summary_key(record.mark_id))
+    except NotThere:
+        return False
+    try:
+        found = read_approval(place, record.mark_id)
+    except DamagedData:
+        found = None  # an approval that can't be read hands nothing over
+    handed_over = found is not None and found.for_reference
+    if handed_over and standing(record, found, now=now) is Standing.APPROVED:
+        return False
+    return withdraw_reference_summary(place, record.mark_id)
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,67 @@
+"""The files that a mark consists of, by its own record, and those in its folders that it doesn't name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_resources.errors import DamagedData
+from spark_resources.mark_store.approval import APPROVAL_NAME
+from spark_resources.mark_store.mark import asset_folder, mark_folder, reference_folder
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
+from spark_resources.stores.place import Place
+from spark_resources.stores.retry import delete_own
+
+REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
+SUMMARY = "summary.json"
+
+# Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
+LATER = ("mark.json", APPROVAL_NAME, "sweep.json", "quarantine.json")
+LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/", "restored/", "freed/")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One dataset of a mark; `keys` says that its rows name what would be deleted."""
+
+    dataset: Dataset
+    keys: bool
+
+
+def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
+    """Every recorded dataset of a mark. Raises `DamagedData` where a list of files is gone, or isn't the recorded."""
+    for asset, step in record.steps.items():
+        for part, found in step.datasets.items():
+            as_theirs = asset == "expired_set" and part in REFERENCE_PARTS
+            folder = (
+                f"{reference_folder(record.mark_id)}{part}/" if as_theirs else asset_folder(record.mark_id, asset, part)
+            )
+            dataset = open_dataset(place, folder, sha256=str(found["sha256"]))
+            yield Part(dataset, asset == "expired_set" and (as_theirs or not part))
+
+
+def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
+    """The files in a mark's folders that no list names, but for what lakegc itself writes later."""
+    known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
+    known |= {part.dataset.folder + LIST_NAME for part in recorded}
+    own, theirs = mark_folder(record.mark_id), reference_folder(record.mark_id)
+    known |= {own + name for name in LATER} | {theirs + SUMMARY}
+    later = tuple(own + folder for folder in LATER_FOLDERS)
+    found = (one.key for folder in (own, theirs) for page in place.store().pages(folder) for one in page.objects)
+    return sorted(key for key in found if key not in known and not key.startswith(later))
+
+
+def remove_unrecorded(place: Place, record: MarkRecord) -> None:
+    """Delete what a task that was tried twice left in the folders of a mark, right before it is finished.
+
+    Never called on a finished one: what is there then was added by somebody else.
+    """
+    left = unrecorded(place, record, list(parts(place, record)))
+    failed = delete_own(place.store(), left)
+    if failed:
+        raise DamagedData(
+            f"{failed[0].key} in {place.store().where} is left of a task that was tried twice, and can't be removed "
+            f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+            invariant=12,
+        )

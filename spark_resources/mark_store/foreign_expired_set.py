@@ -1,0 +1,121 @@
+"""What a mark of the reference collector would delete, from whichever layout it lies in (formats §5).
+
+Only addresses are recorded there, so size and time are the store's of today, from a listing of the folders they are in.
+The Parquet is read and never the text beside it, in which a key with a newline is two keys.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData, NotThere, WrongUsage
+from spark_resources.mark_store.foreign_layouts import ReferenceMark, reference_marks
+from spark_resources.mark_store.mark import GC_ROOT
+from spark_resources.model import EXPIRED_OBJECTS
+from spark_resources.stores.base import StoredObject
+from spark_resources.stores.place import Place
+
+NOT_RECORDED = "not recorded by the collector that made the mark"
+LEFTOVERS = ("unified/{}/", "uncommitted/{}/deleted", "uncommitted/{}/summary.json", "addresses.text/mark_id={}/")
+
+# As EXPIRED_OBJECTS, but size and modified are null for what the store doesn't hold any more.
+REFERENCE_OBJECTS = pa.schema([field.with_nullable(field.name != "address") for field in EXPIRED_OBJECTS])
+
+
+def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> ReferenceMark | None:
+    """The reference's mark of this id, or of `layout/id`; None where there is none.
+
+    Raises `WrongUsage` where several layouts have one, and `DamagedData` where what is left of one can't be read.
+    """
+    found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
+    if len(found) > 1:
+        names = ", ".join(f"'{one.layout}/{one.mark_id}'" for one in found)
+        raise WrongUsage(f"there are {len(found)} marks {name} of the reference collector here: take one of {names}")
+    if found or name in ours or "/" in name:
+        return found[0] if found else None
+    for folder in LEFTOVERS:
+        prefix = GC_ROOT + folder.format(name)
+        if any(page.objects for page in place.store().pages(prefix)):
+            raise DamagedData(
+                f"{prefix} in {place.store().where} is left of a mark of the reference collector, and the Parquet "
+                "files with its addresses are not there. What it would delete can't be told; mark again.",
+                invariant=3,
+            )
+    return None
+
+
+def addresses(place: Place, found: ReferenceMark) -> pa.ChunkedArray:
+    """Every address of the mark as it is recorded, held in memory. Raises `DamagedData` for a file that isn't whole."""
+    return pa.chunked_array([read_addresses(place, key) for key in found.files], pa.string())
+
+
+def read_addresses(place: Place, key: str) -> pa.Array:
+    return addresses_in(read_listed(place, key), f"{place.store().where}/{key}")
+
+
+def read_listed(place: Place, key: str) -> bytes:
+    """The bytes of a file of the mark. Raises `DamagedData` where it is gone since it was listed."""
+    try:
+        return place.store().read(key)
+    except NotThere as error:
+        where = f"{place.store().where}/{key}"
+        raise DamagedData(f"{where} was listed a moment ago, and is gone. Somebody removes this mark.") from error
+
+
+def addresses_in(data: bytes, where: str) -> pa.Array:
+    """The addresses in a Parquet file of the reference's. Raises `DamagedData` where it isn't one."""
+    try:
+        column = pq.read_table(io.BytesIO(data), columns=["address"]).column("address")
+        texts = column.combine_chunks().cast(pa.string())
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise DamagedData(
+            f"{where} is not a Parquet file with a text column 'address' ({str(error).splitlines()[0]}), so what this "
+            "mark would delete can't be told. Mark again."
+        ) from error
+    if texts.null_count:
+        raise DamagedData(f"{where} has {texts.null_count} rows without an address. Mark again.")
+    return texts
+
+
+def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
+    """The mark's objects (REFERENCE_OBJECTS), folder by folder, each folder listed once."""
+    by_folder: dict[str, list[str]] = {}
+    for chunk in addresses(place, found).chunks:
+        for address in chunk.to_pylist():
+            by_folder.setdefault(folder_of(address), []).append(address)
+    for folder, wanted in sorted(by_folder.items()):
+        stored = {one.key: one for one in listed(place, folder, frozenset(wanted))}
+        rows = [
+            {
+                "address": address,
+                "size": stored[address].size if address in stored else None,
+                "modified": stored[address].modified if address in stored else None,
+                "checksum": stored[address].checksum if address in stored else None,
+                "slice": folder,
+                "reason": NOT_RECORDED,
+            }
+            for address in sorted(wanted)
+        ]
+        yield pa.Table.from_pylist(rows, schema=REFERENCE_OBJECTS)
+
+
+def folder_of(address: str) -> str:
+    """The folder in which an address is listed: a slice, `data/` for what lies right in it, or the root."""
+    parts = address.split("/")
+    if len(parts) == 1:
+        return ""
+    return f"{parts[0]}/{parts[1]}/" if len(parts) > 2 else f"{parts[0]}/"
+
+
+def listed(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
+    """Those of the wanted keys that the store lists in a folder; none in one that it can't hold."""
+    flat = "/" if folder.count("/") < 2 else None
+    try:
+        for page in place.store().pages(folder, delimiter=flat):
+            yield from (one for one in page.objects if one.key in wanted)
+    except WrongUsage:
+        return

@@ -1,0 +1,92 @@
+"""The reference collector's own layouts, so that either tool can read the other's marks (formats §5).
+
+`summary.json` is not written here: its presence alone lets the reference sweep a mark without any proof.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import NotThere
+from spark_resources.mark_store.mark import GC_ROOT, reference_folder
+from spark_resources.model import ADDRESSES
+from spark_resources.spark.datasets import Output, parquet
+from spark_resources.stores.place import Place
+
+# a line that rclone's --files-from would read as something else: blanks at the ends are trimmed (Unicode's, too), and
+# # and ; begin comments
+_BLANK = r"[\s\v\x{85}\p{Z}]"
+_UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
+
+
+def reference_outputs(mark_id: str) -> list[Output]:
+    """What the reference collector would have written of an expired set: `deleted/` (Parquet) and `deleted.text/`."""
+    folder = reference_folder(mark_id)
+    return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _lines)]
+
+
+def _lines(table: pa.Table) -> tuple[bytes, int]:
+    """Addresses as lines, without those that a line can't hold."""
+    addresses = table.column("address")
+    safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
+    return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)
+
+
+# --- reading what the reference left --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceMark:
+    """A mark of the reference collector. `summary` is what it wrote last, None where it didn't.
+
+    `written` is the time of its newest file, by the store's clock.
+    """
+
+    mark_id: str
+    layout: str
+    folder: str
+    files: tuple[str, ...]
+    summary: dict[str, object] | None
+    written: datetime
+
+
+_LAYOUTS = {
+    "unified": re.compile(rf"^{GC_ROOT}unified/([^/]+)/deleted/([^/_.][^/]*\.parquet)$"),
+    "uncommitted": re.compile(rf"^{GC_ROOT}uncommitted/([^/]+)/deleted/([^/_.][^/]*\.parquet)$"),
+    "committed": re.compile(rf"^{GC_ROOT}addresses/mark_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
+    "committed before 0.4": re.compile(rf"^{GC_ROOT}addresses/run_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
+}
+WITH_SUMMARY = frozenset({"unified", "uncommitted"})
+_ROOTS = ("unified/", "uncommitted/", "addresses/")
+
+
+def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
+    """The marks that the reference left in any of its layouts; `ours` are the ids of our own, which look alike."""
+    found: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
+    for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
+        for one in page.objects:
+            for layout, pattern in _LAYOUTS.items():
+                if (match := pattern.match(one.key)) and match.group(1) not in ours:
+                    found.setdefault((layout, match.group(1)), []).append((one.key, one.modified))
+    for (layout, mark_id), files in sorted(found.items()):
+        keys = tuple(sorted(key for key, _ in files))
+        folder = keys[0].rsplit("/", 1)[0] + "/"
+        yield ReferenceMark(mark_id, layout, folder, keys, _summary(place, folder), max(time for _, time in files))
+
+
+def _summary(place: Place, folder: str) -> dict[str, object] | None:
+    key = folder.removesuffix("deleted/") + "summary.json"
+    try:
+        found = json.loads(place.store().read(key))
+    except NotThere:
+        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,312 @@
+"""One mark or sweep per repository at a time, across deployments: a lease in the namespace (invariant 11).
+
+The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged
+by the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic:
+such a store is refused unless the configuration says that there is one deployment.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
+from spark_resources.records.json_records import time_of
+from spark_resources.stores.base import AlreadyThere, Changed, Store
+
+LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
+LEASE_TIME = timedelta(minutes=10)
+WATCH_S = 20.0  # how long a process that only watches a lease relies on what it read
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking.
+
+    `process` is the holder's, None where its system doesn't tell. `tasks_stop_after_s` is how long other processes may
+    still work under the lease once it is another's, or under an earlier one that was taken over: 0 while none do.
+    """
+
+    who: str
+    mark_id: str
+    token: str
+    until: datetime
+    process: ProcessIdentity | None = None
+    tasks_stop_after_s: float = 0.0
+
+    def to_json(self) -> bytes:
+        return json.dumps(
+            {
+                "who": self.who,
+                "mark_id": self.mark_id,
+                "token": self.token,
+                "until": self.until.isoformat(),
+                "process": None if self.process is None else self.process.to_json(),
+                "tasks_stop_after_s": self.tasks_stop_after_s,
+            }
+        ).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Holder:
+        try:
+            found = json.loads(data)
+            process = found.get("process")  # leases of earlier versions lack the last two
+            return cls(
+                str(found["who"]),
+                str(found["mark_id"]),
+                str(found["token"]),
+                time_of(found["until"]),
+                None if process is None else ProcessIdentity.from_json(process),
+                float(found.get("tasks_stop_after_s", 0.0)),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise Refused(
+                f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "
+                "delete it.",
+                invariant=11,
+            ) from error
+
+
+def seconds_passed() -> float:
+    """A clock that never goes back, and goes on while the machine sleeps, where the system has such a one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Lease:
+    """A held lease: renewed by a thread of its own until it is released."""
+
+    def __init__(self, store: Store, holder: Holder, tag: str, valid_until: float, clock: Callable[[], float]) -> None:
+        self._store, self._holder, self._tag = store, holder, tag
+        self._valid_until, self._clock = valid_until, clock
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._lost: str | None = None
+        self._watched_until = -float("inf")  # until when processes of earlier work may still rely on the lease
+        self._thread = threading.Thread(target=self._keep, name="lakegc-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def mark_id(self) -> str:
+        return self._holder.mark_id
+
+    @property
+    def token(self) -> str:
+        return self._holder.token
+
+    def left(self) -> timedelta:
+        """How long it surely lasts, by the monotonic clock of this process."""
+        return timedelta(seconds=self._valid_until - self._clock())
+
+    def check(self, *, at_least: timedelta = timedelta(seconds=30)) -> None:
+        """Raise `Refused` where the lease was lost or has less left than a request may take."""
+        if self._lost is not None or self.left() < at_least:
+            raise Refused(
+                f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
+                "Nothing more was done; run the same command again.",
+                invariant=11,
+            )
+
+    def renew(self) -> None:
+        with self._lock:
+            self._renew(self._holder.tasks_stop_after_s)
+
+    def _renew(self, tasks_stop_after_s: float) -> None:
+        began, until = self._clock(), self._store.now() + LEASE_TIME
+        holder = replace(self._holder, until=until, tasks_stop_after_s=tasks_stop_after_s)
+        try:
+            self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
+        except (Changed, NotThere) as error:
+            self._lost = "another run took it over"
+            raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+        self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
+
+    @contextmanager
+    def watched(self, request: timedelta, at_rest: Callable[[], bool]) -> Iterator[None]:
+        """Around work of other processes that watch this lease, whose requests may take so long.
+
+        Unless `at_rest` says afterwards that none of them can be at work any more, also none whose work was given to
+        another one, the lease outlives them: a release leaves it to last until each has looked at it again, and what it
+        sent before has ended.
+        """
+        stop_after_s = WATCH_S + request.total_seconds()
+        with self._lock:
+            self._renew(max(stop_after_s, self._holder.tasks_stop_after_s))
+        rest = False
+        try:
+            yield
+            rest = at_rest()
+        except Exception:
+            rest = at_rest()
+            raise
+        finally:
+            if not rest:  # also where the work was interrupted
+                self.outlive(timedelta(seconds=stop_after_s))
+
+    def outlive(self, span: timedelta) -> None:
+        """Let the lease last so much longer from now on, whenever it is released: somebody may still rely on it."""
+        self._watched_until = max(self._watched_until, self._clock() + span.total_seconds())
+
+    def release(self) -> None:
+        """Give it back, so that the next run needn't wait. Never raises: an unreleased lease ends by itself."""
+        self._stop.set()
+        self._thread.join(timeout=30)
+        # what the store can't do after its own retries is left: the lease ends by itself when its time is over
+        with self._lock, suppress(LakegcError):
+            try:
+                self._give_back()
+            except Changed:
+                if self._found_again():
+                    self._give_back()
+
+    def _give_back(self) -> None:
+        # expired instead of deleted: between reading and deleting, another run could have taken it
+        left = timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
+        until = datetime.fromtimestamp(0, UTC) if left is None else min(self._holder.until, self._store.now() + left)
+        self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
+
+    def _found_again(self) -> bool:
+        """Whether the lease is still this one, written by a renewal whose answer was lost."""
+        data, tag = self._store.read_with_tag(LEASE_KEY)
+        if tag == self._tag or Holder.from_json(data, self._store.where).token != self.token:
+            return False
+        self._tag = tag
+        return True
+
+    def _keep(self) -> None:
+        while not self._stop.wait(LEASE_TIME.total_seconds() / 3):
+            try:
+                self.renew()
+            except Refused:
+                return  # check() says so to whoever works under it
+            except LakegcError:
+                continue  # tried again at the next turn, while the lease still has time left
+
+
+class LeaseWatch:
+    """Sees from another process that a lease still holds: it is read again before it could run out, never renewed."""
+
+    def __init__(self, store: Store, token: str, clock: Callable[[], float] = seconds_passed) -> None:
+        self._store, self._token, self._clock = store, token, clock
+        self._valid_until, self._look_again = 0.0, 0.0
+        self._lock = threading.Lock()
+
+    def check(self, *, at_least: timedelta) -> None:
+        """Raise `Refused` where the lease is another's, or has less left than a request may take."""
+        with self._lock:
+            if self._clock() >= min(self._look_again, self._valid_until - at_least.total_seconds()):
+                self._read()
+            if self._valid_until - self._clock() < at_least.total_seconds():
+                raise Refused(
+                    f"the lease on {self._store.where} runs out before another request may be sent. "
+                    "Nothing more was done; run the same command again.",
+                    invariant=11,
+                )
+
+    def _read(self) -> None:
+        began = self._clock()
+        try:
+            holder = Holder.from_json(self._store.read(LEASE_KEY), self._store.where)
+        except NotThere:
+            holder = None
+        if holder is None or holder.token != self._token:
+            whose = f"is {holder.who}'s now" if holder is not None else "is gone"
+            raise Refused(
+                f"the lease on {self._store.where} {whose}. Nothing more was done; run the same command again.",
+                invariant=11,
+            )
+        # the store's clock may be a grain further than it says
+        left = holder.until - self._store.now() - max(self._store.quirks.time_resolution, timedelta(seconds=1))
+        self._valid_until, self._look_again = began + left.total_seconds(), began + WATCH_S
+
+
+def current_holder(store: Store) -> Holder | None:
+    """Who holds the lease now by the store's clock, or None."""
+    try:
+        holder = Holder.from_json(store.read(LEASE_KEY), store.where)
+    except NotThere:
+        return None
+    return holder if holder.until > store.now() else None
+
+
+def take_lease(
+    store: Store,
+    *,
+    who: str,
+    mark_id: str,
+    token: str,
+    single_deployment: bool,
+    clock: Callable[[], float] = seconds_passed,
+    wait: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda _: None,
+) -> Lease:
+    """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
+
+    An expired lease (by the store's clock) is taken over. So is that of a process that is known to be dead, and this
+    waits until no task of it can still send a delete. `token` must be unique to this call.
+    """
+    if not (store.quirks.conditional_writes or single_deployment):
+        raise Refused(
+            f"{store.where} has no conditional writes, so two runs could not be kept apart. If this is the only lakegc "
+            "that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            invariant=11,
+        )
+    began = clock()
+    mine = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
+    dead: Holder | None = None
+    try:
+        tag = store.write_if_absent(LEASE_KEY, mine.to_json())
+    except AlreadyThere:
+        try:
+            data, seen = store.read_with_tag(LEASE_KEY)
+            held = Holder.from_json(data, store.where)
+            if held.token == token:
+                tag = seen  # our own write, whose answer was lost and which was then repeated
+            else:
+                if held.until > store.now():
+                    if held.process is None or not known_dead(held.process):
+                        raise _held_by(held, store)
+                    dead = held
+                    mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for who comes next
+                tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
+        except (Changed, NotThere) as error:
+            raise Refused(
+                f"another run just took the lease on {store.where}. Try again later.", invariant=11
+            ) from error
+    lease = Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
+    if dead is not None:
+        outlast(lease, dead, store, wait, say)
+    return lease
+
+
+def outlast(
+    lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], say: Callable[[str], None]
+) -> None:
+    """Wait until no task of a dead holder can still send a delete. A release meanwhile leaves as much of the lease."""
+    seconds = tasks_left_s(dead, store)
+    if seconds <= 0:
+        return
+    lease.outlive(timedelta(seconds=seconds))
+    say(f"{dead.who} died at work on mark {dead.mark_id}; waiting {seconds:.0f} s until no task of it is left")
+    try:
+        wait(seconds)
+    except BaseException:
+        lease.release()
+        raise
+
+
+def tasks_left_s(dead: Holder, store: Store) -> float:
+    """For how many seconds from now on a task of a dead holder may still be at work."""
+    return max(0.0, min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds()))
+
+
+def _held_by(holder: Holder, store: Store) -> Refused:
+    return Refused(
+        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
+        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then; a run that died lets go by itself at that time.",
+        invariant=11,
+    )

@@ -1,0 +1,318 @@
+"""A mark in the namespace: its folder, its record, its states (design, "A mark in the namespace").
+
+    _lakefs/retention/gc/lakegc/<mark_id>/mark.json      the record: state, cutoff, scope, rules, steps, digest
+    _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
+    _lakefs/retention/gc/unified/<mark_id>/deleted/…     the expired set in the reference collector's layout
+
+The state is read from here and nowhere else. A mark is finished when its record says so, which is the last write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, Untrusted, WrongUsage, duration
+from spark_resources.mark_store.record import CHAIN, CLEAN, MarkRecord, StepRecord, finished_at, newest_holds
+from spark_resources.model import MarkState, check_mark_id
+from spark_resources.records.json_records import Version
+from spark_resources.spark.datasets import Dataset, open_dataset
+from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
+from spark_resources.stores.place import Place
+
+GC_ROOT = "_lakefs/retention/gc/"
+MARKS_ROOT = GC_ROOT + "lakegc/"
+OWNER_KEY = MARKS_ROOT + "owner.json"
+
+# what may follow what; anything else is refused, whoever asks
+TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
+    MarkState.MARKING: frozenset({MarkState.MARKED, MarkState.FAILED}),
+    MarkState.FAILED: frozenset({MarkState.MARKING}),
+    MarkState.MARKED: frozenset({MarkState.APPROVED, MarkState.SUPERSEDED}),
+    MarkState.APPROVED: frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.SUPERSEDED}),
+    MarkState.SWEEPING: frozenset({MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES}),
+    MarkState.SWEPT_WITH_FAILURES: frozenset({MarkState.SWEEPING}),
+    MarkState.SWEPT: frozenset(),
+    MarkState.SUPERSEDED: frozenset(),
+}
+ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
+UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
+
+
+def in_words(value: Any) -> Any:
+    """A value of ASKED_FOR as people read it."""
+    return duration(value) if isinstance(value, timedelta) else value
+
+
+def mark_folder(mark_id: str) -> str:
+    return f"{MARKS_ROOT}{check_mark_id(mark_id)}/"
+
+
+def asset_folder(mark_id: str, asset: str, part: str = "") -> str:
+    return f"{mark_folder(mark_id)}{asset}/{part + '/' if part else ''}"
+
+
+def reference_folder(mark_id: str) -> str:
+    """Where today's reference collector keeps a mark (formats §5)."""
+    return f"{GC_ROOT}unified/{check_mark_id(mark_id)}/"
+
+
+def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
+    """The record of this mark. Raises `DamagedData` where it can't be read, or is that of another one."""
+    record = MarkRecord.from_json(data, where)
+    if record.mark_id != mark_id:
+        raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: its folder was copied or renamed.")
+    return record
+
+
+# --- one mark -------------------------------------------------------------------------------------------------------
+
+
+class Mark:
+    """One mark of one namespace. The only writer of `mark.json`; callers hold the namespace's lease."""
+
+    def __init__(self, place: Place, record: MarkRecord, version: Version, root: str = "") -> None:
+        self.place, self.record, self._version = place, record, version
+        self._root = root or mark_folder(record.mark_id)
+
+    @property
+    def key(self) -> str:
+        return self._root + "mark.json"
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    def folder(self, asset: str, part: str = "") -> str:
+        """Where an asset's dataset is, or will be."""
+        return f"{self._root}{asset}/{part + '/' if part else ''}"
+
+    @classmethod
+    def begin(cls, place: Place, record: MarkRecord, *, root: str = "") -> Mark:
+        """Start a mark, or go on with an unfinished one of the same id and the same options.
+
+        `root` is another folder for a record of the same kind, such as a proof's; it is always a new one.
+        Raises `Refused` for a finished one, `WrongUsage` where the options or the repository differ.
+        """
+        key = (root or mark_folder(record.mark_id)) + "mark.json"
+        try:
+            return cls(place, record, place.records().create(key, record.to_json()), root)
+        except AlreadyThere:
+            if root:
+                raise
+            mark = cls.open(place, record.mark_id)
+        mark.check_unfinished()
+        old = mark.record
+        for name in ASKED_FOR:
+            if getattr(old, name) != getattr(record, name):
+                raise WrongUsage(
+                    f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "
+                    f"({in_words(getattr(old, name))}, now {in_words(getattr(record, name))}). Give this mark an id of "
+                    "its own."
+                )
+        # the first start stays: an older cutoff can only keep more
+        mark._write(replace(old, state=MarkState.MARKING, failure=None))
+        return mark
+
+    @classmethod
+    def exists(cls, place: Place, mark_id: str) -> bool:
+        """Whether there is a record of this mark, readable or not."""
+        try:
+            place.store().stat(mark_folder(mark_id) + "mark.json")
+        except NotThere:
+            return False
+        return True
+
+    @classmethod
+    def open(cls, place: Place, mark_id: str, *, root: str = "") -> Mark:
+        """The mark with this id, or the record in another folder. Raises `NotThere` where no record of it exists."""
+        store, key = place.store(), (root or mark_folder(mark_id)) + "mark.json"
+        try:
+            data, version = place.records().read_with_version(key)
+        except NotThere as error:
+            raise NotThere(
+                f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
+            ) from error
+        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
+
+    def check_unfinished(self) -> None:
+        """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12)."""
+        if self.record.state not in UNFINISHED:
+            raise NothingToDo(
+                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
+                "be made again. Make a new one with a mark id of its own.",
+                invariant=12,
+            )
+
+    def add_step(self, asset: str, step: StepRecord) -> None:
+        """Note that an asset of this unfinished mark is computed."""
+        self.check_unfinished()
+        number = 1 + max((done.number for done in self.record.steps.values()), default=0)
+        self._write(replace(self.record, steps={**self.record.steps, asset: replace(step, number=number)}))
+
+    def move_to(self, state: MarkState, **changes: Any) -> None:
+        """Go to another state, or raise `Refused` with both where that isn't allowed."""
+        if state not in TRANSITIONS[self.record.state]:
+            raise Refused(
+                f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}; "
+                f"it can't become {state}.",
+                invariant=12,
+            )
+        self._write(replace(self.record, state=state, **changes))
+
+    def make_clean(self, why: str) -> None:
+        """Note that this unfinished mark is not made since an earlier one after all.
+
+        Its steps are forgotten: what they did goes by another basis.
+        """
+        self.check_unfinished()
+        basis = {**CLEAN, "why": why, "spellings": self.record.basis["spellings"]}
+        self._write(replace(self.record, basis=basis, steps={}))
+
+    def fail(self, why: str) -> None:
+        """Note why an unfinished mark stopped. It stays unfinished, and can be gone on with."""
+        if self.record.state is MarkState.MARKING:
+            self.move_to(MarkState.FAILED, failure=why)
+
+    def saw_holds(self, number: int, ids: Sequence[str]) -> None:
+        """Note that a sweep of this mark goes by newer holds than any that it knew of."""
+        if number > newest_holds(self.record)[0]:
+            seen = {"number": number, "ids": list(ids)}
+            self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
+
+    def dataset(self, asset: str, part: str = "") -> Dataset:
+        """A dataset that a step recorded, checked against the record. Raises `Refused` where the step is missing."""
+        step = self.record.steps.get(asset)
+        if step is None or part not in step.datasets:
+            raise DamagedData(
+                f"mark {self.record.mark_id} ({self.record.repository}) has no {asset} {part}. Materialize it again."
+            )
+        return open_dataset(self.place, self.folder(asset, part), sha256=str(step.datasets[part]["sha256"]))
+
+    def _write(self, record: MarkRecord) -> None:
+        data, records = record.to_json(), self.place.records()
+        try:
+            self._version = records.replace(self.key, data, self._version)
+        except Changed as error:
+            current, version = records.read_with_version(self.key)
+            if current != data:
+                raise Refused(
+                    f"{self.key} in {self.store.where} was changed by somebody else meanwhile. "
+                    "Nothing was overwritten.",
+                    invariant=12,
+                ) from error
+            self._version = version  # our own write, whose answer was lost
+        self.record = record
+
+
+def marks(place: Place) -> Iterator[MarkRecord]:
+    """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist.
+
+    Raises `DamagedData` for a record that can't be read, and leaves out those that aren't signed where a key is set.
+    """
+    return (record for _, record in each_mark(place) if isinstance(record, MarkRecord))
+
+
+def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted]]:
+    """The same with each mark's id first, and in the place of a record that isn't trusted what is wrong with it."""
+    store = place.store()
+    for folder in sorted(folders_in(store, MARKS_ROOT)):
+        key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
+        try:
+            yield mark_id, _record_of(mark_id, place.records().read(key), f"{store.where}/{key}")
+        except NotThere:
+            continue
+        except Untrusted as error:
+            yield mark_id, error
+
+
+def own_marks(place: Place) -> frozenset[str]:
+    """The ids of all marks that lakegc made or began, recorded or not.
+
+    A folder in which only an approval lies, or what a sweep left, is none: so lakegc works on marks of the reference's.
+    """
+    store, found = place.store(), set()
+    for folder in folders_in(store, MARKS_ROOT):
+        inside: set[str] = set()
+        for page in store.pages(folder, delimiter="/"):
+            inside |= {one.key for one in page.objects} | set(page.prefixes)
+        if {f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside:
+            found.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """The records of all finished marks of a namespace; the ids of marks whose record can't be read, and of those that
+    aren't signed by a known key, where one is set."""
+
+    finished: list[MarkRecord] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    untrusted: list[str] = field(default_factory=list)
+
+
+def earlier_marks(place: Place) -> Earlier:
+    store, found = place.store(), Earlier()
+    for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
+        try:
+            record = Mark.open(place, mark_id).record
+        except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have
+            continue
+        except Untrusted:
+            found.untrusted.append(mark_id)
+            continue
+        except DamagedData:
+            found.unreadable.append(mark_id)
+            continue
+        if record.finished is not None:
+            found.finished.append(record)
+    return found
+
+
+def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
+    """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
+
+    An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
+    """
+    whose = (record.repository, record.repository_created, record.namespace, record.scope)
+    earlier = earlier_marks(place)
+    unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
+    found = [
+        other
+        for other in earlier.finished
+        if (other.repository, other.repository_created, other.namespace, other.scope) == whose
+        and (record.finished is None or finished_at(other) < record.finished)
+    ]
+    newest = max(found, key=finished_at, default=None)
+    if newest is None and not unreadable:
+        return None
+    known = {} if newest is None else {"mark_id": newest.mark_id, "counts": dict(newest.counts)}
+    return {**known, "unreadable": unreadable}
+
+
+# --- whose namespace it is ------------------------------------------------------------------------------------------
+
+
+def claim_namespace(place: Place, repository: str, created: datetime) -> None:
+    """Write the owner's mark of a namespace, or raise `Refused` where another repository did (invariant 5)."""
+    store = place.store()
+    mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    try:
+        store.write_if_absent(OWNER_KEY, json.dumps(mine, sort_keys=True).encode())
+    except AlreadyThere:
+        try:
+            owner = json.loads(store.read(OWNER_KEY))
+        except ValueError:
+            owner = None
+        if owner != mine:
+            readable = isinstance(owner, dict) and owner.keys() == mine.keys()
+            whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
+            raise Refused(
+                f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
+                f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "
+                f"data. If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
+                invariant=5,
+            ) from None

@@ -1,0 +1,217 @@
+"""The record of a mark, `mark.json`, as a value: what it says, in which order its steps ran, and its digest. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from spark_resources.errors import DamagedData, Refused, WrongUsage
+from spark_resources.model import MarkState, Rules, Scope, check_mark_id
+from spark_resources.records.json_records import record_bytes, time_of
+
+RECORD_FORMAT = 1
+CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": [], "digests": [], "spellings": []}
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one asset did. Times by the store's clock; `datasets` by part: hash of its list of files, and its rows.
+
+    `number` counts the steps of this mark as they ended, whatever the clocks say; 0 until it is recorded.
+    """
+
+    started: datetime
+    finished: datetime
+    number: int = 0
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRecord:
+    """All that `mark.json` says. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
+
+    `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
+    ones that are `unreadable`; None for the first mark of a repository and scope.
+    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds; of a signed file
+    its `number`, too, and what a sweep of the mark saw of newer ones (`seen`, with `number` and `ids`). `approval` is
+    the SHA-256 of the approval that made it `approved` (see `spark_resources.mark_store.approval`).
+    `inventory` says which list of objects was read instead of the store's own (see
+    `spark_resources.stores.inventory`): then `start` is the time when that was taken.
+    `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
+    of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
+    clean mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
+    how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
+    addresses were read by.
+    """
+
+    mark_id: str
+    state: MarkState
+    repository: str
+    repository_created: datetime
+    namespace: str
+    scope: Scope
+    min_age: timedelta
+    start: datetime
+    cutoff: datetime
+    server_now: datetime
+    rules: Rules | None
+    by: str
+    versions: Mapping[str, str]
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    accepted_missing: tuple[str, ...] = ()
+    holds: Mapping[str, Any] = field(default_factory=lambda: {"sha256": "", "ids": []})
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+    finished: datetime | None = None
+    digest: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    previous: Mapping[str, Any] | None = None
+    approval: str | None = None
+    failure: str | None = None
+    inventory: Mapping[str, Any] | None = None
+    basis: Mapping[str, Any] = field(default_factory=lambda: dict(CLEAN))
+    format: int = RECORD_FORMAT
+
+    def step(self, name: str) -> StepRecord:
+        """What one asset did. Raises `Refused` (invariant 2) where it isn't there yet."""
+        if name not in self.steps:
+            raise Refused(
+                f"{name} of mark {self.mark_id} ({self.repository}) is not there yet. Materialize it first; "
+                "the order of the chain is a safety rule.",
+                invariant=2,
+            )
+        return self.steps[name]
+
+    @property
+    def optimized(self) -> bool:
+        """Whether this mark looked only at what may have changed since an earlier one."""
+        return bool(self.basis["optimized"])
+
+    def to_json(self) -> bytes:
+        plain = asdict(self)
+        plain["state"], plain["scope"] = self.state.value, self.scope.value
+        plain["min_age"] = self.min_age.total_seconds()
+        if self.rules is not None:
+            plain["rules"] = {"default_days": self.rules.default_days, "branch_days": dict(self.rules.branch_days)}
+        return record_bytes(plain)
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> MarkRecord:
+        try:
+            plain = json.loads(data)
+            if plain["format"] != RECORD_FORMAT:
+                raise DamagedData(
+                    f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it."
+                )
+            if missing := sorted({each.name for each in fields(cls)} - plain.keys()):
+                raise ValueError(f"{', '.join(missing)} missing")
+            steps = {name: _step(step) for name, step in plain["steps"].items()}
+            rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
+            times = {name: time_of(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
+            changed: dict[str, Any] = {
+                "state": MarkState(plain["state"]),
+                "scope": Scope(plain["scope"]),
+                "min_age": timedelta(seconds=plain["min_age"]),
+                "accepted_missing": tuple(plain["accepted_missing"]),
+                "finished": time_of(plain["finished"]) if plain["finished"] else None,
+                "rules": rules,
+                "holds": _holds(plain["holds"]),
+                "steps": steps,
+                "counts": dict(plain["counts"]),
+                "previous": None if plain["previous"] is None else dict(plain["previous"]),
+                "basis": _basis(plain["basis"]),
+            }
+            return cls(**{**plain, **times, **changed})
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise DamagedData(f"{where} can't be read as a mark's record ({error}).") from error
+
+
+def _step(plain: Mapping[str, Any]) -> StepRecord:
+    times = time_of(plain["started"]), time_of(plain["finished"])
+    datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
+    return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
+
+
+def _holds(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"sha256": str(plain["sha256"]), "ids": [str(one) for one in plain["ids"]]}
+    if "number" in plain:
+        found["number"] = int(plain["number"])
+    if "seen" in plain:
+        seen = plain["seen"]
+        found["seen"] = {"number": int(seen["number"]), "ids": [str(one) for one in seen["ids"]]}
+    return found
+
+
+def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        chain = [check_mark_id(one) for one in plain["chain"]]
+    except WrongUsage as error:
+        raise ValueError(str(error)) from error
+    digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
+    if len(chain) != len(digests):
+        raise ValueError("a chain of marks without their digests")
+    told: dict[str, Any] = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    if "full_in" in plain:  # of incremental marks
+        told["full_in"] = int(plain["full_in"])
+    return {**told, "chain": chain, "digests": digests, "spellings": spellings}
+
+
+def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
+    """The number of the newest signed file of holds that a mark or its sweep went by, and the ids of its holds."""
+    seen = record.holds.get("seen", record.holds)
+    return seen.get("number", 0), tuple(seen["ids"])
+
+
+def finished_at(record: MarkRecord) -> datetime:
+    """When a mark ended, by the store's clock: what orders marks, for one by an inventory begins in the past."""
+    return record.finished or record.start
+
+
+CHAIN = (
+    "namespace_slices",
+    "uncommitted_addresses",
+    "retained_commits",
+    "committed_addresses",
+    "expired_set",
+)
+
+
+def check_order(record: MarkRecord, *, before: str) -> None:
+    """Raise `Refused` (invariant 2) unless all steps before this one were done, each one after the one before it."""
+    done = [(name, record.step(name)) for name in CHAIN[: CHAIN.index(before)]]
+    for (earlier, first), (later, second) in pairwise(done):
+        if first.number >= second.number or first.finished > second.started:
+            raise Refused(
+                f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
+                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. What is read first can only "
+                f"become more referenced later, never the other way. Materialize {later} and what follows it again.",
+                invariant=2,
+            )
+
+
+def digest_of(record: MarkRecord) -> str:
+    """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by their files' hashes, scope,
+    cutoff, rules, holds, namespace and repository, and the numbers that the brakes compare."""
+    named = {
+        "mark_id": record.mark_id,
+        "repository": [record.repository, record.repository_created.isoformat()],
+        "namespace": record.namespace,
+        "scope": record.scope.value,
+        "cutoff": record.cutoff.isoformat(),
+        "rules": None
+        if record.rules is None
+        else [record.rules.default_days, sorted(record.rules.branch_days.items())],
+        "counts": [dict(record.counts), record.previous],
+        "holds": record.holds["sha256"],
+        "basis": dict(record.basis),
+        "datasets": {
+            name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
+            for name, step in sorted(record.steps.items())
+        },
+    }
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

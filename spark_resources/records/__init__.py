@@ -1,0 +1,1 @@
+"""Small JSON records in a namespace, and their signatures."""

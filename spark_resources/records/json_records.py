@@ -1,0 +1,144 @@
+"""The small JSON records of a namespace: how they look, and the one place where they are written and read.
+
+Where a signing key is configured, a record lies in an envelope with its signature (`records.signing`):
+
+    {"record": {…}, "signed": {"format": 1, "key": id, "written": time, "number": 0, "hmac": hex}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from spark_resources.errors import Refused, Untrusted
+from spark_resources.records.signing import VARIABLE, Seal, Signature
+
+if TYPE_CHECKING:
+    from spark_resources.stores.base import Store
+
+ENVELOPE = {"record", "signed"}
+MOST_LATE = timedelta(minutes=15)
+"""How far the store's time of a record may be from the one that was signed: longer than any write takes with all its
+attempts. What is further apart was put back."""
+
+
+def record_bytes(plain: Mapping[str, Any]) -> bytes:
+    """A record as a file has it; times in UTC. Raises `TypeError` for what has no place in JSON."""
+    return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    raise TypeError(f"{value!r} does not belong into a record")
+
+
+def time_of(text: str) -> datetime:
+    """A time of a record, in UTC. Raises `ValueError` for what isn't one, or has no zone."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return found.astimezone(UTC)
+
+
+# --- reading and writing --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a record is replaced by: the tag of the object that was read, and whether that was signed."""
+
+    tag: str
+    signed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one namespace. With a seal all are signed, and what isn't is refused; without one, none is."""
+
+    store: Store
+    seal: Seal | None
+
+    def read(self, key: str) -> bytes:
+        return self.read_with_version(key)[0]
+
+    def read_with_version(self, key: str) -> tuple[bytes, Version]:
+        """A record, without its envelope. Raises `NotThere`, and `Untrusted` for one that wasn't signed as it is."""
+        while True:
+            data, tag = self.store.read_with_tag(key)
+            where = f"{self.store.where}/{key}"
+            content, signature = opened(data, where)
+            if self.seal is None:
+                return content, Version(tag, signature is not None)
+            self.seal.check(key, content, signature, where)
+            assert signature is not None
+            if was_written_then(self.store, key, signature):
+                return content, Version(tag, True)
+            if self.store.read_with_tag(key)[1] == tag:  # otherwise somebody replaced it in between
+                raise put_back(where, signature)
+
+    def read_untrusted(self, key: str) -> tuple[bytes, Version]:
+        """A record as it lies there, whoever wrote it: to replace it, and for nothing else."""
+        data, tag = self.store.read_with_tag(key)
+        try:
+            content, signature = opened(data, f"{self.store.where}/{key}")
+        except Untrusted:  # a signature of no known form
+            return data, Version(tag, signed=True)
+        return content, Version(tag, signature is not None)
+
+    def create(self, key: str, content: bytes) -> Version:
+        """Write a record that isn't there yet. Raises as `Store.write_if_absent` does."""
+        return self._version(self.store.write_if_absent(key, self._sealed(key, content)))
+
+    def replace(self, key: str, content: bytes, version: Version) -> Version:
+        """Write a record in the place of the one that was read. Raises as `Store.replace_if_unchanged` does, and
+        `Refused` where a signed record would lose its signature."""
+        self.refuse_unsigned(key, version)
+        return self._version(self.store.replace_if_unchanged(key, self._sealed(key, content), version.tag))
+
+    def write(self, key: str, content: bytes) -> None:
+        self.store.write(key, self._sealed(key, content))
+
+    def refuse_unsigned(self, key: str, version: Version) -> None:
+        if version.signed and self.seal is None:
+            raise Refused(
+                f"{self.store.where}/{key} is signed, and {VARIABLE} isn't set: nobody could trust it any more. Set "
+                "the key that the others use, and run this again.",
+                invariant=7,
+            )
+
+    def _version(self, tag: str) -> Version:
+        return Version(tag, self.seal is not None)
+
+    def _sealed(self, key: str, content: bytes) -> bytes:
+        if self.seal is None:
+            return content
+        record = json.loads(content)
+        signature = self.seal.sign(key, record_bytes(record), written=self.store.now())
+        return record_bytes({"record": record, "signed": signature.plain()})
+
+
+def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
+    """What an envelope holds, and its signature; the bytes themselves where there is no envelope."""
+    try:
+        plain = json.loads(data)
+    except ValueError:
+        return data, None
+    if not isinstance(plain, dict) or plain.keys() != ENVELOPE:
+        return data, None
+    return record_bytes(plain["record"]), Signature.of(plain["signed"], where)
+
+
+def was_written_then(store: Store, key: str, signature: Signature) -> bool:
+    """Whether the store dates an object as its signature does; a copy that was put back later has a later time."""
+    return abs(store.stat(key).modified - signature.written) <= MOST_LATE
+
+
+def put_back(where: str, signature: Signature) -> Untrusted:
+    return Untrusted(
+        f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, and the store has it from another time: an "
+        "older version was put back, or the bucket was copied or restored. Nothing is done by it."
+    )

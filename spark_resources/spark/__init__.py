@@ -1,0 +1,1 @@
+"""Spark: its session, datasets in a namespace, and what runs in its tasks."""

@@ -1,0 +1,245 @@
+"""Tables that meet by address: all rows of one address come to one task, in lumps and not one by one.
+
+Spark sends rows around one at a time, and the JVM takes and gives each of them: for millions of short rows that is most
+of the work of a join. Here tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
+share as one piece of Arrow, so Spark moves a few thousand large rows; what is done with a bucket is Arrow's, too. A
+bucket holds so many rows that a task can, however large the tables are, and what doesn't fit meanwhile is on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import DamagedData, LakegcError
+from spark_resources.model import ADDRESSES
+from spark_resources.spark.datasets import Batches, Counts, Dataset, arrow_to_spark, read_file
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.persistence import Kept
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_A_BUCKET = 500_000
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into lumps in one go, whichever is less
+ROWS_WORTH_A_TASK = 25_000
+ROWS_A_BATCH = 50_000
+ROWS_A_FILE = 5_000  # which take as long as opening one does
+_LUMPS = pa.schema(
+    [
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("side", pa.int32(), nullable=False),
+        pa.field("hashed", pa.int64(), nullable=False),
+        pa.field("read", pa.int64(), nullable=False),  # of a file, with its first lump: rows that it holds
+        pa.field("sent", pa.int64(), nullable=False),  # and rows that are sent of them
+        pa.field("rows", pa.binary(), nullable=False),
+    ]
+)
+_SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/é\n")
+_COUNTS = "counts"
+
+Met: TypeAlias = Mapping[str, pa.Table]
+"""The rows of each side, by its name."""
+Settle: TypeAlias = Callable[[Met], tuple[pa.Table, Counts]]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Datasets of one schema. Of each of their files `share` makes the rows that meet, of the schema `wanted`, with an
+    address; they meet as they are where it isn't given. At `most` so many do, where that is known to be less."""
+
+    name: str
+    datasets: tuple[Dataset, ...]
+    schema: pa.Schema
+    wanted: pa.Schema
+    share: Callable[[pa.Table], pa.Table] | None = None
+    most: int | None = None
+
+    @classmethod
+    def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+        """All rows and columns."""
+        return cls(name, tuple(datasets), schema, schema)
+
+    @classmethod
+    def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+        """The addresses alone, and most of what a file has many times just once."""
+        return cls(name, tuple(datasets), schema, ADDRESSES, addresses_once)
+
+    @property
+    def rows(self) -> int:
+        return sum(dataset.rows for dataset in self.datasets)
+
+
+def addresses_once(table: pa.Table) -> pa.Table:
+    """The distinct addresses of a table (ADDRESSES)."""
+    return pa.table([pc.unique(table["address"])], schema=ADDRESSES)
+
+
+def meet(
+    spark: SparkSession, place: Place, sides: Sequence[Side], settle: Settle, schema: pa.Schema, keep: Kept
+) -> tuple[DataFrame, Counts]:
+    """What `settle` makes of all sides, bucket by bucket: rows of `schema`, by address, which are kept; and its counts.
+
+    `settle` gets every row of the addresses that it gets any row of; it is called once a task, maybe with no rows.
+    Raises `DamagedData` for a file that isn't the one that was written, and where not all rows met (invariant 3);
+    `LakegcError` where machines hash in different ways.
+    """
+    of_sides = [(number, dataset) for number, side in enumerate(sides) for dataset in side.datasets]
+    files = [(number, dataset.folder, file) for number, dataset in of_sides for file in dataset.files]
+    cores = spark.sparkContext.defaultParallelism
+    buckets = buckets_for(sum(side.rows if side.most is None else side.most for side in sides), cores)
+    wanted = {side.name: side.wanted for side in sides}
+    told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_COUNTS, pa.string())])
+
+    def share(batches: Batches) -> Batches:
+        for task in (number for batch in batches for number in batch.column(0).to_pylist()):
+            number, folder, file = files[task]
+            side = sides[number]
+            held = read_file(place, folder, file, side.schema)
+            yield from lumps(side.share(held) if side.share else held, number, buckets, read=len(held))
+
+    def gather(batches: Batches) -> Batches:
+        met, seen = gathered(batches, wanted)
+        found, counts = settle(met)
+        nothing = {field.name: pa.nulls(1, field.type) for field in schema}
+        yield from pa.table({**nothing, _COUNTS: [json.dumps([seen, counts])]}, schema=told).to_batches()
+        rows = found.append_column(_COUNTS, pa.nulls(len(found), pa.string()))
+        yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
+
+    tasks = _file_tasks(spark, [file.rows for _, _, file in files])
+    shared = tasks.mapInArrow(on_executor(share), arrow_to_spark(_LUMPS))
+    settled = _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(told))
+    found = keep(settled.repartition("address"))  # once, and not for each of the joins to come
+    with errors_from_executors():
+        rows = [json.loads(row[_COUNTS]) for row in found.where(f"{_COUNTS} IS NOT NULL").select(_COUNTS).collect()]
+    check_all_met(sides, buckets, [seen for seen, _ in rows])
+    return found.where(f"{_COUNTS} IS NULL").drop(_COUNTS), added_up(counts for _, counts in rows)
+
+
+def added_up(counted: Iterable[Counts]) -> Counts:
+    total: Counts = {}
+    for name, count in (pair for counts in counted for pair in counts.items()):
+        total[name] = total.get(name, 0) + count
+    return total
+
+
+def check_all_met(sides: Sequence[Side], buckets: int, seen: Sequence[Counts]) -> None:
+    """Raise `DamagedData` (invariant 3) where a bucket, or any row of a side, is lost between the tasks."""
+    total = added_up(seen)
+    for side in sides:
+        read, sent, met = (total.get(f"{name} {side.name}", 0) for name in ("read", "sent", "met"))
+        if len(seen) != buckets or read != side.rows or met != sent:
+            raise DamagedData(
+                f"not all that is known of addresses was compared: of {side.rows:,} rows ({side.name}) {read:,} were "
+                f"read, {sent:,} sent and {met:,} taken, in {len(seen)} tasks of {buckets}. Nothing was marked; run it "
+                "again.",
+                invariant=3,
+            )
+
+
+def buckets_for(rows: int, cores: int) -> int:
+    """So many that a task can hold one, and where rows are worth it, one for every core."""
+    return max(-(-rows // ROWS_A_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
+
+
+def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, which holds `read` of them, by bucket: each bucket's in one piece, some at a time."""
+    at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
+    announced = (read, len(table))
+    for at in range(0, max(len(table), 1), at_once):
+        some = table.slice(at, at_once).combine_chunks()
+        of_rows = bucket_of(some["address"], buckets)
+        ordered = some.take(pa.array(np.argsort(of_rows, kind="stable")))
+        ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
+        found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+        there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
+        there = there or [(0, _packed(ordered))]  # that a file was read is told where nothing of it is wanted, too
+        rest = [0] * (len(there) - 1)
+        columns = {
+            "bucket": [bucket for bucket, _ in there],
+            "side": [side] * len(there),
+            "hashed": [how_hashed()] * len(there),
+            "read": [announced[0], *rest],
+            "sent": [announced[1], *rest],
+            "rows": [packed for _, packed in there],
+        }
+        yield pa.RecordBatch.from_pydict(columns, schema=_LUMPS)
+        announced = (0, 0)
+
+
+def gathered(batches: Batches, wanted: Mapping[str, pa.Schema]) -> tuple[dict[str, pa.Table], Counts]:
+    """The rows of a task's lumps by side, and how many were read and sent for them and have come."""
+    names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
+    seen: Counts = {}
+    for batch in batches:
+        lump = dict(zip(_LUMPS.names, batch.columns, strict=True))
+        check_hashed_alike(lump["hashed"])
+        counted = (lump[name].to_pylist() for name in ("side", "read", "sent"))
+        for number, read, sent, packed in zip(*counted, lump["rows"], strict=True):
+            pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
+            for name, count in (("read", read), ("sent", sent), ("met", len(pieces[number][-1]))):
+                seen[f"{name} {names[number]}"] = seen.get(f"{name} {names[number]}", 0) + count
+    return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}, seen
+
+
+def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The bucket of each address, the same in every process."""
+    import pandas as pd
+
+    kind = np.uint16 if buckets < 1 << 16 else np.uint32  # the smaller one is sorted by its digits
+    if buckets == 1:
+        return np.zeros(len(addresses), kind)
+    hashes: npt.NDArray[np.uint64] = pd.util.hash_array(addresses.to_numpy(), categorize=False)
+    return (hashes % np.uint64(buckets)).astype(kind)
+
+
+@functools.cache
+def how_hashed() -> int:
+    """A number for the way in which this process hashes."""
+    import pandas as pd
+
+    return int(pd.util.hash_array(np.array(_SAMPLE, dtype=object), categorize=False).sum() >> np.uint64(1))
+
+
+def check_hashed_alike(hashed: pa.Array) -> None:
+    """Raise `LakegcError` where another process hashed otherwise: then rows of one address would miss each other, and
+    what is live would look like garbage."""
+    if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
+        raise LakegcError(
+            "two machines of the cluster hash addresses in different ways, so lakegc can't compare what they read. "
+            "Give all of them the very same packages, and run it again; nothing was marked."
+        )
+
+
+def _packed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
+    """The number of each file in tasks with about as many rows; without any, one task that has none to tell of."""
+    if not rows:
+        return spark.range(0, 0, 1, 1)
+    numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
+    return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_A_FILE for each in rows])
+
+
+def _by_bucket(shared: DataFrame, buckets: int) -> DataFrame:
+    """A task a bucket; some have several and some none where Spark is too old to be told which."""
+    if buckets == 1:
+        return shared.coalesce(1)
+    by_id = getattr(shared, "repartitionById", None)
+    return by_id(buckets, "bucket") if by_id is not None else shared.repartition(buckets, "bucket")

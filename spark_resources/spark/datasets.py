@@ -1,0 +1,412 @@
+"""DataFrames in a namespace: Parquet files written and read by the executors, and a list of exactly these files.
+
+A dataset exists when its list of files does (`_files.json`, written last). Readers take the files that the list names,
+check each one's SHA-256 and row count, and miss none (invariants 3 and 12). No Hadoop file system is involved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData, NotThere
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.stores.base import read_proven
+from spark_resources.stores.retry import delete_own
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+from spark_resources.stores.place import Place
+
+ROWS_A_FILE = 1_000_000
+BATCH_ROWS = 50_000
+BYTES_A_TASK = 1 << 18  # of files, that make a task of its own worth while
+LIST_NAME = "_files.json"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One Parquet file of a dataset; `name` is relative to its folder, `size` in bytes, `sha256` in hex."""
+
+    name: str
+    rows: int
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A finished dataset: the key of its folder (with a slash at the end) and its files."""
+
+    folder: str
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def listing(self) -> bytes:
+        """The bytes of `_files.json`: canonical, so that their hash names the dataset's exact content."""
+        return json.dumps({"files": [asdict(file) for file in self.files]}, sort_keys=True, indent=1).encode()
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.listing()).hexdigest()
+
+
+def arrow_to_spark(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
+
+
+def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    """A DataFrame of these columns without any rows.
+
+    From an empty list Spark would make one with Python workers of another kind, and start them: two seconds. Spark
+    knows that this one is empty, and leaves out what an inner join with it would compute: never join an Observation so.
+    """
+    return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Counts: TypeAlias = dict[str, int]
+Producer: TypeAlias = Callable[[Batches, TaskReport], Batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One folder that a task writes its rows to: `encode` makes a file's bytes and says how many rows it holds."""
+
+    folder: str
+    suffix: str
+    encode: Callable[[pa.Table], tuple[bytes, int]]
+
+
+def parquet(folder: str, schema: pa.Schema) -> Output:
+    """Rows as Parquet, with the columns of `schema` only."""
+
+    def encode(table: pa.Table) -> tuple[bytes, int]:
+        return parquet_bytes(table.select(schema.names).cast(schema)), len(table)
+
+    return Output(folder, ".parquet", encode)
+
+
+def having(column: str, output: Output) -> Output:
+    """The same of only those rows where a column isn't null."""
+
+    def encode(table: pa.Table) -> tuple[bytes, int]:
+        rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
+        return output.encode(rows) if len(rows) else (b"", 0)
+
+    def valid(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = batch.column(column)
+        if values.null_count in (0, len(values)):  # nothing is copied
+            return batch.slice(0, len(values) - values.null_count)
+        return batch.filter(pc.is_valid(values))
+
+    return Output(output.folder, output.suffix, encode)
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+_FILE_SCHEMA = pa.schema(
+    [
+        ("output", pa.int64()),  # its place in the list of outputs; -1 for the report of a task
+        ("name", pa.string()),
+        ("rows", pa.int64()),
+        ("size", pa.int64()),
+        ("sha256", pa.string()),
+        ("report", pa.string()),
+    ]
+)
+
+
+def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -> Dataset:
+    """Write a DataFrame as Parquet files of at most a million rows; what the folder held before is removed first.
+
+    The columns must be exactly those of `schema`. Nothing is collected but the list of files.
+    """
+    return write_outputs(df.select(*schema.names), _as_they_are, place, [parquet(folder, schema)])[0][0]
+
+
+def write_produced(
+    tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
+) -> tuple[Dataset, TaskReport]:
+    """Write what `produce` makes of each task's batches, without a detour through the JVM; also what tasks report."""
+    datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
+    return datasets[0], report
+
+
+def write_outputs(
+    tasks: DataFrame, produce: Producer, place: Place, outputs: Sequence[Output]
+) -> tuple[list[Dataset], TaskReport]:
+    """Write the rows that `produce` makes to several folders at once, in one pass.
+
+    `produce` gets the batches of a partition and a report to fill, and yields batches.
+    """
+    for output in outputs:
+        remove_folder(place, output.folder)
+
+    def run(batches: Batches) -> Batches:
+        report = TaskReport()
+        yield from _write_files(produce(batches, report), place, outputs)
+        yield _row(-1, File("", 0, 0, ""), report.to_json())
+
+    with errors_from_executors():
+        rows = tasks.mapInArrow(on_executor(run), arrow_to_spark(_FILE_SCHEMA)).collect()
+    total = TaskReport.summed(row["report"] for row in rows if row["output"] < 0)
+    datasets = []
+    for number, output in enumerate(outputs):
+        files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
+        datasets.append(finish_dataset(place, output.folder, files))
+    return datasets, total
+
+
+def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
+    """Write the list of files: from now on the dataset exists."""
+    dataset = Dataset(folder, tuple(sorted(files, key=lambda file: file.name)))
+    place.store().write(folder + LIST_NAME, dataset.listing())
+    return dataset
+
+
+def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
+    """A small dataset, from the driver: what it holds anyway, such as verdicts on commits, or nothing at all."""
+    remove_folder(place, folder)
+    table = pa.Table.from_pylist(list(rows), schema=schema)
+    files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if rows else []
+    return finish_dataset(place, folder, files)
+
+
+def _as_they_are(batches: Batches, _: TaskReport) -> Batches:
+    return batches
+
+
+def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> Batches:
+    """Inside a task: write its rows to every output, yield a row for each file."""
+    stem, number, held = task_name(), 0, 0
+    pending: list[pa.RecordBatch] = []
+
+    def flush() -> Batches:
+        table = pa.Table.from_batches(pending)
+        for place_in_list, output in enumerate(outputs):
+            data, rows = output.encode(table)
+            if rows:
+                name = f"{stem}-{number:03d}{output.suffix}"
+                yield _row(place_in_list, write_file(place, output.folder, name, data, rows), "")
+
+    for batch in batches:
+        if batch.num_rows:
+            pending.append(batch)
+            held += batch.num_rows
+        if held >= ROWS_A_FILE:
+            yield from flush()
+            number, pending, held = number + 1, [], 0
+    if held:
+        yield from flush()
+
+
+def task_name() -> str:
+    """Inside a task: the stem of its files' names.
+
+    A repeated attempt writes under names of its own, so an earlier one that still runs can't change a listed file.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else "part-00000"
+
+
+def _row(output: int, file: File, report: str) -> pa.RecordBatch:
+    values = [output, file.name, file.rows, file.size, file.sha256, report]
+    return pa.RecordBatch.from_arrays(
+        [pa.array([value], type=field.type) for value, field in zip(values, _FILE_SCHEMA, strict=True)],
+        schema=_FILE_SCHEMA,
+    )
+
+
+def write_file(place: Place, folder: str, name: str, data: bytes, rows: int) -> File:
+    """Write one file of a dataset; it counts only once the list of files names it."""
+    place.store().write(folder + name, data)
+    return File(name, rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+def remove_folder(place: Place, folder: str) -> None:
+    """Delete what an earlier, unfinished try left right in a folder of a mark (never called on a finished one)."""
+    store = place.store()
+    for page in store.pages(folder, delimiter="/"):
+        failed = delete_own(store, [found.key for found in page.objects])
+        if failed:
+            raise DamagedData(
+                f"{failed[0].key} in {store.where} is left of an earlier try and can't be removed "
+                f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+                invariant=12,
+            )
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dataset:
+    """The dataset of a folder. Raises `DamagedData` where its list is missing or isn't the one with this hash."""
+    store = place.store()
+    try:
+        data = store.read(folder + LIST_NAME)
+    except NotThere as error:
+        raise DamagedData(
+            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or lost. Make a new mark.",
+            invariant=12,
+        ) from error
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedData(
+            f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12
+        )
+    try:
+        files = tuple(File(**entry) for entry in json.loads(data)["files"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedData(f"{folder}{LIST_NAME} in {store.where} is not a list of files ({error}).") from error
+    return Dataset(folder, files)
+
+
+def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema) -> DataFrame:
+    """The rows of a dataset, read by the executors, each file verified against the list."""
+    return read_datasets(spark, place, [dataset], schema)
+
+
+def read_datasets(
+    spark: SparkSession,
+    place: Place,
+    datasets: Sequence[Dataset],
+    schema: pa.Schema,
+    *,
+    wanted: Callable[[pa.Table], pa.Table] = lambda table: table,
+) -> DataFrame:
+    """The rows of several datasets as those of one; of each file only what `wanted` leaves of it."""
+    return _read_as(spark, place, datasets, schema, wanted, schema)
+
+
+def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
+    """The values of one column of text, verified as `read_dataset` does; what a file has many times comes once from it.
+
+    Python drops in a moment what the JVM would have to take over, send around and drop at the end.
+    """
+    wanted = pa.schema([schema.field(column)])
+    return _read_as(
+        spark, place, [dataset], schema, lambda table: pa.table([pc.unique(table[column])], schema=wanted), wanted
+    )
+
+
+def _read_as(
+    spark: SparkSession,
+    place: Place,
+    datasets: Sequence[Dataset],
+    schema: pa.Schema,
+    change: Callable[[pa.Table], pa.Table],
+    changed: pa.Schema,
+) -> DataFrame:
+    """What is made of each verified file of datasets (rows of `schema`) by the executors: rows of `changed`."""
+    files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
+    if not files:
+        return no_rows(spark, changed)
+
+    def read(batches: Batches) -> Batches:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            folder, file = files[number]
+            yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
+
+    cores, size = spark.sparkContext.defaultParallelism, sum(file.size for _, file in files)
+    wanted = min(len(files), 4 * cores, max(cores, size // BYTES_A_TASK))
+    tasks = spark.range(0, len(files), 1, wanted)
+    return tasks.mapInArrow(on_executor(read), arrow_to_spark(changed))
+
+
+def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:
+    """A few rows of a dataset to look at, without Spark."""
+    if not dataset.files:
+        return []
+    found: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
+    return found
+
+
+def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Every row of a dataset that one process can hold, such as verdicts on commits, without Spark."""
+    return [row for file in dataset.files for row in read_file(place, dataset.folder, file, schema).to_pylist()]
+
+
+def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+    """Every row of a dataset, some at a time, for what one process does faster than it could ask others to."""
+    for file in dataset.files:
+        yield from file_batches(place, dataset.folder, file, schema, rows=rows)
+
+
+def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
+    """One verified Parquet file. Raises `DamagedData` where bytes, rows or columns aren't those that were written."""
+    data = verified_bytes(place, folder, file)
+    try:
+        # without Arrow's threads: a process that ends right after they started is aborted at times
+        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+        if table.num_rows == file.rows and table.schema.names == schema.names:
+            return table.cast(schema)
+        found = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
+    except (pa.ArrowException, ValueError, OSError) as error:
+        found = str(error)
+    raise _another_file(place, folder, file, schema, found)
+
+
+def file_batches(
+    place: Place, folder: str, file: File, schema: pa.Schema, *, rows: int = BATCH_ROWS, columns: Sequence[str] = ()
+) -> Iterator[pa.Table]:
+    """One verified Parquet file, so many rows at a time, for who looks at each row and keeps none; all columns where
+    none are named. Raises as `read_file` does.
+    """
+    data, wanted = verified_bytes(place, folder, file), list(columns or schema.names)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
+        names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
+        if (names, count) != (schema.names, file.rows):
+            raise ValueError(f"{count} rows of {', '.join(names)}")
+        types = pa.schema([schema.field(name) for name in wanted])
+        for batch in parquet.iter_batches(rows, columns=wanted, use_threads=False):
+            yield pa.Table.from_batches([batch]).select(wanted).cast(types)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise _another_file(place, folder, file, schema, str(error)) from error
+
+
+def verified_bytes(place: Place, folder: str, file: File) -> bytes:
+    """The bytes of a file of a dataset. Raises `DamagedData` where they aren't those that were written."""
+    store = place.store()
+    try:
+        data = read_proven(store, folder + file.name)
+    except NotThere as error:
+        raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")
+    return data
+
+
+def _another_file(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
+    return DamagedData(
+        f"{folder}{file.name} in {place.store().where} is not what its list says, {file.rows} rows of "
+        f"{', '.join(schema.names)}: {found}. Make a new mark."
+    )

@@ -1,0 +1,66 @@
+"""Java is the one thing that a user needs besides Python: whether it is there, and how to get it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_resources.errors import LakegcWarning, WrongUsage
+from spark_resources.records.signing import without_signing_keys
+
+JAVA_VERSIONS = (17, 21)
+
+
+def java_command(environ: Mapping[str, str]) -> Path | None:
+    """The program that Spark starts as Java, whether or not it is there; None where nothing says which."""
+    home = environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    return Path(found) if found else None
+
+
+def java_version(environ: Mapping[str, str]) -> int | None:
+    """The major version of the Java that Spark would start, or None where there is none."""
+    command = java_command(environ)
+    if command is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [command, "-version"], env=without_signing_keys(environ), capture_output=True, text=True, timeout=30,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    if found is None:
+        return None
+    major = int(found.group(1))
+    return int(found.group(2) or 0) if major == 1 else major
+
+
+def check_java(environ: Mapping[str, str]) -> int:
+    """The version of a Java that Spark can run on, with a warning for one that nobody tried. Raises `WrongUsage` that
+    says how to get one."""
+    version = java_version(environ)
+    how = (
+        "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "
+        "'dnf install java-17-openjdk-headless' or 'brew install openjdk@17' "
+        "(or from https://adoptium.net), and set JAVA_HOME if several are installed."
+    )
+    if version is None:
+        home = environ.get("JAVA_HOME")
+        where = f" in JAVA_HOME, which is {home}" if home else ""
+        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none{where}. {how}")
+    if version < JAVA_VERSIONS[0]:
+        raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
+    if version > JAVA_VERSIONS[-1]:
+        warnings.warn(
+            f"Java {version} is newer than 17 and 21, which lakegc supports: if Spark fails, install one of these, "
+            "and set JAVA_HOME to it.",
+            LakegcWarning,
+            stacklevel=1,
+        )
+    return version

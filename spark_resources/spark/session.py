@@ -1,0 +1,351 @@
+"""How Spark is started: local by default and sized to the machine, any master by configuration."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.host.private_files import open_private
+from spark_resources.host.user_folders import cache_folder
+from spark_resources.records.signing import without_signing_keys
+from spark_resources.spark.class_archive import archive_options
+from spark_resources.spark.java import check_java, java_command
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+SMALL_HEAP_MB = 2048
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC\b")
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+# --- the session ----------------------------------------------------------------------------------------------------
+
+
+def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
+    """What the machine says for Spark: a heap that leaves most of the memory to the Python workers; and where it is the
+    only one, its cores, and an address that nobody else reaches.
+
+    On a cluster the executors have to reach the driver, and how many cores there are is known when they are there:
+    `enough_partitions`.
+    """
+    # measured on 1.3 million objects and 2 cores: a heap of 4 GiB fills, and 1 GiB does as well; what doesn't fit goes
+    # to disk
+    heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
+    found = {"spark.master": master, HEAP: f"{heap_mb}m"}
+    if not is_local(master):
+        return found
+    return found | {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
+        # each sort, grouping and join takes one, however few its rows; by the heap, Spark's own are of 32 MiB and more
+        "spark.buffer.pageSize": "2m",
+    }
+
+
+def is_local(master: str) -> bool:
+    """Whether the driver's process does all the work: `local`, `local[4]`, and not `local-cluster[…]`."""
+    return master == "local" or master.startswith("local[")
+
+
+def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
+    """On a cluster, so many partitions in a shuffle that every core has two, where nothing says how many there are.
+
+    Spark's own 200 are the least: it puts small ones together by itself.
+    """
+    context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
+    if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
+        spark.conf.set(name, str(max(200, 2 * context.defaultParallelism)))
+
+
+def fixed_settings() -> dict[str, str]:
+    """Settings of lakegc's own, whatever the master."""
+    return {
+        **RELIED_ON,
+        "spark.app.name": "lakegc",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.ui.explainMode": "simple",  # what is written of each query, and seen by nobody
+        # the heap keeps them all for a page that nobody looks at
+        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
+        "spark.ui.retainedTasks": "1000",
+        "spark.python.worker.reuse": "true",
+        # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.python.daemon.module": "spark_resources.spark.worker_daemon",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # measured on 100,000 objects: the second compiler takes 40 s of processor time and gives nothing back, since
+        # listing and decoding are Python's; the executors of a cluster are not touched
+        JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1",
+    }
+
+
+def worker_sockets(master: str, folder: Path) -> dict[str, str]:
+    """How the JVM and Python workers talk: on this machine by sockets in a folder that nobody else may enter, for they
+    ask for no secret; on a cluster, whose machines lack it, over TCP with Spark's secret.
+
+    Measured: over TCP a task waits some 50 ms for delayed acknowledgements. Read by Spark 4.1 and later.
+    """
+    fits = len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= LONGEST_SOCKET_PATH
+    if not (is_local(master) and fits):
+        return {"spark.python.unix.domain.socket.enabled": "false"}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(folder),
+    }
+
+
+SOCKET_NAME_BYTES = len("/.01234567-0123-0123-0123-0123456789ab.sock")
+LONGEST_SOCKET_PATH = 103  # bytes, on macOS; four more on Linux
+RELIED_ON = {
+    "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+}
+"""What no configuration may change: correctness hangs on it."""
+
+JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
+QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+GIVE_BACK = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
+}
+"""What makes the JVM and Python workers give memory back that they don't need any more: otherwise each thread keeps
+some of its own. For glibc; others don't read it."""
+QUICK_START = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For small data: less compiling and planning; large data want neither."""
+
+
+_starting = threading.Lock()
+_ahead: list[threading.Thread] = []
+
+
+def start_ahead(overrides: Mapping[str, str]) -> None:
+    """Begin to start what `start_session` will give for these overrides, and its Python workers, beside this thread.
+
+    Only for a process that needs them and nothing else of Spark: it doesn't end before Spark has started, and Spark
+    ends with it, its last tasks a moment after it, so they must not delete anything. Whatever goes wrong is met again,
+    and told, by `start_session`. On a cluster nothing is begun: who is refused at once would take others' cores.
+    """
+    if not is_local(overrides.get("spark.master", "local")):
+        return
+    import pyspark.sql.classic.dataframe
+    import pyspark.sql.pandas.map_ops  # noqa: F401  # here, where nobody imports them at the same time
+
+    _ahead.append(threading.Thread(target=_start_with_workers, args=(overrides,), name="spark"))
+    _ahead[-1].start()
+
+
+def ends_with_the_process() -> bool:
+    """Whether Spark was started ahead: then nobody stops it before, which takes a second at times."""
+    return bool(_ahead)
+
+
+def _start_with_workers(overrides: Mapping[str, str]) -> None:
+    with suppress(Exception):
+        spark = start_session(overrides)
+        tasks = spark.sparkContext.defaultParallelism
+        if threading.main_thread().is_alive():  # who was refused or interrupted needs no workers
+            spark.range(0, tasks, 1, tasks).mapInArrow(_nothing, "id long").collect()
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch for batch in batches if not batch.num_rows)
+
+
+def start_session(overrides: Mapping[str, str]) -> SparkSession:
+    """A new SparkSession with lakegc's settings under `overrides`, or the running one where it has the same.
+
+    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` where a session with other settings is
+    running or Spark doesn't start. What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own
+    messages.
+    """
+    with _starting:
+        return _session(overrides)
+
+
+def _session(overrides: Mapping[str, str]) -> SparkSession:
+    check_overrides(overrides)
+    check_java(os.environ)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
+    settings = machine | fixed_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
+    for name, value in GIVE_BACK.items():  # the JVM of this machine and its workers have the environment from here
+        settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
+    if JVM_OPTIONS not in overrides:
+        settings[JVM_OPTIONS] += f" {collector(settings, overrides, os.environ)} {class_archive()}"
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    enough_partitions(session, overrides)
+    return session
+
+
+def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """The JVM option that takes the collector for small heaps, where lakegc chose the heap and it is small; none where
+    anybody chose a collector, for with two of them Java doesn't start.
+
+    Measured on 1.3 million objects and 2 cores: some 200 MiB less than with Java's own choice, in as much time.
+    """
+    said = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
+    chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in said)
+    small = not chosen and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
+    return "-XX:+UseSerialGC" if small else ""
+
+
+def class_archive() -> str:
+    """JVM options that make Spark start faster from the second time on."""
+    import pyspark
+
+    java = java_command(os.environ)
+    return archive_options(java, Path(pyspark.__file__).parent, folder=cache_folder(), now=time.time()) if java else ""
+
+
+def check_overrides(overrides: Mapping[str, str]) -> None:
+    """Raise `WrongUsage` where a configuration would change what lakegc relies on."""
+    for key, value in RELIED_ON.items():
+        if overrides.get(key, value).strip().casefold() != value.casefold():
+            raise WrongUsage(
+                f"{key} has to stay {value}, and the Spark configuration says otherwise: marks would not be sure "
+                f"any more. Remove {key} from LAKEGC_SPARK_CONF."
+            )
+
+
+def start_context(conf: SparkConf) -> SparkContext:
+    """A new SparkContext, and the JVM for it where this process has none yet."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    try:
+        gateway = SparkContext._gateway
+        if gateway is None:
+            with open_private(jvm_log()) as log, settings_by_file(conf):
+                options = _WithoutKeys(stdout=log, stderr=log)
+                gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
+        context = SparkContext(conf=conf, gateway=gateway)
+        atexit.register(jvm_log().unlink, missing_ok=True)  # kept only where Spark didn't start or the process died
+        return context
+    except (Py4JError, PySparkException) as error:
+        why = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        raise LakegcError(
+            f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
+            f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
+        ) from error
+
+
+class _WithoutKeys(dict[str, Any]):
+    """What the JVM's process is started with. PySpark sets `env` to a copy of this process's environment; the signing
+    keys are left out of it, so that neither the JVM nor the Python workers that it starts have them."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, without_signing_keys(value) if name == "env" else value)
+
+
+@contextmanager
+def settings_by_file(conf: SparkConf) -> Iterator[None]:
+    """While the context lasts, `spark-submit` takes these settings from a file that only this user may read.
+
+    On the command line of the JVM everybody on this machine could read them, keys of stores among them.
+    """
+    file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
+    before = os.environ.get(name)
+    *given, what = shlex.split(before or "pyspark-shell")
+    if "--properties-file" in given:
+        raise WrongUsage(f"{name} names a --properties-file: put what it holds into LAKEGC_SPARK_CONF instead")
+    with open_private(file, os.O_TRUNC) as opened:
+        opened.write(as_properties(conf.getAll()).encode("ascii"))
+    os.environ[name] = shlex.join([*given, "--load-spark-defaults", "--properties-file", str(file), what])
+    try:
+        yield
+    finally:
+        file.unlink()
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def as_properties(settings: Iterable[tuple[str, str]]) -> str:
+    """Settings in the form of Java's properties, with all but plain letters and digits escaped."""
+
+    def escaped(text: str) -> str:
+        units = text.encode("utf-16-be")
+        codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+        return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)
+
+    return "".join(f"{escaped(name)}={escaped(value)}\n" for name, value in settings)
+
+
+def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
+    """Raise `LakegcError` where a running context has other settings than these, before anything of it is touched."""
+    taken = context.getConf()
+    wanted = {"spark.speculation": "false", **overrides}
+    found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
+    # Spark puts options of its own before those for the JVM
+    lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
+    if lost:
+        raise LakegcError(
+            "a SparkSession with other settings is already running in this process "
+            f"({', '.join(sorted(lost))} differ); stop it first, or run lakegc in a process of its own"
+        )
+
+
+def own_folder() -> Path:
+    """A temporary folder of this process, which nobody else may enter; removed at its end, unless the log stays."""
+    return _folder_of(os.getpid())
+
+
+@functools.cache
+def _folder_of(process: int) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="lakegc-"))
+    atexit.register(_remove, folder, process)
+    return folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a process that was forked leaves it to this one
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+JVM_LOG = "jvm.log"
+
+
+def jvm_log() -> Path:
+    """The file that this process's JVM writes its own messages to."""
+    return own_folder() / JVM_LOG
+
+
+def memory_bytes() -> int:
+    """The machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,53 @@
+"""Logs that tasks write as they go on: Parquet files, named by their run's number and how many rows they have."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_resources.spark.datasets import Batches, arrow_to_spark, no_rows
+from spark_resources.spark.remote_errors import on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def names(last: str) -> re.Pattern[str]:
+    """The keys of a log's files: the run's number, the file's stem, its rows, and a last part of its own."""
+    return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet$")
+
+
+def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
+    """One file. Raises `ValueError`, with what was found, where it isn't what its name says."""
+    try:
+        table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
+        if name is not None and table.num_rows == int(name.group(3)):
+            return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise ValueError(str(error)) from error
+    raise ValueError(f"{table.num_rows} rows")
+
+
+def rows_of(
+    spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str = ""
+) -> DataFrame:
+    """All rows of these files, read by the executors; with the number of their run as the first column, if named."""
+    from spark_resources.spark.partitioning import id_tasks
+
+    if not keys:
+        return no_rows(spark, schema)
+
+    def read_all(batches: Batches) -> Batches:
+        for key in (key for batch in batches for key in batch.column(0).to_pylist()):
+            table = read(key)
+            if number:
+                run = pa.scalar(int(key.split("/")[-2]), pa.int32())
+                table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
+            yield from table.cast(schema).to_batches(max_chunksize=100_000)
+
+    return id_tasks(spark, "key", keys, batch=16).mapInArrow(on_executor(read_all), arrow_to_spark(schema))

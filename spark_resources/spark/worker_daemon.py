@@ -1,0 +1,63 @@
+"""What Spark starts on every executor to fork its Python workers from (`spark.python.daemon.module`).
+
+It imports once what each worker would otherwise import for itself, and puts that out of the collector's sight: a worker
+collects garbage after every task, which otherwise takes longer than a small task. So does what a task imports, such as
+the compiled decoder, as soon as the task is done. No thread may run at the fork, so nothing is opened here; a test
+watches that the imports start none.
+
+Spark puts zip files of itself on the path. Python compiles what it imports from them each time, and reads their tables
+of contents anew for every task; where the same Spark is installed as a package, that is taken instead.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+
+def without_zips(path: list[str]) -> list[str]:
+    """A module path without the zip files of a Spark that is on it as a package too."""
+    left = [entry for entry in path if not entry.endswith(".zip")]
+    installed = PathFinder.find_spec("pyspark", left)
+    if installed is None or installed.origin is None or PathFinder.find_spec("py4j", left) is None:
+        return path
+    zips = Path(installed.origin).parent / "python" / "lib"
+    return [entry for entry in path if Path(entry).parent != zips]
+
+
+sys.path[:] = without_zips(sys.path)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library starts its threads when it is imported
+
+import boto3  # noqa: F401
+import pandas  # noqa: F401  # pyarrow looks for it at the first conversion
+import pyarrow.compute
+import pyarrow.parquet  # noqa: F401
+from pyspark import daemon
+
+import spark_resources.lakefs
+import spark_resources.lakefs.gc_lists
+import spark_resources.lakefs.ranges
+import spark_resources.stores.s3.store  # noqa: F401
+
+_worker = daemon.worker
+
+
+def worker(sock: Any, authenticated: Any) -> Any:
+    """One task, as `pyspark.daemon.worker`."""
+    known = len(sys.modules)
+    code = _worker(sock, authenticated)
+    if len(sys.modules) != known:
+        gc.collect()
+        gc.freeze()
+    return code
+
+
+if __name__ == "__main__":
+    daemon.worker = worker
+    gc.collect()
+    gc.freeze()
+    daemon.manager()

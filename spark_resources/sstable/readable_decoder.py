@@ -1,0 +1,44 @@
+"""The readable decoder: complete, in plain Python; what it does is what a decoder has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_resources.sstable.blocks import Table, records
+from spark_resources.sstable.content_ids import record_content
+from spark_resources.sstable.records import ENTRY_SCHEMA
+from spark_resources.sstable.values import EntryMessage
+
+_READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
+    "path": lambda path, entry: path,
+    "address": lambda path, entry: entry.address(),
+    "address_type": lambda path, entry: entry.address_type(),
+    "size": lambda path, entry: entry.size(),
+    "checksum": lambda path, entry: entry.checksum(),
+    "last_modified": lambda path, entry: entry.last_modified(),
+}
+
+
+class ReadableDecoder:
+    """Decodes one record after the other, some hundred thousand a second."""
+
+    name = "readable"
+
+    def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
+        readers = [_READ[column] for column in columns]
+        rows: list[list[Any]] = [[] for _ in columns]
+        for path, value in records(table):
+            entry = EntryMessage(value)
+            for row, read in zip(rows, readers, strict=True):
+                row.append(read(path, entry))
+        schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
+        return pa.record_batch([pa.array(row, f.type) for row, f in zip(rows, schema, strict=True)], schema=schema)
+
+    def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterator[bytes]]:
+        return self.entries(table, columns), self.content(table)
+
+    def content(self, table: Table) -> Iterator[bytes]:
+        return map(record_content, records(table))

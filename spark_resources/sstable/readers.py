@@ -1,0 +1,167 @@
+"""The readers: a table's bytes and its name in, values out, `DamagedData` for anything that isn't as it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_resources.errors import WrongUsage
+from spark_resources.model import Commit
+from spark_resources.sstable import values
+from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order, open_table, records
+from spark_resources.sstable.content_ids import content_id, record_content
+from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
+from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
+from spark_resources.sstable.wire import Broken, about
+
+_T = TypeVar("_T")
+RANGES, METARANGES = "ranges", "metaranges"
+# most ranges of a commit are its parent's, too, so most records of a metarange were read before
+_known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
+
+
+def read_properties(data: bytes, *, name: str) -> TableProperties:
+    """What the table `name` says of itself. Reads footer and properties only, so it proves nothing of the records."""
+    with about(name):
+        return open_in_any_order(data).properties
+
+
+def read_entries(
+    data: bytes,
+    *,
+    name: str,
+    columns: Sequence[str] = ("address", "address_type"),
+    decoder: Decoder | None = None,
+) -> pa.RecordBatch:
+    """The asked-for columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
+
+    Every block's checksum, the order of keys and the number of entries are checked, and the shape of every entry; what
+    a column holds is decoded and checked only when the column is asked for. Raises `DamagedData`.
+    """
+    _check_columns(columns)
+
+    def read(table: Table, decoder: Decoder) -> pa.RecordBatch:
+        return decoder.entries(_typed(table, RANGES, ""), columns)
+
+    return _read(data, name, read, decoder)
+
+
+def read_proven_entries(
+    data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
+) -> tuple[pa.RecordBatch, TableProperties]:
+    """As `read_entries`, with what the range says of itself, and proves that it is the one that was committed as
+    `name`, in the same pass."""
+    _check_columns(columns)
+
+    def read(table: Table, decoder: Decoder) -> tuple[pa.RecordBatch, TableProperties]:
+        entries, content = decoder.entries_and_content(_typed(table, RANGES, ""), columns)
+        _check_id(content_id(content, table.properties.user), name)
+        return entries, table.properties
+
+    return _read(data, name, read, decoder)
+
+
+def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
+    """All entries of the range `name` with every field, one value each: for single ranges, not for many."""
+    return _each(data, name, RANGES, "", lambda record: values.EntryMessage(record.value).whole(record.key))
+
+
+def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
+    """The ranges of the metarange `name` in order. `entity` is that of a refs dump: commit, branch or tag."""
+    return _each(data, name, METARANGES, entity, values.range_ref)
+
+
+def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
+    """As `read_ranges`, and proves that the metarange is the one that was committed as `name`, in the same pass."""
+
+    def read(table: Table, _: Decoder) -> list[RangeRef]:
+        found = list(records(_typed(table, METARANGES, "")))
+        _check_id(content_id(map(record_content, found), table.properties.user), name)
+        return list(map(_known_range_ref, found))
+
+    return _read(data, name, read)
+
+
+def read_commits(data: bytes, *, name: str) -> list[Commit]:
+    """The commits in the range `name` of a refs dump, with creation dates to the microsecond."""
+    return _each(data, name, RANGES, "commit", values.commit)
+
+
+def read_branches(data: bytes, *, name: str) -> list[Branch]:
+    """The branches in the range `name` of a refs dump."""
+    return _each(data, name, RANGES, "branch", values.branch)
+
+
+def read_tags(data: bytes, *, name: str) -> list[Tag]:
+    """The tags in the range `name` of a refs dump."""
+    return _each(data, name, RANGES, "tag", values.tag)
+
+
+def read_records(data: bytes, *, name: str) -> list[Record]:
+    """The records of any table as they are stored, keys without trailer."""
+    return _read(data, name, lambda table, _: list(records(table)))
+
+
+def range_ref(data: bytes, *, name: str) -> RangeRef:
+    """What a metarange says of the range `name`."""
+    found = read_properties(data, name=name)
+    return RangeRef(name, found.min_key, found.max_key, found.estimated_size, found.count)
+
+
+def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
+    """The id that the content of the table `name` has. Every record is read and checked on the way."""
+    with about(name):
+        try:
+            return _id_of(open_table(data), decoder or default_decoder(len(data)))
+        except OutOfOrder:
+            return _id_of(open_in_any_order(data), READABLE)
+
+
+def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
+    """Proves that the table is the one that was committed as `name`, or raises `DamagedData`."""
+    found = table_id(data, name=name, decoder=decoder)
+    with about(name):
+        _check_id(found, name)
+
+
+def _check_id(found: str, name: str) -> None:
+    if found != name:
+        raise Broken(f"its content is that of {found}")
+
+
+def _check_columns(columns: Sequence[str]) -> None:
+    unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
+    if unknown or not columns:
+        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}; asked for {list(columns)}")
+
+
+def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:
+    return _read(data, name, lambda table, _: [read(record) for record in records(_typed(table, kind, entity))])
+
+
+def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
+    """What `read` makes of the table `name`. One whose blocks stand in another order than lakeFS writes them is as good
+    if its content is that of its name; otherwise nobody can say whether it is whole."""
+    with about(name):
+        try:
+            return read(open_table(data), decoder or default_decoder(len(data)))
+        except OutOfOrder as broken:
+            table = open_in_any_order(data)
+            if _id_of(table, READABLE) != name:
+                raise broken from None
+            return read(table, READABLE)
+
+
+def _id_of(table: Table, decoder: Decoder) -> str:
+    return content_id(decoder.content(table), table.properties.user)
+
+
+def _typed(table: Table, kind: str, entity: str) -> Table:
+    found = table.properties
+    if (found.type, found.entity) != (kind, entity):
+        is_, wanted = (f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity)))
+        raise Broken(f"it holds {is_}, not {wanted}")
+    return table

@@ -1,0 +1,277 @@
+"""Azure's blob storage as a store. Names go out and come back byte for byte, or not at all.
+
+Directories of hierarchical accounts, which answer as empty blobs, are no objects here: they are neither listed nor
+looked at. Whatever a real account does otherwise than the emulator was not seen by the tests; see docs/stores.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError, HttpResponseError
+
+from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import keys
+from spark_resources.stores.azure.client import code_of, container_client, container_of, service_client, told
+from spark_resources.stores.azure.copy import copy_blob
+from spark_resources.stores.azure.delete import BATCH, delete_keys
+from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.settings import StoreSettings
+
+# What Azure refuses, folds (a backslash is a slash, a dot at an end is dropped), or a URL can't carry.
+NEVER = frozenset(
+    {
+        keys.DOT_SEGMENT, keys.DOT_AT_END, keys.BACKSLASH, keys.NUL, keys.NEWLINE, keys.CARRIAGE_RETURN, keys.CONTROL,
+        keys.NOT_XML,
+    }
+)  # fmt: skip
+# Hierarchical accounts list as they walk directories, so the order is not relied on.
+AZURE = Quirks(byte_order=False, tells_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER)
+
+OWN = "_lakefs/retention/gc/lakegc/"
+_OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})
+_THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *_OVERWRITTEN})
+
+
+class AzureStore:
+    """One namespace in one container, which must be there; `quirks` are the provider's, or what a probe found."""
+
+    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+        """Nothing is sent yet. Raises `WrongUsage` where the namespace can't be one in Azure."""
+        quirks = AZURE if quirks is None else quirks
+        self._place = container_of(namespace, settings.azure_endpoint_url)
+        self._client = container_client(self._place, settings)
+        self._settings = settings
+        self.retry: RetryPolicy = settings.retry
+        self._prefix = self._place.prefix
+        self._quirks = replace(
+            quirks,
+            tells_missing_deletes=True,
+            delete_batch=min(quirks.delete_batch, BATCH),
+            unholdable=quirks.unholdable | NEVER,
+        )
+        self.where = f"{namespace.uri} at {self._place.endpoint}" if settings.azure_endpoint_url else namespace.uri
+        keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._quirks
+
+    @property
+    def clock_offset(self) -> timedelta:
+        return timedelta(0)
+
+    @retried
+    def now(self) -> datetime:
+        """The `Date` of a real answer: whole seconds, rounded down."""
+        with told(self.where, "ask the time of"):
+            date = list_blobs(self._client, self._prefix, page_size=1).date
+        try:
+            return http_time(str(date))
+        except ValueError as error:
+            raise Unavailable(
+                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+            ) from error
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[Page]:
+        """As the protocol says. What comes before `start_after` is asked for all the same, and left out here."""
+        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        after = None if start_after is None else keys.as_bytes(start_after, self.where)
+        if after is not None:
+            self._check_start_after(delimiter)
+        marker: str | None = None
+        while True:
+            listing = self._listed(prefix, page_size, delimiter, marker)
+            yield self._page(listing, self._prefix + prefix, after)
+            if listing.marker is None:
+                return
+            if listing.marker == marker:
+                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+            marker = listing.marker
+
+    @retried
+    def _listed(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
+        with told(self.where, "list", prefix):
+            return list_blobs(
+                self._client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
+            )
+
+    def _check_start_after(self, delimiter: str | None) -> None:
+        if delimiter is not None:
+            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
+        if not self._quirks.byte_order:
+            raise WrongUsage(
+                f"{self.where} isn't known to list in the order of the keys' bytes, and can't begin in the middle. "
+                "List the whole prefix."
+            )
+
+    def _page(self, listing: Listing, asked: str, after: bytes | None) -> Page:
+        skip = len(self._prefix)
+        objects = []
+        unreadable = 0
+        for found in listing.objects:
+            name = found.name
+            if name is None:
+                unreadable += 1
+            elif not name.startswith(asked):
+                raise keys.folding(self.where, asked, name)
+            elif len(name) > skip and (after is None or name[skip:].encode() > after):
+                objects.append(StoredObject(name[skip:], found.size, found.modified, found.checksum))
+        prefixes = []
+        for prefix in listing.prefixes:
+            if prefix is None:
+                unreadable += 1
+            elif not prefix.startswith(asked):
+                raise keys.folding(self.where, asked, prefix)
+            else:
+                prefixes.append(prefix[skip:])
+        return Page(objects, prefixes, unreadable)
+
+    def stat(self, key: str) -> StoredObject:
+        return self._look(key, "look at")[0]
+
+    @retried
+    def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
+        """The object, and its tag as Azure writes it."""
+        client = self._client.get_blob_client(self._full(key))
+        with told(self.where, doing, key):
+            about = client.get_blob_properties()
+        if about.size is None or about.last_modified is None or not about.etag:
+            raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
+        self._check_object(key, about)
+        found = StoredObject(
+            key, about.size, about.last_modified, checksum(about.content_settings.content_md5, about.etag)
+        )
+        return found, str(about.etag)
+
+    def _check_object(self, key: str, about: Any) -> None:
+        if is_folder(about.metadata or {}, about.size):
+            raise NotThere(f"{key!r} does not exist in {self.where}: it is a directory")
+
+    def read(self, key: str) -> bytes:
+        return self.read_with_tag(key)[0]
+
+    @retried
+    def read_with_tag(self, key: str) -> tuple[bytes, str]:
+        client = self._client.get_blob_client(self._full(key))
+        with told(self.where, "read", key):
+            download = client.download_blob()
+            data: bytes = download.readall()
+        if not download.properties.etag:
+            raise Unavailable(f"the answer with {key!r} in {self.where} lacks a tag: is this Azure?")
+        self._check_object(key, download.properties)
+        return data, unquoted(download.properties.etag)
+
+    def etag_is_md5(self, key: str) -> bool:
+        """Never: of an upload in blocks the MD5 is what its writer said, and nothing tells that from a plain one."""
+        self.stat(key)
+        return False
+
+    def deleting(self) -> Deleting:
+        """What is kept for a while is told of the account; that versions are kept only the answers about blobs show."""
+        soft = self._soft_delete()
+        versions = self._keeps_versions()
+        if versions:
+            return Deleting.HIDES
+        if soft:
+            return Deleting.KEEPS_A_WHILE
+        return Deleting.UNKNOWN if soft is None or versions is None else Deleting.FINAL
+
+    def _soft_delete(self) -> bool | None:
+        try:
+            policy = self._service_properties().get("delete_retention_policy")
+        except Unavailable:
+            return None  # a token of one container may not ask
+        return bool(policy is not None and policy.enabled)
+
+    @retried
+    def _service_properties(self) -> dict[str, Any]:
+        with told(self.where, "ask for the properties of"):
+            return service_client(self._place, self._settings).get_service_properties()
+
+    def _keeps_versions(self) -> bool | None:
+        """Whether lakegc's own newest file is a version; None where there is none, or it may not be looked at."""
+        try:
+            own = (found for page in self.pages(OWN) for found in page.objects)
+            newest = max(own, key=lambda found: found.modified, default=None)
+            if newest is None:
+                return None
+            return self._client.get_blob_client(self._full(newest.key)).get_blob_properties().version_id is not None
+        except (AzureError, Unavailable):
+            return None
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    @retried
+    def write(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            return self._put(key, data, overwrite=True)
+
+    def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            try:
+                return self._put(key, data, overwrite=False)
+            except HttpResponseError as error:
+                if code_of(error) not in _THERE:
+                    raise
+        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+
+    def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
+        with told(self.where, "write", key):
+            try:
+                condition = MatchConditions.IfNotModified
+                return self._put(key, data, overwrite=True, etag=f'"{tag}"', match_condition=condition)
+            except HttpResponseError as error:
+                if code_of(error) not in _OVERWRITTEN | {"BlobNotFound"}:
+                    raise
+        raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+
+    def _put(self, key: str, data: bytes, **condition: Any) -> str:
+        answer = self._client.get_blob_client(self._full(key)).upload_blob(data, **condition)
+        return unquoted(str(answer["etag"]))
+
+    @retried
+    def copy(self, source: str, target: str) -> None:
+        if source == target:
+            raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
+        to = self._client.get_blob_client(self._full(target))
+        _, tag = self._look(source, "copy")
+        with told(self.where, "copy", source):
+            copy_blob(self._client.get_blob_client(self._full(source)), to, tag, token=self._token(), where=self.where)
+
+    def _token(self) -> str:
+        return getattr(self._client.credential, "signature", "")
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        batch = self._quirks.delete_batch
+        return delete_keys(self._client, list(keys), full=self._full, batch=batch, no_batches=self._takes_no_batches)
+
+    def _takes_no_batches(self) -> None:
+        self._quirks = replace(self._quirks, delete_batch=1)
+
+    def _full(self, key: str) -> str:
+        keys.check_key(key, self.where, self._quirks.unholdable)
+        full = self._prefix + key
+        if len(full.encode("utf-16-le")) > 2 * keys.LONGEST_KEY:
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 characters")
+        return full

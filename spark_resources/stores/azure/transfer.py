@@ -1,0 +1,167 @@
+"""Blobs of Azure in pieces, and from container to container of one account on its side."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.core.exceptions import AzureError
+from azure.storage.blob import BlobBlock, ContentSettings
+
+from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.stores.azure.client import code_of, in_our_words
+from spark_resources.stores.azure.copy import copy_blob
+from spark_resources.stores.azure.listing import checksum
+from spark_resources.stores.azure.store import _OVERWRITTEN, _THERE, AzureStore
+from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried
+from spark_resources.stores.transfer import PART, About, Cold, Streams, parts, plain_text, whole
+
+_FIELDS = {
+    "Content-Type": "content_type",
+    "Content-Encoding": "content_encoding",
+    "Content-Disposition": "content_disposition",
+    "Content-Language": "content_language",
+    "Cache-Control": "cache_control",
+}
+_COLD = frozenset({"BlobArchived", "BlobBeingRehydrated"})
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # of metadata
+_MOST_BLOCKS = 40_000  # the store takes 50,000
+_ABSENT = MatchConditions.IfMissing
+
+
+class AzureStreams:
+    """The blobs of one namespace."""
+
+    def __init__(self, store: AzureStore, *, part: int = PART) -> None:
+        self._store, self._client, self._part = store, store._client, part
+        self.where = store.where
+        self.retry: RetryPolicy = store.retry
+
+    @property
+    def server(self) -> str:
+        return f"azure {self._store._place.endpoint.lower()}"
+
+    @retried
+    def about(self, key: str) -> About:
+        with self._told("look at", key):
+            about = self._client.get_blob_client(self._store._full(key)).get_blob_properties()
+        self._store._check_object(key, about)
+        settings = about.content_settings
+        headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
+        if about.size is None or about.last_modified is None or not about.etag:
+            raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
+        shown = checksum(settings.content_md5, about.etag)
+        return About(about.size, about.last_modified, shown, about.etag, headers, dict(about.metadata or {}))
+
+    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+        return whole(self._pieces(key, about), about.size, key, self.where)
+
+    def _pieces(self, key: str, about: About) -> Iterator[bytes]:
+        # piece by piece by its place: the library's own reading begins with one of 32 MiB
+        for start in range(0, about.size, self._part):
+            yield self._piece(key, about, start, min(self._part, about.size - start))
+
+    @retried
+    def _piece(self, key: str, about: About, start: int, length: int) -> bytes:
+        blob = self._client.get_blob_client(self._store._full(key))
+        with self._told("read", key):
+            download = blob.download_blob(
+                offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
+            )
+            data: bytes = download.readall()
+        return data
+
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+        blob = self._client.get_blob_client(self._store._full(key))
+        kept: dict[str, Any] = {
+            _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
+        }
+        metadata = plain_text(about.metadata, _NAME)
+        all_parts = parts(pieces, max(self._part, -(-about.size // _MOST_BLOCKS)))
+        first = list(islice(all_parts, 2))
+        if len(first) < 2:
+            data = first[0] if first else b""
+            settings = ContentSettings(**kept)
+            self._written(
+                key, partial(blob.upload_blob, data, overwrite=False, metadata=metadata, content_settings=settings)
+            )
+            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+        md5, blocks = hashlib.md5(usedforsecurity=False), []
+        for number, data in enumerate(chain(first, all_parts)):
+            md5.update(data)
+            blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
+            self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
+        # without one, the blob would have no checksum that its copies have in common with it
+        settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
+        kept_beside: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
+        self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
+        return frozenset()  # that MD5 is our own word
+
+    @retried
+    def _written(self, key: str, request: Callable[[], Any]) -> None:
+        with self._told("write", key):
+            request()
+
+    @retried
+    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+        if not isinstance(source, AzureStreams) or source.server != self.server:
+            raise WrongUsage(f"{source.where} and {self.where} are not of one account")
+        about = source.about(found.key)
+        if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
+            raise Changed(f"{found.key!r} in {source.where} is another object by now")
+        blob = source._client.get_blob_client(source._store._full(found.key))
+        target = self._client.get_blob_client(self._store._full(key))
+        with self._told("copy", found.key, there=key):
+            copy_blob(
+                blob, _Absent(target), about.tag, token=source._store._token(), where=self.where  # type: ignore[arg-type]
+            )  # fmt: skip
+        return None
+
+    @contextmanager
+    def _told(self, doing: str, key: str, there: str = "") -> Iterator[None]:
+        try:
+            yield
+        except AzureError as error:
+            code = code_of(error)
+            if code in _COLD:
+                raise Cold(
+                    f"{key!r} in {self.where} is in the archive tier: it can't be read before it is rehydrated"
+                ) from None
+            if doing == "write" and code in _THERE:
+                raise AlreadyThere(f"{key!r} exists already in {self.where}") from None
+            if doing == "copy" and code in _THERE | {"SourceConditionNotMet"}:
+                try:
+                    self._store.stat(there)
+                except NotThere:
+                    raise Changed(f"{key!r} is another object by now") from None
+                raise AlreadyThere(f"{there!r} exists already in {self.where}") from None
+            if doing == "read" and code in _OVERWRITTEN:
+                self._store.stat(key)  # raises where nothing is there at all
+                raise Changed(f"{key!r} in {self.where} is another object by now") from None
+            raise in_our_words(error, self.where, doing, key) from None
+        except MALFORMED as error:
+            raise Unavailable(
+                f"could not {doing} {key!r} in {self.where}: its answer can't be read ({error})"
+            ) from None
+
+
+class _Absent:
+    """A blob that is copied to only while nothing is there."""
+
+    def __init__(self, blob: object) -> None:
+        self._blob = blob
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._blob, name)
+
+    def start_copy_from_url(self, url: str, **options: object) -> object:
+        start = self._blob.start_copy_from_url  # type: ignore[attr-defined]
+        return start(url, match_condition=_ABSENT, **options)

@@ -1,0 +1,222 @@
+"""The way to Google Cloud Storage: one session with credentials, one way to turn its errors into the project's.
+
+Requests are the JSON API's own, over google-auth's session. The library google-cloud-storage was tried and left: its
+batches tell answers apart by their order alone, its listings make an object of each key, what it sends in pieces is
+not written under its condition at once, it asks for the bucket's metadata on its own, and takes a second to import.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any
+from urllib.parse import quote
+
+import google.auth
+import requests
+import urllib3
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession, Request
+from requests.adapters import HTTPAdapter
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.settings import StoreSettings
+
+
+class Answered(Exception):
+    """Raised for an answer that is an error; `body` is what it says."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, body)
+        self.status, self.body, self.headers = status, body, headers or {}
+
+
+class Broken(Exception):
+    """Raised for a content that is not what its checksum says."""
+
+
+class NotSent(Exception):
+    """Raised where it took so long to get a token that a delete would have gone out later than it may."""
+
+
+HOST = "https://storage.googleapis.com"
+SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
+
+# What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body, an
+# answer that can't be parsed.
+Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
+
+# Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
+SOON_S = 4.0
+TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # codes that come with 403
+_CREDENTIALS = (
+    "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
+    "`gcloud auth application-default login`"
+)
+_RIGHTS = "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
+
+
+class GCSClient:
+    """A session for these settings. Nothing is sent, and no default credentials are looked for, before the first use.
+
+    Raises `WrongUsage` for a credentials file that can't be used.
+    """
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.base = (settings.gcs_endpoint_url or HOST).rstrip("/")
+        self.timeout = (settings.connect_timeout, settings.read_timeout)
+        self._settings = settings
+        self._given = _given_credentials(settings)
+        self._lock = threading.RLock()
+
+    @cached_property
+    def _session(self) -> Any:
+        with self._lock:
+            if "_session" in self.__dict__:  # another thread made it in the meantime
+                return self.__dict__["_session"]
+            # a token that is refused is renewed, and the request sent again: that may be much later
+            return self._session_with(self._given or google.auth.default(scopes=SCOPES)[0])
+
+    @cached_property
+    def _session_for_deletes(self) -> Any:
+        return self._session_with(self._session.credentials, refresh_status_codes=())
+
+    def _session_with(self, credentials: Any, **options: Any) -> Any:
+        session = AuthorizedSession(credentials, **options)  # type: ignore[no-untyped-call]
+        connections = self._settings.connections
+        adapter = HTTPAdapter(pool_connections=connections, pool_maxsize=connections, pool_block=False)
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, adapter)
+        session.verify = self._settings.gcs_ca_bundle or True
+        return session
+
+    def request(self, method: str, path: str, **options: Any) -> requests.Response:
+        """One answer of the JSON API, asked for once. Raises `Answered` where it is an error."""
+        return self._sent(self._session, method, path, options)
+
+    def delete_soon(self, path: str, **options: Any) -> requests.Response:
+        """One answer to a batch of deletes, which goes out at once or not at all: then it raises `NotSent`."""
+        began, credentials = time.monotonic(), self._session.credentials
+        if not credentials.valid:
+            credentials.refresh(partial(Request(), timeout=self.timeout))
+        took = time.monotonic() - began
+        if took > SOON_S:
+            raise NotSent(f"it took {took:.0f} s to get a token, so nothing was deleted with it yet")
+        return self._sent(self._session_for_deletes, "POST", path, options)
+
+    def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
+        response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
+        if not 200 <= response.status_code < 300:
+            raise Answered(response.status_code, response.content, response.headers)
+        answer: requests.Response = response
+        return answer
+
+
+def _given_credentials(settings: StoreSettings) -> Any:
+    """The credentials that the settings name; None for those of the machine, which nobody looks for yet."""
+    if settings.gcs_anonymous:
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if settings.gcs_credentials_file is None:
+        return None
+    try:
+        load = google.auth.load_credentials_from_file
+        return load(settings.gcs_credentials_file, scopes=SCOPES)[0]  # type: ignore[no-untyped-call]
+    except (GoogleAuthError, OSError, ValueError) as error:
+        # without the parser's own words: they may show a line of the key
+        raise WrongUsage(
+            f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which can't be used "
+            f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
+        ) from None
+
+
+def object_path(bucket: str, name: str) -> str:
+    """The path of an object. `.` and `..` must not come here: clients take them for folders, and ask the bucket."""
+    return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a failure may pass by itself."""
+    if isinstance(error, Answered):
+        return error.status in PASSING_STATUS or code_and_message(error)[0] in TOO_FAST
+    if isinstance(error, requests.exceptions.SSLError):
+        return not is_tls_refusal(error)
+    if isinstance(error, MALFORMED):
+        return False
+    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken | NotSent)
+
+
+def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
+    """The store's own code and words in an error's body. What passes has its status as code, whatever the reason."""
+    try:
+        told = json.loads(body)["error"]
+        reasons = [str(each["reason"]) for each in told.get("errors") or () if each.get("reason")]
+        code, message = (reasons or [str(status)])[0], str(told.get("message", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        code, message = str(status), ""
+    return (str(status) if status in PASSING_STATUS else code), message
+
+
+def code_and_message(error: Exception) -> tuple[str, str]:
+    """What a key's result says of a request that failed as a whole."""
+    return refusal_in(error.status, error.body) if isinstance(error, Answered) else (type(error).__name__, str(error))
+
+
+def _is_the_stores(error: Answered) -> bool:
+    """Whether an error answer has the JSON API's form: another web server's 404 says nothing about objects."""
+    try:
+        return isinstance(json.loads(error.body)["error"]["code"], int)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+@contextmanager
+def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+    """Turns Google's errors into the project's, with what to check."""
+    try:
+        yield
+    except Errors as error:
+        raise in_our_words(error, where, doing, key) from error
+
+
+def in_our_words(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
+    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+    if isinstance(error, Answered):
+        return _answered(error, what, where)
+    if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
+        return Forbidden(
+            f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
+        )
+    if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
+        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
+    if isinstance(error, Broken):
+        return Transient(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
+    unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
+    return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
+
+
+def _answered(error: Answered, what: str, where: str) -> LakegcError:
+    code, message = code_and_message(error)
+    said = f"{what}: {code}: {message}".rstrip(": .")
+    if error.status in (401, 403) and not is_transient(error):
+        return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
+    if error.status == 404 and _is_the_stores(error):
+        return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
+    if 300 <= error.status < 400:
+        return Unavailable(
+            f"{what}: it answers with a redirect (HTTP {error.status}) to "
+            f"{origin_of(error.headers.get('Location', ''))}, which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
+        )
+    if error.status == 404:
+        return Unavailable(f"{said} (HTTP {error.status}): that is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
+    said = f"{said} (HTTP {error.status}). Try again; if it stays, look at the bucket's quotas."
+    return Transient(said, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(said)

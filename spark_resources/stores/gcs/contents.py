@@ -1,0 +1,79 @@
+"""Contents of objects on Cloud Storage, each sent and read in one request and proved by its CRC32C.
+
+What is written under a condition is so in one request; an upload in pieces would be begun under it and ended later.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import google_crc32c
+
+from spark_resources.errors import Unavailable
+from spark_resources.stores.gcs.client import Broken, GCSClient, object_path
+
+_FIELDS = "kind,name,generation,crc32c"
+_TYPE = "application/octet-stream"
+
+
+def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
+    """The bytes as they are stored, and their generation. Raises the client's errors.
+
+    Packed contents stay packed: their size and checksum are of that.
+    """
+    with client.request(
+        "GET", object_path(bucket, name), params={"alt": "media"}, headers={"Accept-Encoding": "gzip"}, stream=True
+    ) as answer:
+        data: bytes = answer.raw.read(decode_content=False)
+        headers = answer.headers
+    told = _told_crc32c(headers.get("x-goog-hash", ""))
+    if told is not None and told != crc32c_of(data):
+        raise Broken(f"{len(data)} bytes arrived, with another CRC32C than {told}")
+    return data, _generation(headers.get("x-goog-generation"), name)
+
+
+def write_object(client: GCSClient, bucket: str, name: str, data: bytes, condition: Mapping[str, str]) -> str:
+    """Write or replace; the new generation. Raises the client's errors: a condition that doesn't hold is a 412."""
+    crc32c = crc32c_of(data)
+    metadata = json.dumps({"name": name, "contentType": _TYPE, "crc32c": crc32c}).encode()
+    boundary = b"lakegc-" + hashlib.sha256(data).hexdigest().encode()  # nothing holds its own hash
+    body = b"".join(
+        (
+            b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n" % (boundary, metadata),
+            b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n--%b--\r\n" % (boundary, _TYPE.encode(), data, boundary),
+        )
+    )
+    answer = client.request(
+        "POST",
+        f"/upload/storage/v1/b/{quote(bucket, safe='')}/o",
+        params={"uploadType": "multipart", "fields": _FIELDS, "prettyPrint": "false", **condition},
+        headers={"Content-Type": f"multipart/related; boundary={boundary.decode()}"},
+        data=body,
+    )
+    try:
+        written = answer.json()
+        if (written["name"], written.get("crc32c", crc32c)) != (name, crc32c):
+            raise ValueError(f"it is of {written['name']!r}, with the CRC32C {written.get('crc32c')}")
+        return _generation(written["generation"], name)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(f"the answer on writing {name!r} can't be believed ({error})") from error
+
+
+def crc32c_of(data: bytes) -> str:
+    """The CRC32C as Cloud Storage shows it."""
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+
+
+def _told_crc32c(header: str) -> str | None:
+    sums = dict(each.strip().split("=", 1) for each in header.split(",") if "=" in each)
+    return sums.get("crc32c")
+
+
+def _generation(told: str | None, name: str) -> str:
+    if told is None or not told.isdecimal():
+        raise Unavailable(f"the answer on {name!r} lacks the object's generation: is this Cloud Storage?")
+    return told

@@ -1,0 +1,41 @@
+"""Copying an object on Cloud Storage's side, with its metadata, however large it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_resources.errors import Unavailable
+from spark_resources.stores.gcs.client import GCSClient, object_path
+from spark_resources.stores.gcs.listing import Listed, listed
+
+_FIELDS = "done,rewriteToken,totalBytesRewritten,resource(name,size,updated,crc32c,generation)"
+
+
+def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, where: str) -> None:
+    """Copy what was looked at as `source` to another key of the bucket. Raises Google's errors.
+
+    Raises `Unavailable` where the copy comes no further, or ends in something else than the source.
+    """
+    path = f"{object_path(bucket, source.name)}/rewriteTo{object_path(bucket, target).removeprefix('/storage/v1')}"
+    # an empty body: all metadata are the source's; the generation: every piece is of one and the same content
+    params = {"sourceGeneration": source.generation, "fields": _FIELDS, "prettyPrint": "false"}
+    copied = -1
+    while True:
+        answer: dict[str, Any] = client.request("POST", path, params=params).json()
+        if answer.get("done") is True:
+            break
+        token, so_far = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
+        if not token or so_far <= copied:
+            raise Unavailable(
+                f"copying {source.name!r} in {where} comes no further than {so_far} of {source.size} bytes. Try again."
+            )
+        params["rewriteToken"], copied = str(token), so_far
+    try:
+        copy = listed(answer["resource"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(f"the answer on copying {source.name!r} in {where} is strange ({error})") from error
+    if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:
+        raise Unavailable(
+            f"the copy of {source.name!r} at {copy.name!r} in {where} has {copy.size} bytes, {copy.checksum}: expected "
+            f"{source.size} bytes, {source.checksum}, at {target!r}"
+        )

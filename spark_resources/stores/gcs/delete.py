@@ -1,0 +1,126 @@
+"""Deleting keys on Cloud Storage in batches, so that each ends in one result, whatever the store answers.
+
+A batch is one request of many parts, and its answer has a status for each. Answers are told apart by the id that each
+part was given, never by their order: an answer that can't be told whose it is belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from email.parser import BytesParser
+from email.policy import HTTP
+
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.gcs.client import (
+    TOO_FAST,
+    Errors,
+    GCSClient,
+    code_and_message,
+    is_transient,
+    object_path,
+    refusal_in,
+)
+from spark_resources.stores.retry import PASSING_STATUS
+
+LARGEST = 100  # calls in one batch, says the documentation
+_PATH = "/batch/storage/v1"
+_BOUNDARY = "lakegc-batch"  # what stands between its lines is percent-encoded
+_PART = (
+    f"--{_BOUNDARY}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
+    "Content-ID: <lakegc+{number}>\r\n\r\nDELETE {path} HTTP/1.1\r\nAccept: application/json\r\n\r\n\r\n"
+)
+_ID = re.compile(r"^<response-lakegc\+(\d+)>$")
+_STATUS = re.compile(r"^HTTP/\d(?:\.\d)? (\d{3})\b")
+
+_Answer = Callable[[str], DeleteResult]
+
+
+def delete_keys(
+    client: GCSClient,
+    bucket: str,
+    wanted: Sequence[str],
+    *,
+    full: Callable[[str], str],
+    batch: int,
+    check_bucket: Callable[[], None],
+) -> list[DeleteResult]:
+    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says.
+
+    The store says 404 of an object that isn't there, and of a bucket that isn't: `check_bucket` raises for the latter.
+    """
+    results: dict[str, DeleteResult] = {}
+    wholes: dict[str, str] = {}  # by the whole key in the bucket
+    for key in dict.fromkeys(wanted):
+        try:
+            wholes[full(key)] = key
+        except WrongUsage as error:
+            results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
+    names = list(wholes)
+    for start in range(0, len(names), batch):
+        answers = _delete_batch(client, bucket, names[start : start + batch])
+        results.update((wholes[whole], answer(wholes[whole])) for whole, answer in answers.items())
+    gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
+    if gone:
+        results.update((each.key, each) for each in _if_bucket_is_there(gone, check_bucket))
+    return [results[key] for key in wanted]
+
+
+def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict[str, _Answer]:
+    body = "".join(_PART.format(number=number, path=object_path(bucket, whole)) for number, whole in enumerate(wholes))
+    headers = {"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"}
+    data = f"{body}--{_BOUNDARY}--\r\n".encode("ascii")
+    try:
+        response = client.delete_soon(_PATH, data=data, headers=headers)
+    except Errors as error:
+        return dict.fromkeys(wholes, _failed(*code_and_message(error), transient=is_transient(error)))
+    silent = _failed(
+        "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
+    )
+    found = answers_in(response.headers.get("Content-Type", ""), response.content)
+    return {whole: found.get(number, silent) for number, whole in enumerate(wholes)}
+
+
+def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
+    """The answer on each part of a batch, by its number; a part whose answer can't be read has none."""
+    message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
+    answers: dict[int, _Answer] = {}
+    for part in message.iter_parts() if message.is_multipart() else ():
+        whose = _ID.match(str(part.get("Content-ID", "")).strip())
+        payload = part.get_payload(decode=True)
+        text = payload.decode(errors="replace") if isinstance(payload, bytes) else ""
+        status = _STATUS.match(text)
+        if whose is None or status is None:
+            continue
+        number = int(whose[1])
+        if number in answers:  # two answers to one question: neither is believed
+            answers[number] = _failed("NoAnswer", "the store's answer names this key twice", transient=True)
+        else:
+            answers[number] = _answer(int(status[1]), text)
+    return answers
+
+
+def _answer(status: int, text: str) -> _Answer:
+    if 200 <= status < 300:
+        return lambda key: DeleteResult(key, Deletion.DELETED)
+    _, _, body = text.partition("\r\n\r\n")
+    code, message = refusal_in(status, body)
+    if status == 404:
+        return lambda key: DeleteResult(key, Deletion.ALREADY_GONE, code, message)
+    return _failed(code, message, transient=status in PASSING_STATUS or code in TOO_FAST)
+
+
+def _if_bucket_is_there(gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
+    try:
+        check_bucket()
+    except LakegcError as error:
+        cause = error.__cause__
+        code = code_and_message(cause)[0] if isinstance(cause, Exception) else type(error).__name__
+        transient = isinstance(cause, Exception) and is_transient(cause)
+        return [DeleteResult(each.key, Deletion.FAILED, code, str(error), transient) for each in gone]
+    return [DeleteResult(each.key, Deletion.ALREADY_GONE) for each in gone]
+
+
+def _failed(code: str, message: str, *, transient: bool) -> _Answer:
+    return lambda key: DeleteResult(key, Deletion.FAILED, code, message, transient)

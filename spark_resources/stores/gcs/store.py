@@ -1,0 +1,287 @@
+"""Google Cloud Storage as a store, over its JSON API. Keys go out and come back byte for byte, or not at all.
+
+An object's tag is its generation, which names this very content: the store makes a new one whenever the key is
+written. Its checksum is its CRC32C, which every object has, composed ones too, and which a copy has in common with its
+original; ETags change with the metadata, and MD5s are missing on composed objects. Its time is that of the last change,
+of metadata too: no earlier than that of its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import requests
+
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import keys
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, told
+from spark_resources.stores.gcs.contents import read_object, write_object
+from spark_resources.stores.gcs.copy import copy_object
+from spark_resources.stores.gcs.delete import LARGEST, delete_keys
+from spark_resources.stores.gcs.listing import FIELDS, OBJECT_FIELDS, Listed, Listing, is_text, listed, listing_of
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.settings import StoreSettings
+
+# Names must not hold line ends, says the documentation; all else is a name like any other.
+GCS = Quirks(
+    tells_missing_deletes=True,
+    delete_batch=LARGEST,
+    ramp=1_000.0,  # writes a second, deletes among them, that a bucket takes before it was spread over more servers
+    unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
+)
+
+_LARGEST_PAGE = 1000
+_RESERVED = ".well-known/acme-challenge/"  # the store has no names that begin so
+_BUCKET_FIELDS = "kind,versioning/enabled,softDeletePolicy/retentionDurationSeconds"
+
+
+class GCSStore:
+    """One namespace in one bucket. The bucket must be there; `quirks` are what a probe found of a lookalike."""
+
+    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+        """Nothing is sent yet. Raises `WrongUsage` for credentials that can't be used, and a path no key can have."""
+        # what the API does is the same everywhere; what a server holds, and in which order, is its own
+        self._quirks = GCS if quirks is None else replace(quirks, tells_missing_deletes=True, delete_batch=LARGEST)
+        self._client = GCSClient(settings)
+        self.retry: RetryPolicy = settings.retry
+        self._bucket = namespace.bucket
+        self._listing = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
+        self._prefix = f"{namespace.path}/" if namespace.path else ""
+        endpoint = urlsplit(self._client.base)
+        self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
+        if self._bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
+            raise WrongUsage(
+                f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
+                "and ?, which lakeFS reads as those of a URL"
+            )
+        keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._quirks
+
+    @property
+    def clock_offset(self) -> timedelta:
+        return timedelta(0)
+
+    @retried
+    def now(self) -> datetime:
+        """The `Date` of a real answer: whole seconds, rounded down."""
+        with told(self.where, "ask the time of"):
+            answer = self._list({"prefix": self._prefix, "maxResults": "1"})
+        listing_of(answer.content)  # so that it is the store that answers, and no web server before it
+        date = answer.headers.get("Date")
+        try:
+            return parsedate_to_datetime(str(date)).astimezone(UTC)
+        except ValueError as error:
+            raise Unavailable(
+                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+            ) from error
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[Page]:
+        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.as_bytes(start_after or "", self.where)
+        if start_after is not None:
+            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
+        asked = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
+        if start_after is not None:
+            asked["startOffset"] = self._prefix + start_after  # that key itself is listed, too, and dropped below
+        if delimiter is not None:
+            asked["delimiter"] = delimiter
+        folded: set[str] = set()
+        while True:
+            listing = self._listed(asked, prefix)
+            yield self._page(listing, self._prefix + prefix, start_after, folded)
+            if listing.next_token is None:
+                return
+            if listing.next_token == asked.get("pageToken"):
+                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+            asked["pageToken"] = listing.next_token
+
+    @retried
+    def _listed(self, asked: Mapping[str, str], prefix: str) -> Listing:
+        with told(self.where, "list", prefix):
+            return listing_of(self._list(asked).content)
+
+    def _list(self, asked: Mapping[str, str]) -> requests.Response:
+        params = {**asked, "fields": FIELDS, "prettyPrint": "false"}
+        return self._client.request("GET", self._listing, params=params)
+
+    def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
+        """One page; `folded` has the prefixes of the pages before, and gets this one's."""
+        for name in (*(found.name for found in listing.objects), *listing.prefixes):
+            if not name.startswith(asked):
+                raise keys.folding(self.where, asked, name)
+        objects = [
+            self._stored(found)
+            for found in listing.objects
+            # an object at the namespace's own path and a slash has no key in it
+            if len(found.name) > len(self._prefix) and found.name[len(self._prefix) :] != start_after
+        ]
+        prefixes = [prefix for prefix in listing.prefixes if prefix not in folded]
+        folded.update(prefixes)
+        return Page(objects, [prefix[len(self._prefix) :] for prefix in prefixes], listing.unreadable_names)
+
+    def _stored(self, found: Listed) -> StoredObject:
+        return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
+
+    def stat(self, key: str) -> StoredObject:
+        return self._stored(self._look(key, "look at"))
+
+    @retried
+    def _look(self, key: str, doing: str) -> Listed:
+        full = self._full(key)
+        params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
+        with told(self.where, doing, key), self._absence(key):
+            path = object_path(self._bucket, full)
+            answer = self._client.request("GET", path, params=params)
+        try:
+            document = answer.json()
+            if document["kind"] != "storage#object" or not is_text(document["name"]):
+                raise ValueError(f"it is a {document['kind']}")
+            found = listed(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"could not {doing} {key!r} in {self.where}: the answer is strange ({error})") from error
+        if found.name != full:
+            raise keys.folding(self.where, full, found.name)
+        return found
+
+    @contextmanager
+    def _absence(self, key: str) -> Iterator[None]:
+        """Tells a missing object from a missing bucket, and from a server that isn't Cloud Storage: all say 404."""
+        try:
+            yield
+            return
+        except Answered as error:
+            if error.status != 404:
+                raise
+            missing = error
+        first = next(self.pages(key, page_size=1))  # in the order of bytes nothing comes before the key itself
+        if any(found.key == key for found in first.objects):
+            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.") from missing
+        raise NotThere(f"{key!r} does not exist in {self.where}") from missing
+
+    def read(self, key: str) -> bytes:
+        return self.read_with_tag(key)[0]
+
+    @retried
+    def read_with_tag(self, key: str) -> tuple[bytes, str]:
+        full = self._full(key)
+        with told(self.where, "read", key), self._absence(key):
+            return read_object(self._client, self._bucket, full)
+
+    def etag_is_md5(self, key: str) -> bool:
+        return False  # what is listed as the checksum is another one
+
+    def deleting(self) -> Deleting:
+        """As the bucket's metadata say, which need a right of their own (storage.buckets.get)."""
+        try:
+            return _deleting(self._about_bucket().json())
+        except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
+            return Deleting.UNKNOWN
+
+    @retried
+    def _about_bucket(self) -> requests.Response:
+        params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
+        with told(self.where, "ask for the versioning of"):
+            return self._client.request("GET", self._listing.removesuffix("/o"), params=params)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    @retried
+    def write(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            return self._put(key, data)
+
+    def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            try:
+                return self._put(key, data, ifGenerationMatch="0")
+            except Answered as error:
+                if error.status != 412:
+                    raise
+        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+
+    def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
+        self._full(key)
+        # 0 would mean that no object may be there, and what is no generation can't be one's tag
+        if tag.isdecimal() and int(tag):
+            with told(self.where, "write", key):
+                try:
+                    return self._put(key, data, ifGenerationMatch=tag)
+                except Answered as error:
+                    if error.status not in (404, 412):
+                        raise
+        self._check_bucket()
+        raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+
+    def _put(self, key: str, data: bytes, **condition: str) -> str:
+        full = self._full(key)
+        return write_object(self._client, self._bucket, full, data, condition)
+
+    @retried
+    def copy(self, source: str, target: str) -> None:
+        if source == target:
+            raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
+        full_target = self._full(target)
+        found = self._look(source, "copy")
+        with told(self.where, "copy", source), self._absence(source):
+            copy_object(self._client, self._bucket, found, full_target, self.where)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        return delete_keys(
+            self._client,
+            self._bucket,
+            list(keys),
+            full=self._full,
+            batch=self._quirks.delete_batch,
+            check_bucket=self._check_bucket,
+        )
+
+    # --- below ------------------------------------------------------------------------------------------------------
+
+    def _check_bucket(self) -> None:
+        """Raises `NotThere` where the bucket isn't."""
+        self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
+
+    def _full(self, key: str) -> str:
+        keys.check_key(key, self.where, self._quirks.unholdable)
+        full = self._prefix + key
+        if len(full.encode()) > keys.LONGEST_KEY:
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
+        # `.` and `..` would be taken for folders in a URL: deleting `..` would ask to delete the bucket
+        if full in (".", "..") or full.startswith(_RESERVED):
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: Cloud Storage has no such names")
+        return full
+
+
+def _deleting(bucket: Mapping[str, Any]) -> Deleting:
+    """What a bucket's metadata say of deletes. Raises `KeyError` and its like for what is no bucket's metadata."""
+    if bucket["kind"] != "storage#bucket":
+        raise ValueError(f"it is a {bucket['kind']}")
+    if bucket.get("versioning", {}).get("enabled", False):
+        return Deleting.HIDES
+    if int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
+        return Deleting.KEEPS_A_WHILE
+    return Deleting.FINAL

@@ -1,0 +1,224 @@
+"""Objects of Cloud Storage in pieces, and from bucket to bucket on its side."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, islice
+from typing import Any
+from urllib.parse import quote
+
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.gcs.client import Answered, Errors, in_our_words, object_path
+from spark_resources.stores.gcs.contents import crc32c_of
+from spark_resources.stores.gcs.listing import listed
+from spark_resources.stores.gcs.store import GCSStore
+from spark_resources.stores.retry import RetryPolicy, retried
+from spark_resources.stores.transfer import (
+    PART,
+    PIECE,
+    About,
+    Hashed,
+    Streams,
+    parts,
+    refuse_other_start,
+    resumed,
+    whole,
+)
+
+_FIELDS = {
+    "Content-Type": "contentType",
+    "Content-Encoding": "contentEncoding",
+    "Content-Disposition": "contentDisposition",
+    "Content-Language": "contentLanguage",
+    "Cache-Control": "cacheControl",
+}
+_OBJECT = "kind,name,size,updated,crc32c,generation"
+_ASKED = ",".join([_OBJECT, "metadata", *_FIELDS.values()])
+_COPIED = f"done,rewriteToken,totalBytesRewritten,resource({_OBJECT})"
+
+
+class GCSStreams:
+    """The objects of one namespace."""
+
+    def __init__(self, store: GCSStore, *, part: int = PART) -> None:
+        self._store, self._client, self._bucket, self._part = store, store._client, store._bucket, part
+        self.where = store.where
+        self.retry: RetryPolicy = store.retry
+
+    @property
+    def server(self) -> str:
+        return f"gcs {self._client.base}"
+
+    @retried
+    def about(self, key: str) -> About:
+        path = object_path(self._bucket, self._store._full(key))
+        with self._told("look at", key), self._store._absence(key):
+            params = {"fields": _ASKED, "prettyPrint": "false"}
+            answer = self._client.request("GET", path, params=params).json()
+        try:
+            found = listed(answer)
+            headers = {name: str(answer[field]) for name, field in _FIELDS.items() if answer.get(field)}
+            metadata = {str(name): str(value) for name, value in answer.get("metadata", {}).items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Unavailable(f"the answer about {key!r} in {self.where} is strange ({error})") from error
+        return About(found.size, found.updated, found.checksum, found.generation, headers, metadata)
+
+    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+        pieces = resumed(
+            self.retry, lambda start: self._opened(key, about, start), lambda: self._told("read", key), about.size
+        )
+        hashed = Hashed(pieces)
+        yield from whole(hashed, about.size, key, self.where)
+        if about.checksum not in (None, hashed.crc32c):
+            raise Transient(f"{key!r} in {self.where} arrived with another CRC32C than it is stored with. Try again.")
+
+    @contextmanager
+    def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
+        """Gives the object's bytes from `start` on, piece by piece."""
+        path = object_path(self._bucket, self._store._full(key))
+        params, headers = {"alt": "media", "generation": about.tag}, {"Accept-Encoding": "gzip"}
+        headers |= {"Range": f"bytes={start}-"} if start else {}
+        try:
+            answer = self._client.request("GET", path, params=params, headers=headers, stream=True)
+        except Answered as error:
+            if error.status != 404:
+                raise
+            self._store.stat(key)  # raises where nothing is there at all
+            raise Changed(f"{key!r} in {self.where} is another object by now") from error
+        with answer:
+            refuse_other_start(answer.status_code, start, key, self.where)
+            yield lambda: answer.raw.read(PIECE, decode_content=False)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+        full = self._store._full(key)
+        kept: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
+        kept |= {"metadata": dict(about.metadata)} if about.metadata else {}
+        all_parts = parts(pieces, max(self._part, 256 * 1024))
+        first = list(islice(all_parts, 2))
+        if len(first) < 2:
+            return self._put_one(key, full, first[0] if first else b"", kept)
+        return self._put_parts(key, full, chain(first, all_parts), kept)
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        with self._told("write", key):
+            try:
+                yield
+            except Answered as error:
+                if error.status == 412:
+                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
+                raise
+
+    @retried
+    def _put_one(self, key: str, full: str, data: bytes, kept: Mapping[str, Any]) -> frozenset[str]:
+        crc32c = crc32c_of(data)
+        metadata = json.dumps({**kept, "name": full, "crc32c": crc32c}).encode()
+        content_type = str(kept.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
+        boundary = b"lakegc-" + secrets.token_hex(24).encode()
+        body = b"".join(
+            (
+                b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n" % (boundary, metadata),
+                b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n--%b--\r\n" % (boundary, content_type, data, boundary),
+            )
+        )
+        headers = {"Content-Type": f"multipart/related; boundary={boundary.decode()}"}
+        params = {"uploadType": "multipart", "fields": _OBJECT, "prettyPrint": "false", "ifGenerationMatch": "0"}
+        with self._writing(key):
+            self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
+        return frozenset({f"crc32c={crc32c}"})
+
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> frozenset[str]:
+        location = self._begun(key, full, kept)
+        hashed, start, held = Hashed(all_parts), 0, b""
+        for data in hashed:
+            if held:  # only of the last one is it known that it is the last
+                self._send(key, location, held, f"bytes {start}-{start + len(held) - 1}/*", (308,))
+                start += len(held)
+            held = data
+        try:
+            self._store.stat(key)
+        except NotThere:
+            end = start + len(held)
+            self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
+            return frozenset({hashed.crc32c})
+        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+
+    @retried
+    def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
+        """Where the parts of a new upload are sent to."""
+        params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
+        with self._writing(key):
+            begun = self._client.request("POST", self._uploads, params=params, json={**kept, "name": full})
+        return str(begun.headers["Location"])
+
+    @retried
+    def _send(self, key: str, location: str, data: bytes, span: str, expected: tuple[int, ...]) -> None:
+        """Send a part; the store leaves out of a repeated one what it has already."""
+        headers = {"Content-Range": span}
+        with self._writing(key):
+            answer = self._client._session.put(
+                location, data=data, headers=headers, timeout=self._client.timeout, allow_redirects=False
+            )
+            if answer.status_code not in expected:
+                raise Answered(answer.status_code, answer.content, answer.headers)
+
+    @property
+    def _uploads(self) -> str:
+        return f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"
+
+    # --- from bucket to bucket --------------------------------------------------------------------------------------
+
+    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+        if not isinstance(source, GCSStreams) or source.server != self.server:
+            raise WrongUsage(f"{source.where} and {self.where} are not of one server")
+        about, full = source.about(found.key), self._store._full(key)
+        if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
+            raise Changed(f"{found.key!r} in {source.where} is another object by now")
+        path = object_path(source._bucket, source._store._full(found.key))
+        path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
+        params = {
+            "sourceGeneration": about.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"
+        }  # fmt: skip
+        return self._rewritten(path, params, source, found, key)
+
+    def _rewritten(
+        self, path: str, params: dict[str, str], source: GCSStreams, found: StoredObject, key: str
+    ) -> str | None:
+        so_far = -1
+        while True:
+            answer = self._rewrite(path, params, source, found, key)
+            if answer.get("done") is True:
+                return listed(answer["resource"]).checksum
+            token, copied = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
+            if not token or copied <= so_far:
+                raise Unavailable(f"copying {found.key!r} in {source.where} comes no further than {copied} bytes")
+            params["rewriteToken"], so_far = str(token), copied
+
+    @retried
+    def _rewrite(
+        self, path: str, params: Mapping[str, str], source: GCSStreams, found: StoredObject, key: str
+    ) -> dict[str, Any]:
+        with self._told("copy", found.key):
+            try:
+                answer: dict[str, Any] = self._client.request("POST", path, params=params).json()
+                return answer
+            except Answered as error:
+                if error.status == 412:
+                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
+                if error.status == 404:
+                    source._store.stat(found.key)
+                    raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
+                raise
+
+    @contextmanager
+    def _told(self, doing: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except Errors as error:
+            raise in_our_words(error, self.where, doing, key) from error

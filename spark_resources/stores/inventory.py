@@ -1,0 +1,308 @@
+"""Inventories: lists of a bucket's objects that somebody else made, read instead of listing it.
+
+S3 Inventory writes a `manifest.json` (bucket, time, schema, files with their MD5), a `manifest.checksum` beside it, and
+Parquet or gzipped CSV files; in CSV keys are URL-encoded. Any other Parquet or CSV file will do that names its columns:
+key, size, time and, where there is one, checksum. Keys are those of the whole bucket.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_plus
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores.base import Store
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+
+BATCH_ROWS = 50_000
+MOST_TIMES_AS_LARGE = 400  # gzip does 1,000; keys of 800 bytes that differ in a number alone come to 156
+ALWAYS_FINE_BYTES = 64 << 20
+LONGEST_FIRST_ROW = 1 << 20
+KINDS = (".parquet", ".csv", ".csv.gz")
+MANIFEST, CHECKSUM = "manifest.json", "manifest.checksum"
+LISTED = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("modified", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("checksum", pa.string()),
+    ]
+)
+"""The current objects of a bucket, whole keys; `size` in bytes, `modified` by the store's clock."""
+
+# what a column may be called, without case, blanks, dashes and underscores
+_NAMES: Mapping[str, frozenset[str]] = {
+    "key": frozenset({"key", "name", "path"}),
+    "size": frozenset({"size", "bytes", "contentlength"}),
+    "modified": frozenset({"modified", "lastmodified", "lastmodifieddate", "mtime", "time"}),
+    "checksum": frozenset({"checksum", "etag", "md5"}),
+    "latest": frozenset({"islatest"}),
+    "deleted": frozenset({"isdeletemarker"}),
+}
+_NEEDED = ("key", "size", "modified")
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryFile:
+    """One file of an inventory: its key in the inventory's place, and its MD5 in hex where a manifest gives one."""
+
+    key: str
+    md5: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Which files, and of when. `taken` is the store's time before anything of it was listed; `bucket` the one whose
+    keys it has, "" where nobody says; `columns` the names in a CSV file without a first row, `encoded` whether its keys
+    are URL-encoded; `sha256` stands for the list of files."""
+
+    where: str
+    place: Place
+    files: tuple[InventoryFile, ...]
+    taken: datetime
+    sha256: str
+    bucket: str = ""
+    columns: tuple[str, ...] = ()
+    encoded: bool = False
+
+    def recorded(self) -> dict[str, Any]:
+        """What a mark keeps of it."""
+        return {"where": self.where, "taken": self.taken.isoformat(), "files": len(self.files), "sha256": self.sha256}
+
+
+# --- finding it -----------------------------------------------------------------------------------------------------
+
+
+def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | None) -> Inventory:
+    """The inventory at a URI, or a path of this machine: a manifest of S3 Inventory, a file, or a folder of files.
+
+    `taken` is needed for what has no manifest. Raises `WrongUsage` for what isn't an inventory that lakegc can read,
+    `DamagedData` for a manifest that isn't what its checksum says, `NotThere` where nothing is.
+    """
+    if "://" not in location:
+        location = str(Path(location).expanduser().absolute())  # as a mark keeps it, wherever it is gone on with
+    place, key = _located(location, settings)
+    if key.rpartition("/")[2] == MANIFEST:
+        if taken is not None:
+            raise WrongUsage(f"{location} says itself when it was taken; leave the time out")
+        return _of_manifest(place, key, location)
+    if taken is None:
+        raise WrongUsage(
+            f"{location} has no manifest, so nobody knows when it was begun. Say so with --inventory-taken, such as "
+            "2026-11-21T00:00:00Z: a time before the first key of it was listed."
+        )
+    if taken.tzinfo is None:
+        raise WrongUsage(f"the time {taken.isoformat()} has no zone; write 2026-11-21T00:00:00Z")
+    files = _files(place.store(), key)
+    if not files:
+        raise WrongUsage(f"there are no .parquet, .csv or .csv.gz files at {location}")
+    listing = json.dumps([[found.key, size, tag] for found, size, tag in files]).encode()
+    return Inventory(
+        location,
+        place,
+        tuple(found for found, _, _ in files),
+        taken.astimezone(UTC),
+        hashlib.sha256(listing).hexdigest(),
+    )
+
+
+def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
+    """The place of an inventory's files, and the key that is named in it."""
+    if "://" in location:
+        scheme, _, rest = location.partition("://")
+        bucket, _, key = rest.partition("/")
+        if scheme.lower() != "s3" or not bucket:
+            raise WrongUsage(f"an inventory is at s3://<bucket>/<key> or a path of this machine, not at {location}")
+        return Place(Namespace.parse(f"s3://{bucket}"), settings), key
+    path = Path(location)
+    if not path.exists():
+        raise WrongUsage(f"there is nothing at {path}")
+    here = settings.model_copy(update={"local_path": str(path.parent.parent)})
+    key = path.name + ("/" if path.is_dir() else "")
+    return Place(Namespace.parse(f"local://{path.parent.name}"), here), key
+
+
+def _of_manifest(place: Place, key: str, location: str) -> Inventory:
+    store = place.store()
+    data = store.read(key)
+    said = store.read(key.removesuffix(MANIFEST) + CHECKSUM).decode(errors="replace").strip().strip('"')
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != said.lower():
+        raise DamagedData(f"{location} isn't what its {CHECKSUM} says; wait for the inventory to be written whole")
+    try:
+        manifest = json.loads(data)
+        form, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
+        taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(manifest["creationTimestamp"]))
+        files = tuple(InventoryFile(str(one["key"]), str(one["MD5checksum"]).lower()) for one in manifest["files"])
+        bucket = str(manifest["sourceBucket"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise DamagedData(f"{location} can't be read as a manifest of S3 Inventory ({error!r})") from error
+    if form not in ("CSV", "PARQUET"):
+        raise WrongUsage(f"{location} is an inventory in {form}; lakegc reads Parquet and CSV")
+    columns = tuple(name.strip() for name in schema.split(",")) if form == "CSV" else ()
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Inventory(location, place, files, taken, sha256, bucket, columns, encoded=form == "CSV")
+
+
+def _files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
+    """The files at a key, or in the folder that it names, with size and checksum."""
+    prefix = key if key.endswith("/") or not key else f"{key}/"
+    named = [found for page in store.pages(key) for found in page.objects if found.key == key]
+    found = named or [one for page in store.pages(prefix) for one in page.objects]
+    wanted = sorted((one for one in found if one.key.endswith(KINDS)), key=lambda one: one.key)
+    return [(InventoryFile(one.key), one.size, one.checksum or str(one.modified)) for one in wanted]
+
+
+# --- reading it -----------------------------------------------------------------------------------------------------
+
+
+def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Table]:
+    """The current objects of one file, as tables of LISTED. Raises `DamagedData` for a file that can't be that."""
+    where = f"{inventory.place.store().where}/{file.key}"
+    data = inventory.place.store().read(file.key)
+    if file.md5 is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
+        raise DamagedData(f"{where} isn't what the manifest says of it (MD5): it was altered, or isn't whole")
+    try:
+        for table in _tables(data, file.key, inventory.columns):
+            yield _listed(table, encoded=inventory.encoded)
+    except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
+        raise DamagedData(f"{where} can't be read as an inventory: {error}") from error
+
+
+def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    if name.endswith(".parquet"):
+        file = pq.ParquetFile(io.BytesIO(data))
+        wanted = [one for one in file.schema_arrow.names if _meant(one) is not None]
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
+            yield _renamed(pa.Table.from_batches([batch]))
+        if not file.metadata.num_rows:
+            yield _renamed(file.schema_arrow.empty_table())
+        return
+
+    def opened() -> io.BufferedIOBase:
+        return io.BufferedReader(_Unpacked(data)) if name.endswith(".gz") else io.BytesIO(data)
+
+    names = list(columns) or _first_row(opened().readline(LONGEST_FIRST_ROW))
+    reading = pa_csv.ReadOptions(column_names=columns or None, block_size=8 << 20)
+    texts = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    parsing = pa_csv.ParseOptions(newlines_in_values=True)
+    with pa_csv.open_csv(opened(), reading, parsing, texts) as reader:
+        for batch in reader:
+            table = _renamed(pa.Table.from_batches([batch]))
+            if guessed := [each.name for each in table.schema if each.type != pa.string()]:
+                raise ValueError(f"its first row can't be understood, so {', '.join(guessed)} would be guessed")
+            yield table
+
+
+class _Unpacked(io.RawIOBase):
+    """What gzip packed, as it is read and never whole. Raises `ValueError` where it is more than any list of keys is:
+    a few MB of zeros would else keep a task at work for hours."""
+
+    def __init__(self, data: bytes) -> None:
+        self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
+        self._most = self._left = max(MOST_TIMES_AS_LARGE * len(data), ALWAYS_FINE_BYTES)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._stream.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(
+                f"unpacked it is larger than {self._most:,} bytes, which is {MOST_TIMES_AS_LARGE} times its size: "
+                "that is no list of keys. If it is one, unpack it, and name the .csv file"
+            )
+        return count
+
+
+def _first_row(plain: bytes) -> list[str]:
+    """The names as they stand there, blanks included: what isn't asked for as text by its name would be guessed."""
+    return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
+
+
+def _meant(name: str) -> str | None:
+    bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    return next((meaning for meaning, names in _NAMES.items() if bare in names), None)
+
+
+def _renamed(table: pa.Table) -> pa.Table:
+    """The columns that are known, by what they mean. Raises `ValueError` where a needed one is missing or doubled."""
+    known = [(place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meant(name)) is not None]
+    places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
+    if missing := [name for name in _NEEDED if name not in meanings]:
+        raise ValueError(f"it has no column for {', '.join(missing)}, but {', '.join(table.column_names)}")
+    if len(set(meanings)) < len(meanings):
+        raise ValueError(f"columns mean the same: {', '.join(table.column_names[place] for place in places)}")
+    return table.select(places).rename_columns(meanings)
+
+
+def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
+    """LISTED of what is current: neither an old version nor a delete marker."""
+    current = pc.and_(_is(table, "latest", otherwise=True), pc.invert(_is(table, "deleted", otherwise=False)))
+    table = table.filter(current)
+    keys = table["key"].cast(pa.string())
+    if encoded:
+        keys = _decoded(keys)
+    empty = pa.nulls(len(table), pa.string())
+    checksums = table["checksum"].cast(pa.string()) if "checksum" in table.column_names else empty
+    checksums = pc.replace_substring(checksums, '"', "")
+    columns = [
+        keys,
+        table["size"].cast(pa.int64()),
+        _times(table["modified"]),
+        pc.if_else(pc.equal(checksums, ""), None, checksums),
+    ]
+    for name, column in zip(_NEEDED, columns, strict=False):
+        if column.null_count:
+            raise ValueError(f"{column.null_count:,} objects have no {name}")
+    found = pa.table(columns, schema=LISTED)
+    found.validate(full=True)
+    return found
+
+
+def _is(table: pa.Table, name: str, *, otherwise: bool) -> pa.ChunkedArray | pa.Array:
+    if name not in table.column_names:
+        return pa.repeat(pa.scalar(otherwise), len(table))
+    column = table[name]
+    if not pa.types.is_boolean(column.type):
+        column = pc.utf8_lower(column).cast(pa.bool_())
+    return pc.fill_null(column, otherwise)
+
+
+def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times of the store's, in UTC; a time without a zone in Parquet is UTC, in text it is an error, as is a number,
+    whose unit nobody knows: one that is taken for a smaller one makes everything old."""
+    wanted = LISTED.field("modified").type
+    if not pa.types.is_timestamp(column.type):
+        if column.type not in (pa.string(), pa.large_string()):
+            raise ValueError(f"times are {column.type}, and not timestamps or text")
+        return column.cast(wanted)
+    if column.type.tz is None:
+        column = pc.assume_timezone(column, "UTC")
+    return column.cast(wanted, safe=column.type.unit != "ns")
+
+
+def _decoded(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Keys without URL encoding; only those that have any are looked at one by one."""
+    marked = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
+    if not pc.any(marked).as_py():
+        return keys
+    plain = [unquote_plus(key, errors="strict") for key in keys.filter(marked).to_pylist()]
+    return pc.replace_with_mask(keys.combine_chunks(), marked.combine_chunks(), pa.array(plain, pa.string()))

@@ -1,0 +1,167 @@
+"""Changing a folder of objects so that a crash or a second writer leaves no half object and no lost one.
+
+A write is made whole in a hidden folder, forced to disk, and put in place in one step. Every change holds one lock,
+between threads and between processes, so that conditional writes are atomic among all lakegc's. Order of effects and
+what a crash leaves: a hidden file (before placing), an empty folder (after making it, or after deleting in it).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from spark_resources.stores.local.listing import HIDDEN, descended, open_folder, opened_chain, refuse_link
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_serial = itertools.count()
+
+
+class NotAnObject(OSError):
+    """Raised where a name is taken by what is no object, so that the key can't be written."""
+
+
+def parts(key: str) -> tuple[list[bytes], bytes]:
+    """The folders of a key, and its name in the last of them."""
+    *folders, name = key.encode().split(b"/")
+    return folders, name
+
+
+@contextmanager
+def file_of(root: int, key: str) -> Iterator[int]:
+    """The descriptor of an object. A folder or a pipe of that name is no object: `IsADirectoryError`."""
+    folders, name = parts(key)
+    folder = descended(root, folders)
+    try:
+        refuse_link(name, folder)
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise IsADirectoryError(key)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One folder of objects, opened for changing: its root and the hidden folder in it."""
+
+    root: int
+    hidden: int
+
+    @classmethod
+    @contextmanager
+    def under(cls, root: int) -> Iterator[Changes]:
+        with suppress(FileExistsError):  # the usual case
+            os.mkdir(HIDDEN, dir_fd=root)
+        hidden = open_folder(HIDDEN, root)
+        try:
+            yield cls(root, hidden)
+        finally:
+            os.close(hidden)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        refuse_link(b"lock", self.hidden)
+        descriptor = os.open(b"lock", _LOCK, 0o666, dir_fd=self.hidden)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)  # and the lock with it
+
+    @contextmanager
+    def staged(self, content: Iterable[bytes], stamp: float | None) -> Iterator[bytes]:
+        """The name of a whole hidden file that is on disk, modified at `stamp` (seconds); gone afterwards."""
+        descriptor, name = self._new_file()
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for piece in content:
+                    file.write(piece)
+                file.flush()
+                if stamp is not None:
+                    os.utime(file.fileno(), (stamp, stamp))
+                os.fsync(file.fileno())
+            yield name
+        finally:
+            with suppress(FileNotFoundError):  # moved into place
+                os.unlink(name, dir_fd=self.hidden)
+
+    def place(self, staged: bytes, key: str) -> None:
+        """Put a staged file where the key is, over the object that may be there."""
+        with self._parent(key) as (folder, name):
+            self._refuse_occupied(folder, name)
+            os.replace(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def place_if_free(self, staged: bytes, key: str) -> bool:
+        """Put a staged file where the key is, unless something is there: then False."""
+        with self._parent(key) as (folder, name):
+            self._refuse_occupied(folder, name)
+            try:  # the file system itself refuses a link where the name is taken, by whomever
+                os.link(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            os.fsync(folder)
+        return True
+
+    def remove(self, key: str) -> bool:
+        """Delete an object and the parents that this empties; False where there is none of that key."""
+        folders, name = parts(key)
+        try:
+            with opened_chain(self.root, folders, make=False) as chain:
+                refuse_link(name, chain[-1])
+                mode = os.stat(name, dir_fd=chain[-1], follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    return False  # a folder is part of other objects' keys, and no object
+                if not stat.S_ISREG(mode):
+                    raise NotAnObject("it is neither a file nor a folder")
+                os.unlink(name, dir_fd=chain[-1])
+                _remove_empty(chain, folders)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _new_file(self) -> tuple[int, bytes]:
+        while True:
+            name = f"{os.getpid()}-{threading.get_ident()}-{next(_serial)}".encode()
+            with suppress(FileExistsError):  # left by a killed process of the same number
+                return os.open(name, _NEW, 0o666, dir_fd=self.hidden), name
+
+    @contextmanager
+    def _parent(self, key: str) -> Iterator[tuple[int, bytes]]:
+        folders, name = parts(key)
+        try:
+            folder = descended(self.root, folders, make=True)
+        except NotADirectoryError:
+            raise NotAnObject("a part of it is an object, and so no folder") from None
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    @staticmethod
+    def _refuse_occupied(folder: int, name: bytes) -> None:
+        refuse_link(name, folder)
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise NotAnObject("there is a folder of that name")
+
+
+def _remove_empty(chain: Sequence[int], folders: Sequence[bytes]) -> None:
+    """Remove the folders that hold nothing any more, innermost first. They are no objects, so failing is harmless."""
+    for parent, name in reversed(list(zip(chain, folders, strict=False))):
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except OSError:
+            return

@@ -1,0 +1,63 @@
+"""Files of a folder in pieces. A folder keeps nothing beside the bytes; whoever copies there keeps it elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.local.store import LocalStore
+from spark_resources.stores.transfer import PIECE, About, Streams, whole
+
+
+class LocalStreams:
+    """The objects of one folder."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self.where = store.where
+
+    @property
+    def server(self) -> str:
+        return "local"
+
+    def about(self, key: str) -> About:
+        with self._store._file("look at", key) as descriptor:
+            return _about(os.fstat(descriptor))
+
+    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+        return whole(self._pieces(key, about), about.size, key, self.where)
+
+    def _pieces(self, key: str, about: About) -> Iterator[bytes]:
+        with self._store._file("read", key) as descriptor:
+            if _about(os.fstat(descriptor)).tag != about.tag:
+                raise Changed(f"{key!r} in {self.where} is another object by now")
+            while piece := os.read(descriptor, PIECE):
+                yield piece
+            if _about(os.fstat(descriptor)).tag != about.tag:
+                raise Changed(f"{key!r} in {self.where} was written to while it was read")
+
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+        store = self._store
+        with (
+            store._changing("write", key) as changes,
+            changes.staged(pieces, store._stamp()) as staged,
+            changes.lock(),
+        ):
+            if not changes.place_if_free(staged, key):
+                raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        return frozenset()
+
+    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+        if not isinstance(source, LocalStreams):
+            raise WrongUsage(f"{source.where} is no folder of this machine")
+        about = source.about(found.key)
+        self.put(key, source.pieces(found.key, about), about)
+        return None
+
+
+def _about(status: os.stat_result) -> About:
+    modified = datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
+    return About(status.st_size, modified, None, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")

@@ -1,0 +1,354 @@
+"""Folders listed at speed: several at once, and a long one cut into ranges of keys by whoever has nothing to do.
+
+A page tells where the next one begins, so one listing goes no faster than its pages follow each other. Where a store
+is known to list in the order of the keys' bytes, a folder can be entered anywhere: `(a, b]` and `(b, c]` hold what
+`(a, c]` holds, whatever `b` is, so a cut needs no knowledge of the keys and can lose or double none.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.stores.arrow_pages import ArrowPage, arrow_pages
+from spark_resources.stores.base import Store
+from spark_resources.stores.local.store import LocalStore
+
+AT_ONCE = 8  # requests in flight in one process
+PAGES_FIRST = 10  # that a listing must have told to be cut at all: a slice of lakeFS has about 50 at most
+PAGES_A_CUT = 2  # that it must have told since, to be cut again: a cut may cost a request that finds nothing
+_LAST = "\U0010fffd"  # behind it, in a folder, come next to no names
+_PAGE = 1000  # what a store tells at most in one page
+_PROBES_A_RANGE = 8
+_FEW_FOLDERS = 10  # in a page: a flat range costs a request for each that it meets
+_FIRST_PRINTED, _LAST_PRINTED = 0x20, 0x7E
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Keys of a folder: those behind `after`, up to and with `upto` (in the order of bytes; None where unbounded).
+
+    With `flat`, only what lies right in the folder; otherwise everything below it.
+    """
+
+    folder: str
+    flat: bool = False
+    after: str | None = None
+    upto: str | None = None
+
+
+def can_be_cut(store: Store) -> bool:
+    """Whether ranges of keys may be listed by themselves, and it pays: a folder of this machine is no faster for it."""
+    return store.quirks.byte_order and not isinstance(store, LocalStore)
+
+
+def listed(
+    store: Store,
+    parts: Sequence[Part],
+    *,
+    at_once: int = AT_ONCE,
+    page_size: int = _PAGE,
+    pages_first: int = PAGES_FIRST,
+) -> Iterator[tuple[str, ArrowPage]]:
+    """Every page of these parts with the folder it is of, in no order. Raises as `Store.pages` does.
+
+    A flat part tells its folders, as far as it met them, only where nothing was cut. Names that are no text are counted
+    once more where they lie at a cut. `Unavailable` where parts were cut and the store doesn't list in byte order after
+    all; `WrongUsage` for bounds on a store that is known not to.
+    """
+    ordered, cuts = store.quirks.byte_order, can_be_cut(store)
+    if not ordered and any(part.after is not None or part.upto is not None for part in parts):
+        raise WrongUsage(f"{store.where} doesn't list in the order of the keys' bytes, so it has no ranges of keys")
+    if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
+        for part in parts:
+            walk = _Walk(part, ordered)
+            for page in walk.pages(store, page_size, threading.Lock()):
+                yield part.folder, page
+        return
+    yield from _Crew(store, parts, cuts, page_size, pages_first).told(at_once)
+
+
+# --- one range --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The listing of one range, page by page. `cursor` and `upto` change under the lock of who lists."""
+
+    part: Part
+    ordered: bool  # whether the store is known to list in byte order
+    cursor: str | None = field(default=None)  # the last key that a page told
+    upto: str | None = field(default=None)
+    cut_from: _Walk | None = field(default=None)
+    pages_told: int = 0  # with keys
+    since_cut: int = 0  # pages
+    folders: int = 0
+
+    def __post_init__(self) -> None:
+        self.cursor, self.upto = self.part.after, self.part.upto
+
+    def pages(self, store: Store, page_size: int, lock: threading.Lock | threading.Condition) -> Iterator[ArrowPage]:
+        start: str | None = self.part.after
+        # what a delimiter does to the order isn't known of every store; without one, folders are passed by
+        folds = self.part.flat and start is None and self.part.upto is None
+        while True:
+            for page in arrow_pages(
+                store,
+                self.part.folder,
+                start_after=start,
+                delimiter="/" if folds else None,
+                page_size=page_size,
+            ):
+                with lock:
+                    kept, ended = self._take(page)
+                yield kept
+                if ended:
+                    return
+                behind = None if folds else self._behind_folder(page)
+                if behind is not None:
+                    if self.upto is not None and not _is_after(self.upto, behind):
+                        return
+                    break
+            else:
+                return
+            start = behind
+
+    def _take(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
+        """What of a page is in the range, and whether the range ends with it."""
+        objects = page.objects
+        if not self.ordered:
+            return page, False
+        keys = objects.column(0)
+        if not self._rises(keys):
+            if self.upto is not None or self.part.after is not None:
+                raise _out_of_order(self.part.folder)
+            self.ordered, self.cursor = False, None  # one listing from end to end needs no order
+            return page, False
+        if len(keys):  # of the order of common prefixes nothing is known
+            self.cursor = keys[-1].as_py()
+            self.pages_told, self.since_cut = self.pages_told + 1, self.since_cut + 1
+        ended = self.cursor is not None and self.upto is not None and _is_after(self.cursor, self.upto)
+        if ended:
+            objects = objects.filter(pc.less_equal(keys, pa.scalar(self.upto)))
+        if self.part.flat:
+            name = pc.utf8_slice_codeunits(objects.column(0), start=len(self.part.folder))
+            objects = objects.filter(pc.invert(pc.match_substring(name, "/")))
+        self.folders += len(page.prefixes)
+        return ArrowPage(objects, page.prefixes, page.unreadable_names), ended
+
+    def _rises(self, keys: pa.StringArray) -> bool:
+        """Whether a page's keys come in byte order, behind those of the page before."""
+        if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
+            return False
+        return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
+
+    def _behind_folder(self, page: ArrowPage) -> str | None:
+        """Where to go on when a flat listing without a delimiter stands inside another folder: behind it."""
+        if not self.part.flat or not len(page.objects):
+            return None
+        last: str = page.objects.column(0)[-1].as_py()
+        behind = _end_of_folder(last, self.part.folder)
+        return behind if behind is not None and _is_after(behind, last) else None
+
+    def cut(self) -> _Walk | None:
+        """Leave the far half of what is left to another walk, or None where there is no half-way."""
+        if self.cursor is None:
+            return None
+        middle = between(self.cursor, self.upto, len(self.part.folder))
+        if middle is None:
+            return None
+        other = _Walk(replace(self.part, after=middle, upto=self.upto), self.ordered, cut_from=self)
+        self.upto, self.since_cut = middle, 0
+        return other
+
+
+def _out_of_order(folder: str) -> Unavailable:
+    return Unavailable(
+        f"the listing of {folder!r} doesn't come in the order of the keys' bytes, as this store is known to list, so "
+        "parts of it may be lost. Try again; if it stays, the store has changed since lakegc asked what it can do."
+    )
+
+
+def _is_after(one: str, other: str) -> bool:
+    return one.encode() > other.encode()
+
+
+def between(low: str, high: str | None, shared: int) -> str | None:
+    """A text behind `low` and before `high`, about half-way; None where there is no room worth the while.
+
+    Both begin with the same `shared` characters, and so does the text. Without `high`: before all that doesn't.
+    """
+    at = shared
+    if high is not None:
+        while at < min(len(low), len(high)) and low[at] == high[at]:
+            at += 1
+    top = ord(high[at]) if high is not None and at < len(high) else None
+    while at < len(low):
+        bottom = ord(low[at])
+        if top is None:
+            top = _LAST_PRINTED + 1 if bottom <= _LAST_PRINTED else ord(_LAST)
+        middle = _printed((bottom + top) // 2, bottom)
+        if bottom < middle < top:
+            found = low[:at] + chr(middle)
+            return found if _is_after(found, low) and (high is None or _is_after(high, found)) else None
+        at, top = at + 1, None
+    return None
+
+
+def _printed(code: int, above: int) -> int:
+    """A code point near this one that isn't a control character or half a surrogate pair."""
+    if code < _FIRST_PRINTED:
+        return _FIRST_PRINTED
+    if _LAST_PRINTED < code < 0xA0:
+        return _LAST_PRINTED if above < _LAST_PRINTED else 0xA0
+    return 0xD7FF if 0xD800 <= code < 0xE000 and above < 0xD7FF else 0xE000 if 0xD800 <= code < 0xE000 else code
+
+
+def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> list[Part]:
+    """The part, or the ranges it is cut into where it is long: about so many, which hold keys and together are it.
+
+    Takes a few small requests for each range. Raises as `Store.pages` does.
+    """
+    if not can_be_cut(store) or (first := _full_page(store, part, page_size)) is None:
+        return [part]
+    cuts: list[str] = []
+    gaps: deque[tuple[str, str | None]] = deque([(first, part.upto)])
+    for _ in range(_PROBES_A_RANGE * wanted):
+        if not gaps or len(cuts) + 1 >= wanted:
+            break
+        low, high = gaps.popleft()
+        middle = between(low, high, len(part.folder))
+        if middle is None:
+            continue
+        found = _first_behind(store, part, middle)
+        if found is None or (high is not None and not _is_after(high, found)):
+            gaps.appendleft((low, middle))
+        else:
+            cuts.append(middle)
+            gaps += [(low, middle), (found, high)]
+    bounds = [part.after, *sorted(cuts, key=str.encode), part.upto]
+    return [replace(part, after=after, upto=upto) for after, upto in pairwise(bounds)]
+
+
+def _full_page(store: Store, part: Part, size: int) -> str | None:
+    """The last key of the part's first page, where that is full of objects."""
+    page = next(arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=size), None)
+    if page is None or not len(page.objects) or len(page.objects) + len(page.prefixes) < size:
+        return None
+    if len(page.prefixes) > _FEW_FOLDERS:
+        return None
+    last: str = page.objects.column(0)[-1].as_py()
+    return last
+
+
+def _first_behind(store: Store, part: Part, key: str) -> str | None:
+    """The first key of the part's folder behind another; where a flat part's lies deeper, the end of that folder."""
+    pages = arrow_pages(store, part.folder, start_after=key, page_size=1)
+    found: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
+    return found if found is None or not part.flat else _end_of_folder(found, part.folder) or found
+
+
+def _end_of_folder(key: str, folder: str) -> str | None:
+    """A text behind all keys of the folder below this one that the key is in; None where it is in none."""
+    slash = key.find("/", len(folder))
+    return None if slash < 0 else key[: slash + 1] + _LAST
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+class _Crew:
+    """Threads that list parts; one without work cuts another's, and what any raises ends all."""
+
+    def __init__(self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_first: int) -> None:
+        self._store, self._cuts, self._page_size, self._pages_first = store, cuts, page_size, pages_first
+        self._waiting = deque(_Walk(part, store.quirks.byte_order) for part in parts)
+        self._walking: list[_Walk] = []
+        self._changed = threading.Condition()  # of the two above, and of every walk's cursor and end
+        self._told: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
+        self._room = threading.Semaphore(0)
+        self._stopped = False
+
+    def told(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
+        self._room = threading.Semaphore(2 * at_once)  # pages that wait to be taken
+        with ThreadPoolExecutor(at_once, thread_name_prefix="listing") as pool:
+            for _ in range(at_once):
+                pool.submit(self._work)
+            try:
+                left = at_once
+                while left:
+                    told = self._told.get()
+                    if isinstance(told, BaseException):
+                        raise told
+                    if told is None:
+                        left -= 1
+                    else:
+                        self._room.release()
+                        yield told
+            finally:
+                with self._changed:
+                    self._stopped = True
+                    self._changed.notify_all()
+                self._room.release(at_once)
+
+    def _work(self) -> None:
+        try:
+            while (walk := self._next()) is not None:
+                self._list(walk)
+        except BaseException as error:
+            self._told.put(error)
+        else:
+            self._told.put(None)
+
+    def _list(self, walk: _Walk) -> None:
+        pages = walk.pages(self._store, self._page_size, self._changed)
+        try:
+            for page in pages:
+                with self._changed:
+                    self._changed.notify_all()
+                self._room.acquire()
+                if self._stopped:
+                    return
+                self._told.put((walk.part.folder, page))
+        finally:
+            with suppress(Exception):
+                pages.close()  # type: ignore[attr-defined]
+            with self._changed:
+                self._walking.remove(walk)
+                if walk.cut_from is not None and not walk.pages_told:
+                    walk.cut_from.since_cut = PAGES_A_CUT  # nothing was there: the next half may hold something
+                self._changed.notify_all()
+
+    def _next(self) -> _Walk | None:
+        """Something to list: what waits, or half of what another one lists; None where nothing is left."""
+        with self._changed:
+            while not self._stopped:
+                walk = self._waiting.popleft() if self._waiting else self._half()
+                if walk is not None:
+                    self._walking.append(walk)
+                    return walk
+                if not self._walking:
+                    break
+                self._changed.wait()
+            return None
+
+    def _half(self) -> _Walk | None:
+        for walk in sorted(self._walking, key=lambda walk: -walk.since_cut):
+            if self._may_be_cut(walk) and (half := walk.cut()) is not None:
+                return half
+        return None
+
+    def _may_be_cut(self, walk: _Walk) -> bool:
+        told = walk.pages_told
+        # without a delimiter a flat listing costs a request for each folder on its way
+        return told >= self._pages_first and walk.since_cut >= PAGES_A_CUT and walk.folders <= told

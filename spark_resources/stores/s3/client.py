@@ -1,0 +1,228 @@
+"""The S3 client: one way to build it, one way to turn its errors into the project's.
+
+dagster-aws's `S3Resource` knows neither path style nor timeouts nor a CA bundle, and importing it takes seconds that no
+executor should pay; so `s3_resource.py` offers that resource with this client, and executors build it here directly.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSLError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import ConnectionError as NoConnection
+from botocore.parsers import ResponseParserError
+
+from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
+    from mypy_boto3_s3.client import S3Client
+
+# What a person should look at, by the store's own code.
+_ADVICE = {
+    "InvalidAccessKeyId": "the store doesn't know this access key: check LAKEGC_S3_ACCESS_KEY_ID, and the endpoint",
+    "SignatureDoesNotMatch": "check LAKEGC_S3_SECRET_ACCESS_KEY; a proxy that changes requests does this as well",
+    "ExpiredToken": "the session token has expired: get new credentials",
+    "InvalidToken": "the session token is not valid: check LAKEGC_S3_SESSION_TOKEN",
+    "RequestTimeTooSkewed": "this machine's clock is too far from the store's: set it right",
+    "PermanentRedirect": "the bucket is in another region or at another endpoint: check LAKEGC_S3_REGION",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
+}
+# Busy, or an answer that got lost. Some lookalikes say so with a status that doesn't.
+PASSING = frozenset(
+    {
+        "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
+        "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "TooManyRequests",
+        "ConditionalRequestConflict",
+    }
+)  # fmt: skip
+_CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
+_RIGHTS = "check that these credentials may list, get, put and delete in this bucket"
+_CREDENTIAL_ERRORS = (
+    NoCredentialsError,
+    PartialCredentialsError,
+    CredentialRetrievalError,
+    TokenRetrievalError,
+)
+
+
+def s3_client(settings: StoreSettings) -> S3Client:
+    """A client for these settings; nothing is sent yet. Raises `WrongUsage` for a profile that isn't there."""
+    try:
+        session = _session(settings.s3_profile)
+        region = settings.s3_region or session.region_name or "us-east-1"
+        client: S3Client = session.client(
+            "s3",
+            region_name=region,
+            endpoint_url=settings.s3_endpoint_url,
+            verify=settings.s3_ca_bundle,
+            aws_access_key_id=settings.s3_access_key_id,
+            aws_secret_access_key=_secret(settings.s3_secret_access_key),
+            aws_session_token=_secret(settings.s3_session_token),
+            config=_config(settings),
+        )
+    except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
+        raise WrongUsage(f"the S3 settings can't be used: {error}") from error
+    # boto3 sends a CRC with a batch of deletes; older lookalikes ask for the MD5 of before and refuse without it.
+    client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
+    refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
+    client.meta.events.register_first("before-parse.s3.*", refused)
+    return client
+
+
+class Redirected(BotoCoreError):
+    """Raised for a redirect that isn't AWS's own to another region."""
+
+    fmt = "it answers with a redirect (HTTP {status}) to {location}, which is not followed"
+
+
+def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
+    """Keep botocore from looking for the region behind a redirect where that doesn't tell one: it would never end.
+
+    Whoever answers at an end point that was set doesn't say where a bucket is.
+    """
+    status, headers = response_dict["status_code"], response_dict["headers"]
+    regions = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
+    if 300 <= status < 400 and status != 304 and (own_endpoint or not regions):
+        raise Redirected(status=status, location=origin_of(headers.get("location", "")))
+
+
+def _session(profile: str | None) -> boto3.session.Session:
+    """A new session, so that credentials are read anew, but with the service models that were read before."""
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _models())
+    return boto3.session.Session(botocore_session=session, profile_name=profile)
+
+
+@lru_cache(maxsize=1)
+def _models() -> Any:
+    """boto3's service models; reading them takes most of the time that a client takes to make."""
+    return botocore.session.get_session().get_component("data_loader")
+
+
+def _config(settings: StoreSettings) -> Config:
+    return Config(
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+        retries={"total_max_attempts": 1, "mode": "standard"},  # the policy's work
+        s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
+        max_pool_connections=settings.connections,
+        # Lookalikes don't all know the newer checksums; signatures and lengths are checked as ever.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+
+
+def _secret(value: Any) -> str | None:
+    return None if value is None else str(value.get_secret_value())
+
+
+def _add_content_md5(request: AWSRequest, **_: Any) -> None:
+    body = request.body
+    if isinstance(body, bytes | str):
+        data = body if isinstance(body, bytes) else body.encode()
+        request.headers["Content-MD5"] = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+@contextmanager
+def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+    """Turns boto3's errors into the project's, with what to check."""
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        raise in_our_words(error, where, doing, key) from error
+    except (ResponseParserError, *MALFORMED) as error:
+        raise Unavailable(
+            f"could not {doing} {where}: its answer is not S3's ({error}). Check the endpoint."
+        ) from error
+
+
+def in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
+    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+    if isinstance(error, ClientError):
+        return _answered(error, what, where, key)
+    if isinstance(error, _CREDENTIAL_ERRORS):
+        return Forbidden(
+            f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role."
+        )
+    if isinstance(error, ParamValidationError):
+        return WrongUsage(f"{what}: {error}")
+    if isinstance(error, Redirected) or _is_malformed(error):
+        return Unavailable(f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL: is this an S3 end point?")
+    if isinstance(error, SSLError) and not is_transient(error):
+        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_S3_CA_BUNDLE.")
+    unreachable = f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL and the network, then try again."
+    return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
+
+
+def _answered(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", "")).rstrip(". ")
+    status = status_of(error)
+    if code == "NoSuchBucket":
+        return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
+    if code == "NoSuchKey":
+        return NotThere(f"{key!r} does not exist in {where}")
+    said = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
+    if status == 403 or code in _CREDENTIAL_CODES:
+        return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
+    if code in _ADVICE:
+        return Unavailable(f"{said}. {_sentence(_ADVICE[code])}")
+    if code == "KeyTooLongError":
+        return WrongUsage(said)
+    said = f"{said} (HTTP {status}). Try again; if it stays, look at the store's own log."
+    return Transient(said, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(said)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a failure may pass by itself."""
+    if isinstance(error, ClientError):
+        return status_of(error) in PASSING_STATUS or code_of(error) in PASSING
+    if isinstance(error, SSLError):
+        return not is_tls_refusal(error)
+    return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_malformed(error)
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Whether botocore stumbled over the form of an answer, a redirect by 303 among them."""
+    return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), MALFORMED)
+
+
+def _headers(error: ClientError) -> Mapping[str, str]:
+    headers: Mapping[str, str] = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return headers
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def code_of(error: ClientError) -> str:
+    """The store's own code, e.g. `NoSuchKey`; for an answer without a body the HTTP status as text."""
+    return str(error.response.get("Error", {}).get("Code", "unknown"))
+
+
+def status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

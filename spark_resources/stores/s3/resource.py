@@ -1,0 +1,55 @@
+"""dagster-aws's S3 resource, extended by what an S3 lookalike needs.
+
+The stock resource hands boto3 neither path style nor timeouts nor a CA bundle. This one keeps its fields and its
+`get_client`, so that it can stand wherever an `S3Resource` is asked for, and builds the client as every store does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagster_aws.s3 import S3Resource
+from pydantic import Field, SecretStr
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores.retry import RetryPolicy
+from spark_resources.stores.s3.client import s3_client
+from spark_resources.stores.settings import StoreSettings
+
+
+class StoreS3Resource(S3Resource):
+    """An `S3Resource` whose client is a store's client; `settings` is what travels to executors instead of it."""
+
+    path_style: bool | None = Field(default=None, description="None: path style where an endpoint is set.")
+    ca_bundle: str | None = Field(default=None, description="A file with the certificate authorities to trust.")
+    connect_timeout: float = Field(default=10.0, description="Seconds.")
+    read_timeout: float = Field(default=60.0, description="Seconds.")
+
+    def settings(self) -> StoreSettings:
+        """The same as store settings. Raises `WrongUsage` for what a collector must not do: unsigned, unverified."""
+        if self.use_unsigned_session or self.verify is False or not self.use_ssl:
+            raise WrongUsage(
+                "lakegc signs its requests and verifies the store's certificate: leave use_unsigned_session, use_ssl "
+                "and verify as they are. For a store with its own authority, set ca_bundle; for one without TLS, give "
+                "endpoint_url with http://."
+            )
+        return StoreSettings(
+            s3_endpoint_url=self.endpoint_url,
+            s3_region=self.region_name,
+            s3_access_key_id=self.aws_access_key_id,
+            s3_secret_access_key=_secret(self.aws_secret_access_key),
+            s3_session_token=_secret(self.aws_session_token),
+            s3_path_style=self.path_style,
+            s3_ca_bundle=self.ca_bundle,
+            s3_profile=self.profile_name,
+            connect_timeout=self.connect_timeout,
+            read_timeout=self.read_timeout,
+            retry=RetryPolicy(attempts=self.max_attempts),
+        )
+
+    def get_client(self) -> Any:
+        return s3_client(self.settings())
+
+
+def _secret(value: str | None) -> SecretStr | None:
+    return None if value is None else SecretStr(value)

@@ -1,0 +1,308 @@
+"""S3 and its lookalikes as a store. Keys go out and come back byte for byte, or not at all.
+
+Listings are asked for URL-encoded, since XML can't carry every key, and each listed key must start with what was
+asked for: a server that folds keys as a file system does is told by that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from botocore.exceptions import ClientError
+
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import keys
+from spark_resources.stores.arrow_pages import ArrowPage, as_page
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.s3.client import code_of, s3_client, status_of, told
+from spark_resources.stores.s3.copy import copy_object
+from spark_resources.stores.s3.delete import delete_keys
+from spark_resources.stores.s3.fast_reads import QuickReads
+from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
+from spark_resources.stores.s3.listing import Listing, listing_of, parsed, read_listings_here
+from spark_resources.stores.settings import StoreSettings
+
+AWS = Quirks(md5_etags=True)
+LOOKALIKE = Quirks()
+
+_PARAMETERS = {
+    "Prefix": "prefix",
+    "MaxKeys": "max-keys",
+    "EncodingType": "encoding-type",
+    "StartAfter": "start-after",
+    "Delimiter": "delimiter",
+    "ContinuationToken": "continuation-token",
+}
+_MD5 = re.compile(r"^[0-9a-f]{32}$")
+_DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are random
+
+
+class S3Store:
+    """One namespace in one bucket. The bucket must be there; `quirks` are the provider's, or what a probe found."""
+
+    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+        """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise.
+
+        Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold, or one
+        that lakeFS reads as another.
+        """
+        if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
+            raise WrongUsage(
+                f"{namespace.uri} can't be a namespace in S3: expected s3://<bucket>/<path> without % and ?, and "
+                "without a user or a port, which lakeFS reads as those of a URL"
+            )
+        if quirks is None:
+            quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
+        self._client = s3_client(settings)
+        read_listings_here(self._client)
+        self._bucket = namespace.bucket
+        self._prefix = f"{namespace.path}/" if namespace.path else ""
+        self._quirks = quirks
+        self.retry: RetryPolicy = settings.retry
+        self._quick = QuickRequests.of(self._client, settings, self._bucket)
+        self._reads = QuickReads.of(self._client, settings, self._bucket)
+        endpoint = urlsplit(self._client.meta.endpoint_url)
+        self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
+        keys.check_prefix(self._prefix, self.where, quirks.unholdable)
+
+    @property
+    def quirks(self) -> Quirks:
+        return self._quirks
+
+    @property
+    def clock_offset(self) -> timedelta:
+        return timedelta(0)
+
+    @retried
+    def now(self) -> datetime:
+        """The `Date` of a real answer: whole seconds, rounded down."""
+        with told(self.where, "ask the time of"):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+            listing_of(answer)  # so that it is the store that answers, and no web server before it
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return parsedate_to_datetime(str(date)).astimezone(UTC)
+        except ValueError as error:
+            raise Unavailable(
+                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+            ) from error
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[Page]:
+        pages = self.arrow_pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
+        yield from map(as_page, pages)
+
+    def arrow_pages(
+        self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
+    ) -> Iterator[ArrowPage]:
+        """As `pages`, without an object of Python's a row."""
+        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.as_bytes(start_after or "", self.where)
+        if start_after is not None:
+            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
+        request: dict[str, Any] = {"Prefix": self._prefix + prefix, "MaxKeys": page_size, "EncodingType": "url"}
+        if start_after is not None:
+            request["StartAfter"] = self._prefix + start_after
+        if delimiter is not None:
+            request["Delimiter"] = delimiter
+        while True:
+            listing = self._listed(request, prefix)
+            yield self._page(listing, self._prefix + prefix)
+            if listing.next_token is None:
+                return
+            if listing.next_token == request.get("ContinuationToken"):
+                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+            request["ContinuationToken"] = listing.next_token
+
+    @retried
+    def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
+        if self._quick is not None:
+            with suppress(LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
+                answer = self._quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+                if answer is not None:
+                    return parsed(answer)
+        with told(self.where, "list", prefix):
+            return listing_of(self._client.list_objects_v2(Bucket=self._bucket, **request))
+
+    def _page(self, listing: Listing, asked: str) -> ArrowPage:
+        skip = len(self._prefix)
+        objects, whole = listing.objects, listing.objects.column(0)
+        inside = pc.starts_with(whole, pattern=asked)
+        if not pc.all(inside, min_count=0).as_py():
+            raise keys.folding(self.where, asked, whole.filter(pc.invert(inside))[0].as_py())
+        if skip:
+            below = pc.utf8_slice_codeunits(whole, start=skip)
+            objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
+            if not asked[skip:]:  # an object at the namespace's own path and a slash has no key in it
+                objects = objects.filter(pc.not_equal(below, ""))
+        prefixes = []
+        for prefix in listing.prefixes:
+            if prefix is None:
+                continue
+            if not prefix.startswith(asked):
+                raise keys.folding(self.where, asked, prefix)
+            prefixes.append(prefix[skip:])
+        unreadable = listing.unreadable + len(listing.prefixes) - len(prefixes)
+        return ArrowPage(objects, prefixes, unreadable)
+
+    def stat(self, key: str) -> StoredObject:
+        head = self._head(key, "look at")
+        etag = _unquoted(head.get("ETag", "")) or None
+        return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
+
+    @retried
+    def _head(self, key: str, doing: str) -> Mapping[str, Any]:
+        full = self._full(key)
+        with told(self.where, doing, key):
+            try:
+                return self._client.head_object(Bucket=self._bucket, Key=full)
+            except ClientError as error:
+                if status_of(error) != 404:
+                    raise
+        # A HEAD has no body to say what is missing, and 404 is also what a wrong endpoint says: ask a call that tells.
+        if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
+            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
+        raise NotThere(f"{key!r} does not exist in {self.where}")
+
+    def read(self, key: str) -> bytes:
+        return self.read_with_tag(key)[0]
+
+    def read_proven(self, key: str) -> bytes:
+        """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_proven`)."""
+        full = self._full(key)
+        if self._reads is not None:
+            with suppress(LeftToBoto3):
+                if (found := self._reads.read(full)) is not None:
+                    return found
+        return self.read(key)
+
+    @retried
+    def read_with_tag(self, key: str) -> tuple[bytes, str]:
+        full = self._full(key)
+        with told(self.where, "read", key):
+            answer = self._client.get_object(Bucket=self._bucket, Key=full)
+            return answer["Body"].read(), _unquoted(answer["ETag"])
+
+    def etag_is_md5(self, key: str) -> bool:
+        """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
+        if not self._quirks.md5_etags or self._bucket.endswith(_DIRECTORY_BUCKET):
+            return False
+        try:
+            head = self._head(key, "look at")
+        except Unavailable as error:
+            if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
+                return False  # encrypted with a key of the client's own: not even a HEAD without it
+            raise
+        return (
+            _MD5.match(_unquoted(head.get("ETag", ""))) is not None
+            and head.get("ServerSideEncryption", "AES256") == "AES256"
+            and "SSECustomerAlgorithm" not in head
+            and "SSEKMSKeyId" not in head
+        )
+
+    def deleting(self) -> Deleting:
+        try:
+            status = self._versioning()
+        except Unavailable:
+            return Deleting.UNKNOWN  # lookalikes don't all know this call
+        # where it is suspended, a delete still leaves a marker, over versions from before
+        return Deleting.FINAL if status is None else Deleting.HIDES
+
+    @retried
+    def _versioning(self) -> str | None:
+        with told(self.where, "ask for the versioning of"):
+            return self._client.get_bucket_versioning(Bucket=self._bucket).get("Status")
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    @retried
+    def write(self, key: str, data: bytes) -> str:
+        with told(self.where, "write", key):
+            return self._put(key, data, {})
+
+    def write_if_absent(self, key: str, data: bytes) -> str:
+        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+
+    def _create(self, key: str, data: bytes) -> str:
+        tag = self._put_if(key, data, {"IfNoneMatch": "*"})
+        if tag is None:
+            raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        return tag
+
+    def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
+        return write_on_condition(
+            self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
+        )
+
+    def _replace(self, key: str, data: bytes, tag: str) -> str:
+        try:
+            new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
+        except NotThere as error:
+            if error.__cause__ is not None and code_of(error.__cause__) == "NoSuchKey":  # type: ignore[arg-type]
+                raise Changed(f"{key!r} in {self.where} is gone, so it was not replaced") from error
+            raise
+        if new_tag is None:
+            next(self.pages(key, page_size=1))  # some servers say this of a missing bucket as well: a listing tells
+            raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+        return new_tag
+
+    def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
+        """The new tag, or None where the condition doesn't hold."""
+        with told(self.where, "write", key):
+            try:
+                return self._put(key, data, condition)
+            except ClientError as error:
+                if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
+                    return None
+                if status_of(error) == 409:
+                    raise Transient(f"{key!r} in {self.where} is being written by somebody else") from error
+                raise
+
+    def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
+        answer = self._client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data, **condition)  # type: ignore[arg-type]
+        return _unquoted(answer["ETag"])
+
+    @retried
+    def copy(self, source: str, target: str) -> None:
+        if source == target:
+            raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
+        full_target = self._full(target)
+        head = self._head(source, "copy")
+        with told(self.where, "copy", source):
+            copy_object(self._client, self._bucket, self._full(source), full_target, head)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        batch = self._quirks.delete_batch
+        return delete_keys(
+            self._client, self._bucket, list(keys), full=self._full, batch=batch, no_batches=self._takes_no_batches
+        )
+
+    def _takes_no_batches(self) -> None:
+        self._quirks = replace(self._quirks, delete_batch=1)
+
+    def _full(self, key: str) -> str:
+        keys.check_key(key, self.where, self._quirks.unholdable)
+        full = self._prefix + key
+        if len(full.encode()) > keys.LONGEST_KEY:
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
+        return full
+
+
+def _unquoted(etag: str) -> str:
+    return etag.removeprefix('"').removesuffix('"')

@@ -1,0 +1,246 @@
+"""Objects of S3 in pieces, and from bucket to bucket on its side."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.stores.retry import RetryPolicy
+from spark_resources.stores.s3.client import code_of, in_our_words, is_transient, status_of
+from spark_resources.stores.s3.copy import ONE_REQUEST
+from spark_resources.stores.s3.store import S3Store
+from spark_resources.stores.transfer import (
+    PART,
+    PIECE,
+    About,
+    Cold,
+    Streams,
+    parts,
+    plain_text,
+    refuse_other_start,
+    resumed,
+    whole,
+)
+
+_ARGUMENTS = {
+    "Content-Type": "ContentType",
+    "Content-Encoding": "ContentEncoding",
+    "Content-Disposition": "ContentDisposition",
+    "Content-Language": "ContentLanguage",
+    "Cache-Control": "CacheControl",
+}
+_COLD = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
+_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # of metadata: what a header can be called
+_MOST_PARTS = 9_000  # the store takes 10,000
+_COPIED_PART = 512 * 1024**2
+_Asked = Callable[[Callable[[], Any]], Any]  # the answer to a request, repeated
+_UNLESS_THERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
+
+
+class S3Streams:
+    """The objects of one namespace. `one_request` is the most that one request copies, in bytes."""
+
+    def __init__(self, store: S3Store, *, one_request: int = ONE_REQUEST, part: int = PART) -> None:
+        self._store, self._client, self._bucket = store, store._client, store._bucket
+        self._one_request, self._part = one_request, part
+        self._conditions: Mapping[str, Any] = _UNLESS_THERE
+        self._quick = store._quick
+        self.retry: RetryPolicy = store.retry
+        self.where = store.where
+
+    @property
+    def server(self) -> str:
+        return f"s3 {self._client.meta.endpoint_url}"
+
+    def about(self, key: str) -> About:
+        head = self._store._head(key, "look at")
+        tag = str(head.get("ETag", ""))
+        headers = {name: str(head[field]) for name, field in _ARGUMENTS.items() if head.get(field)}
+        modified = head["LastModified"].astimezone(UTC)
+        return About(
+            int(head["ContentLength"]), modified, tag.strip('"') or None, tag, headers, dict(head.get("Metadata", {}))
+        )
+
+    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+        pieces = resumed(
+            self.retry, lambda start: self._opened(key, about, start), lambda: self._told("read", key), about.size
+        )
+        return whole(pieces, about.size, key, self.where)
+
+    @contextmanager
+    def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
+        """Gives the object's bytes from `start` on, piece by piece."""
+        span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
+        answer = self._client.get_object(Bucket=self._bucket, Key=self._store._full(key), IfMatch=about.tag, **span)
+        with closing(answer["Body"]) as body:
+            if answer.get("ETag") != about.tag:
+                raise Changed(f"{key!r} in {self.where} is another object by now")
+            refuse_other_start(answer["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
+            yield lambda: body.read(PIECE)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+        full, kept = self._store._full(key), _kept(about)
+        size = max(self._part, -(-about.size // _MOST_PARTS))
+        all_parts = parts(pieces, size)
+        first = list(islice(all_parts, 2))
+        if len(first) < 2:
+            data = first[0] if first else b""
+            put = self._client.put_object
+            self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESS_THERE, **kept))
+            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+        return self._put_parts(key, full, chain(first, all_parts), kept)
+
+    def _written(self, key: str, request: Callable[[], Any]) -> Any:
+        """The answer to a request that is a part of writing, repeated. Raises `AlreadyThere`, and what stores raise."""
+
+        def attempt() -> Any:
+            with self._told("write", key):
+                return request()
+
+        return self.retry.call(attempt)
+
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> frozenset[str]:
+        md5s: list[bytes] = []
+
+        asked = partial(self._written, key)
+
+        def sent(upload: Mapping[str, Any]) -> Iterator[str]:
+            for number, data in enumerate(all_parts, 1):
+                md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
+                request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
+                yield asked(request)["ETag"]
+
+        self._in_parts(key, full, sent, kept, asked)
+        return frozenset({f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"})
+
+    def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], asked: _Asked) -> str:
+        """An upload of several parts, which is there whole or not at all; the tag of what came of it."""
+        client, place = self._client, {"Bucket": self._bucket, "Key": full}
+        begun = asked(partial(client.create_multipart_upload, **place, **kept))  # type: ignore[arg-type]
+        upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
+        try:
+            done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
+            self._refuse_there(key)  # for lookalikes that don't know the condition of the next request
+            completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
+            answer = asked(partial(completed, **_UNLESS_THERE))
+            return str(answer.get("ETag", "")).strip('"')
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes what is left
+                client.abort_multipart_upload(**upload)
+            raise
+
+    def _refuse_there(self, key: str) -> None:
+        with suppress(NotThere):
+            self._store.stat(key)
+            raise AlreadyThere(f"{key!r} exists already in {self.where}")
+
+    # --- from bucket to bucket --------------------------------------------------------------------------------------
+
+    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+        if not isinstance(source, S3Streams) or source.server != self.server:
+            raise WrongUsage(f"{source.where} and {self.where} are not of one server")
+        full, tag = self._store._full(key), f'"{found.checksum}"' if found.checksum else None
+        place = {"Bucket": source._bucket, "Key": source._store._full(found.key)}
+        unchanged = {"CopySourceIfMatch": tag} if tag else {}
+
+        def asked(request: Callable[[], Any]) -> Any:
+            return self.retry.call(lambda: self._of_a_copy(request, source, found, key))
+
+        if found.size > self._one_request:
+            return self._copy_in_parts(source, found, key, place, unchanged, asked)
+        if self._quick is not None and self._conditions:
+            headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
+            if (told := self._quick.copy(place, full, headers)) is not None:
+                return told
+        answer = asked(lambda: self._copy_in_one(full, place, unchanged))
+        return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None
+
+    def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
+        while True:
+            conditions = {**unchanged, **self._conditions}
+            try:
+                return self._client.copy_object(Bucket=self._bucket, Key=full, CopySource=place, **conditions)  # type: ignore[arg-type]
+            except ClientError as error:
+                if not self._conditions or status_of(error) != 501:
+                    raise
+                self._conditions = {}  # this store doesn't know the condition, and refuses what it doesn't know
+
+    def _copy_in_parts(
+        self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
+        unchanged: Mapping[str, str], asked: _Asked,
+    ) -> str | None:  # fmt: skip
+        about, step = source.about(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
+        starts = range(0, found.size, step)
+
+        def sent(upload: Mapping[str, Any]) -> Iterator[str]:
+            for number, start in enumerate(starts, 1):
+                span = f"bytes={start}-{min(start + step, found.size) - 1}"
+                part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
+                yield asked(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
+
+        return self._in_parts(key, self._store._full(key), sent, _kept(about), asked) or None
+
+    def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
+        """The answer to a request that copies. A refused condition is the target's or the source's: a look tells."""
+        try:
+            return request()
+        except (ClientError, BotoCoreError) as error:
+            if _upload_is_gone(error):
+                self._refuse_there(key)
+            if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
+                self._refuse_there(key)
+                raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
+            raise _in_our_words(error, source.where, "copy", found.key) from error
+
+    @contextmanager
+    def _told(self, doing: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (ClientError, BotoCoreError) as error:
+            if isinstance(error, ClientError) and (code_of(error) == "PreconditionFailed" or status_of(error) == 412):
+                if doing == "write":
+                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
+                raise Changed(f"{key!r} in {self.where} is another object by now") from error
+            if _upload_is_gone(error):
+                self._refuse_there(key)
+            raise _in_our_words(error, self.where, doing, key) from error
+        except HTTPError as error:  # of an answer's body
+            raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
+        except (ResponseParserError, *MALFORMED) as error:
+            raise Unavailable(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
+
+
+def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
+    """So it is where it was completed before, by a request whose answer was lost."""
+    return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
+
+
+def _in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:
+    if isinstance(error, ClientError) and code_of(error) in _COLD:
+        return Cold(
+            f"{key!r} in {where} is in an archive ({code_of(error)}): it can't be read before it is restored there"
+        )
+    return in_our_words(error, where, doing, key)
+
+
+def _kept(about: About) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        _ARGUMENTS[name]: value for name, value in about.headers.items() if value.isascii() and name in _ARGUMENTS
+    }
+    if metadata := plain_text(about.metadata, _NAME):
+        arguments["Metadata"] = metadata
+    return arguments

@@ -1,0 +1,819 @@
+"""Approving and revoking: what is written and refused, and what a crash or somebody else leaves (invariants 7, 9)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets.approval import approve, proposals
+from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
+from lakegc_assets.rules.brakes import BRAKES
+from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store import approval as approvals
+from spark_resources.mark_store.approval import Approval, Standing, approval_key, withdraw_stale_summaries
+from spark_resources.mark_store.files import remove_unrecorded
+from spark_resources.mark_store.holds import HOLDS_KEY
+from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
+from spark_resources.mark_store.record import digest_of
+from spark_resources.model import MarkState, Rules
+from tests.approval.conftest import BEFORE, LIMITS, Lake, but, one_byte
+from tests.support.finished_marks import COUNTS
+
+DAY = timedelta(days=1)
+
+
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, **said: Any) -> None:
+    """Check that approving raises this, with these words, and leaves no approval."""
+    before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
+    with pytest.raises(kind) as refused:
+        lake.approve(**said)
+    assert type(refused.value) is kind
+    assert refused.value.exit_code in (2, 3)
+    for word in words:
+        assert word in str(refused.value)
+    assert {key: lake.place.store().read(key) for key in lake.files() if "m1" in key} == before
+
+
+# --- what is written ------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_records_its_digest_approver_entrance_time_and_end(lake: Lake) -> None:
+    """The mark's record names the approval, and a sweep may begin."""
+    digest = lake.marked().record.digest
+    given = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
+    stored = json.loads(lake.place.store().read(approval_key("m1")))
+
+    assert (given.who, given.how, given.digest, given.released) == ("Ada Lovelace", "lakegc approve", digest, {})
+    assert given.until == lake.finished + LIMITS.age
+    assert stored["when"] == given.when.isoformat()
+    assert lake.approval() == given
+    assert (lake.record().state, lake.record().approval) == (MarkState.APPROVED, given.sha256)
+    assert lake.record().digest == digest
+    assert lake.state() == "approved"
+    lake.verify()
+
+
+def test_an_approval_alone_writes_no_summary_for_the_reference_collector(lake: Lake) -> None:
+    """Without a summary the reference collector refuses to sweep the mark."""
+    lake.marked()
+    lake.approve()
+
+    assert not lake.summary.exists()
+
+
+def test_an_approval_expires_and_can_be_given_again(lake: Lake) -> None:
+    """After its end it is shown as expired, and no sweep begins."""
+    lake.marked()
+    given = lake.approve(until=lake.now + timedelta(hours=1))
+    late = given.until
+
+    lake.verify(now=late - timedelta(seconds=1))
+    assert lake.state(now=late) == "approval expired"
+    with pytest.raises(Refused, match="was approved until"):
+        lake.verify(now=late)
+    again = lake.approve(now=late, who="Grace")
+    assert (lake.approval(), lake.state(now=late)) == (again, "approved")
+    lake.verify(now=late)
+
+
+# --- brakes ---------------------------------------------------------------------------------------------------------
+
+TRIPPED: dict[str, dict[str, Any]] = {
+    "share": {"counts": {**COUNTS, "expired": 60_000}},
+    "bytes": {"counts": {**COUNTS, "expired_bytes": 2**50, "candidate_bytes": 2**52}},
+    "count": {"counts": {**COUNTS, "expired": 50_000_001, "candidates": 200_000_000}},
+    "jump": {"counts": COUNTS, "previous": {**BEFORE, "counts": {**COUNTS, "expired": 10}}},
+    "live": {"counts": {**COUNTS, "live": 0}},
+    "listing": {"previous": {**BEFORE, "counts": {**COUNTS, "candidates": 900_000}}},
+    "others": {"facts": {"committed_addresses": {"elsewhere": {"unread": {"lost": "not with these rights"}}}}},
+    "age": {"start": timedelta(days=8)},
+}
+
+
+def stopped_by(lake: Lake, brake: str) -> None:
+    """Leave a mark that one brake stops."""
+    changes = dict(TRIPPED[brake])
+    if brake == "age":
+        changes["start"] = lake.now - changes["start"]
+    lake.marked(**changes)
+
+
+def releasing(brake: str) -> str:
+    """The name that releases a brake of these marks."""
+    return "others/lost" if brake == "others" else brake
+
+
+@pytest.mark.parametrize("brake", BRAKES)
+def test_a_tripped_brake_refuses_the_approval(lake: Lake, brake: str) -> None:
+    """The refusal says which brake and why; releasing another one doesn't help."""
+    stopped_by(lake, brake)
+
+    refuses(lake, StoppedByBrakes, brake, "--release")
+    other = next(name for name in BRAKES if name != brake)
+    refuses(lake, ReleasedInVain, other, "has not tripped", released={releasing(other): "so"})
+
+
+@pytest.mark.parametrize("brake", BRAKES)
+def test_a_brake_released_with_a_reason_allows_the_approval(lake: Lake, brake: str) -> None:
+    """The approval records the release and its reason."""
+    stopped_by(lake, brake)
+
+    given = lake.approve(released={releasing(brake): "it was  meant"})
+
+    assert given.released == {releasing(brake): "it was meant"}
+    assert lake.approval() == given
+    lake.verify()
+
+
+def test_a_brake_per_repository_is_released_only_with_the_repositorys_name(lake: Lake) -> None:
+    """One release never covers all repositories that could not be read, nor another one than it names."""
+    stopped_by(lake, "others")
+
+    refuses(lake, WrongUsage, "others/REPOSITORY", released={"others": "so"})
+    refuses(lake, ReleasedInVain, "others/found", "has not tripped", released={"others/found": "so"})
+    refuses(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
+
+
+def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
+    """Where ten thousand objects would be deleted and a thousand were expected, both brakes have to be released by
+    name.
+
+    apache/iceberg#14319
+    """
+    stored = {**COUNTS, "candidates": 20_000, "live": 9_000}
+    lake.marked(counts={**stored, "expired": 10_696}, previous={**BEFORE, "counts": {**stored, "expired": 1_590}})
+
+    refuses(lake, StoppedByBrakes, "share", "53", "--release")
+    refuses(lake, StoppedByBrakes, "jump", "1,590", "10,696", released={"share": "so"})
+    assert lake.approval() is None
+    lake.approve(released={"share": "half of it was to go", "jump": "and only now"})
+
+
+def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
+    """Releasing one of two tripped brakes isn't enough."""
+    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+
+    refuses(lake, StoppedByBrakes, "live", released={"share": "so"})
+    assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
+
+
+def test_the_age_brake_counts_the_age_at_the_approvals_end(lake: Lake) -> None:
+    """Otherwise a mark could be approved for longer than it is fresh."""
+    lake.marked()
+    until = lake.finished + LIMITS.age + timedelta(seconds=1)
+
+    refuses(lake, StoppedByBrakes, "age", until=until)
+    assert lake.approve(until=until, released={"age": "a slow store"}).until == until
+
+
+@pytest.mark.parametrize(
+    ("released", "word"),
+    [
+        ({"share": ""}, "reason for releasing share"),
+        ({"share": " \n"}, "reason for releasing share"),
+        ({"share": "!"}, "reason for releasing share"),
+        ({"shares": "so"}, "no brake 'shares'"),
+        ({"share": "\x1b[31m so"}, "can't be shown"),
+    ],
+)
+def test_a_release_without_a_brake_or_readable_reason_is_refused(
+    lake: Lake, released: dict[str, str], word: str
+) -> None:
+    """It is refused although the brake has tripped."""
+    stopped_by(lake, "share")
+
+    refuses(lake, WrongUsage, word, released=released)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_mark_is_refused(lake: Lake) -> None:
+    """An id that can't be the id of a mark is refused, too."""
+    refuses(lake, WrongUsage, "there is no mark m1")
+    refuses(lake, WrongUsage, "there is no mark ../m1", name="../m1")
+    refuses(lake, WrongUsage, "can't be a mark id", name="m 1")
+
+
+@pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
+def test_an_unfinished_mark_is_refused_with_its_failure(lake: Lake, state: MarkState) -> None:
+    """The message contains why the mark stopped."""
+    record = lake.marked().record
+    unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
+    lake.place.store().write(mark_folder("m1") + "mark.json", unfinished.to_json())
+
+    refuses(lake, WrongUsage, "not finished", state, "the wires melted")
+
+
+@pytest.mark.parametrize("changes", [{"repository": "pond"}, {"created": -DAY}, {"namespace": "local://pond"}])
+def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, Any]) -> None:
+    """A repository that was deleted and created again under this name counts as another one."""
+    if "created" in changes:
+        changes = {"repository_created": lake.target.repository.created + changes["created"]}
+    lake.marked(**changes)
+
+    refuses(lake, Refused, "another repository", "Make a new mark")
+
+
+def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
+    """Nothing is approved in a namespace whose owner file names another repository."""
+    lake.marked()
+    approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
+    lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
+
+    refuses(lake, Refused, "belonging to another repository", "pond")
+
+
+def test_an_approval_with_another_digest_is_refused(lake: Lake) -> None:
+    """Whoever names a digest approves that set and no other."""
+    lake.marked()
+
+    refuses(lake, Refused, "that is another set", digest="0" * 64)
+    assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
+
+
+@pytest.mark.parametrize("early", [timedelta(0), timedelta(minutes=1), timedelta(days=400)])
+def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early: timedelta) -> None:
+    """Nobody can have reviewed the set before the mark was finished."""
+    lake.marked()
+
+    refuses(lake, Refused, "can't have seen this set", when=lake.finished - early)
+    just_after = lake.finished + lake.place.store().quirks.time_resolution
+    assert lake.approve(when=just_after).when == just_after
+
+
+def test_an_approval_dated_before_a_revocation_is_refused(lake: Lake) -> None:
+    """An approval that was given before the last one was revoked doesn't count as a new one."""
+    lake.marked()
+    given = lake.approve()
+    lake.revoke()
+
+    refuses(lake, Refused, "revoked by Grace", when=given.when)
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+@pytest.mark.parametrize("state", [MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES])
+def test_a_mark_that_was_swept_is_neither_approved_nor_revoked_again(lake: Lake, state: MarkState) -> None:
+    """An approval is used once: no second sweep begins by it."""
+    mark = lake.marked()
+    lake.approve()
+    swept = replace(lake.record(), state=state)
+    lake.place.store().write(mark.key, swept.to_json())
+
+    refuses(lake, NothingToDo, "was used", state)
+    with pytest.raises(Refused, match="was used"):
+        lake.revoke()
+    with pytest.raises(Refused, match="was used"):
+        lake.verify()
+    with pytest.raises(Refused, match="was used"):
+        approve.approved(lake.proposal(), now=lake.now)
+
+
+def test_a_superseded_mark_is_refused(lake: Lake) -> None:
+    """A newer mark has replaced it."""
+    lake.marked().move_to(MarkState.SUPERSEDED)
+
+    refuses(lake, Refused, "superseded")
+
+
+def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
+    """The first approval has to be revoked before somebody else can approve."""
+    lake.marked()
+    given = lake.approve()
+
+    refuses(lake, Refused, "approved already, by Ada", who="Grace")
+    assert lake.approval() == given
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"who": " "}, "name of who approves"),
+        ({"who": "Ada\u202e"}, "can't be shown"),
+        ({"who": "A" * 1001}, "longer than"),
+    ],
+)
+def test_an_approval_without_a_readable_name_is_refused(lake: Lake, said: dict[str, Any], words: str) -> None:
+    """A name is needed that can be shown on a terminal."""
+    lake.marked()
+
+    refuses(lake, WrongUsage, words, **said)
+
+
+def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
+    """An approval has to end in the future."""
+    lake.marked()
+
+    refuses(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
+
+
+def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
+    """Two people who approve at once could overwrite each other there, unless there is one deployment only."""
+    lake.marked()
+    quirks = replace(lake.place.store().quirks, conditional_writes=False)
+    weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
+    said = {"word": lake.word(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(lake.place.store()), "quirks", property(lambda _: quirks))
+        with pytest.raises(Refused, match="conditional writes"):
+            approve.approve(weak, **said, single_deployment=False)
+        approve.approve(weak, **said, single_deployment=True)
+
+
+# --- altered between mark and approval, and after ---------------------------------------------------------------------
+
+FILES = (
+    "expired_set/part-00000.parquet",
+    "expired_set/_files.json",
+    "committed_addresses/ranges/_files.json",
+    "namespace_slices/_files.json",
+    "deleted/part-00000.parquet",
+    "deleted/_files.json",
+    "deleted.text/part-00000.txt",
+    "deleted.text/_files.json",
+)
+
+
+def key_of(file: str) -> str:
+    return (reference_folder("m1") if file.startswith("deleted") else mark_folder("m1")) + file
+
+
+ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
+    "altered": one_byte,
+    "longer": lambda data: data + b"\n",
+    "dropped": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("how", ALTERED)
+def test_a_set_with_an_altered_file_is_neither_approved_nor_swept(lake: Lake, how: str, file: str) -> None:
+    """A file that was changed by one byte, made longer or removed is named, before the approval and after it: no sweep
+    begins or resumes."""
+    lake.marked()
+    path = lake.folder / key_of(file)
+    whole = path.read_bytes()
+    folder = re.escape(key_of(file).rpartition("/")[0])
+
+    but(path, ALTERED[how])
+    with pytest.raises(Refused, match=folder):
+        lake.approve()
+    assert lake.record().state is MarkState.MARKED
+    path.write_bytes(whole)
+    lake.approve()
+    lake.verify()
+    but(path, ALTERED[how])
+    with pytest.raises(Refused, match=folder):
+        lake.verify()
+    with pytest.raises(Refused, match=folder):
+        approve.verify_set(lake.target, lake.record())
+
+
+ADDED = (
+    "expired_set/part-00001.parquet",
+    "expired_set/other",
+    "expired_set/deeper/part-00000.parquet",
+    "namespace_slices/part-00009.parquet",
+    "something/else",
+    "other.json",
+    "deleted/part-00001.parquet",
+    "deleted/.hidden",
+    "deleted.text/part-00001.txt",
+    "deleted2/part-0.parquet",
+)
+
+
+@pytest.mark.parametrize("file", ADDED)
+def test_a_set_with_an_added_file_is_neither_approved_nor_swept(lake: Lake, file: str) -> None:
+    """A file that the mark doesn't record is named, before the approval and after it."""
+    lake.marked()
+    lake.place.store().write(key_of(file), b"x")
+
+    refuses(lake, Refused, key_of(file), "added")
+    (lake.folder / key_of(file)).unlink()
+    lake.approve()
+    lake.place.store().write(key_of(file), b"x")
+    with pytest.raises(Refused, match=key_of(file)):
+        lake.verify()
+
+
+def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished(lake: Lake) -> None:
+    """Spark may run a task twice. Only files in the mark's own folders are removed; the mark can then be approved."""
+    mark, store = lake.marked(), lake.place.store()
+    lake.marked(mark_id="m2")
+    beside = ["_lakefs/retention/gc/lakegc/m1x/part-0", "_lakefs/retention/gc/unified/m1x/part-0", "data/s/a"]
+    for key in [*map(key_of, ADDED), *beside]:
+        store.write(key, b"x")
+    others = lake.files("m2")
+
+    remove_unrecorded(lake.place, mark.record)
+
+    lake.approve()
+    lake.verify()
+    assert all(store.read(key) == b"x" for key in beside)
+    assert lake.files("m2") == others
+
+
+def test_files_of_a_sweep_are_not_counted_as_added_to_the_set(lake: Lake) -> None:
+    """Receipts and re-verifications of a sweep that resumes don't change the set."""
+    lake.marked()
+    lake.approve()
+    for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
+        lake.place.store().write(mark_folder("m1") + name, b"x")
+
+    approve.verify_set(lake.target, lake.record())
+
+
+def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) -> None:
+    """Altered counts or hashes are found before the approval and after it."""
+    mark = lake.marked()
+    whole = mark.record
+    altered = replace(whole, counts={**whole.counts, "expired": 1})
+    lake.place.store().write(mark.key, altered.to_json())
+    refuses(lake, Refused, "the record of mark m1", "altered")
+    lake.place.store().write(mark.key, whole.to_json())
+
+    lake.approve()
+    lake.place.store().write(mark.key, replace(lake.record(), counts=altered.counts).to_json())
+    with pytest.raises(Refused, match="the record of mark m1"):
+        lake.verify()
+
+
+def test_an_approval_does_not_count_for_a_record_altered_with_its_digest(lake: Lake) -> None:
+    """A record that fits its digest again is still not the one that was approved."""
+    mark = lake.marked()
+    lake.approve()
+    altered = replace(lake.record(), counts={**mark.record.counts, "expired": 1})
+    lake.place.store().write(mark.key, replace(altered, digest=digest_of(altered)).to_json())
+
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="was altered"):
+        lake.verify()
+
+
+def test_an_altered_approval_does_not_count(lake: Lake) -> None:
+    """Neither does an approval.json that can't be read; the next approval replaces it."""
+    lake.marked()
+    given = lake.approve()
+    store = lake.place.store()
+    store.write(approval_key("m1"), replace(given, until=given.until + DAY).to_json())
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="was altered"):
+        lake.verify()
+
+    store.write(approval_key("m1"), b"{}")
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(DamagedData, match="can't be read as an approval"):
+        lake.verify()
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+def test_rules_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+    """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
+    lake.marked()
+    set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
+    refuses(lake, Refused, "rules", "from none to 7 days, dev: 3")
+
+    lake.marked(mark_id="m2", rules=Rules(7, {"dev": 3}))
+    lake.approve("m2")
+    set_rules(lake.sandbox.repository(lake.name), Rules(8))
+    lake.verify("m2")
+
+
+HOLDS = b"""holds:
+  - id: releases
+    tags: v*
+    owner: ada
+    reason: shipped
+"""
+
+
+def test_holds_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+    """The refusal names the holds. Holds that change after the approval don't invalidate it."""
+    lake.marked()
+    lake.place.store().write(HOLDS_KEY, HOLDS)
+    refuses(lake, Refused, "holds", "added releases")
+    (lake.folder / HOLDS_KEY).unlink()
+
+    lake.approve()
+    lake.place.store().write(HOLDS_KEY, HOLDS)
+    lake.verify()
+
+
+# --- keys that may not go ---------------------------------------------------------------------------------------------
+
+PLANTED = (
+    "_lakefs/5678",
+    "_lakefs/retention/gc/lakegc/m1/mark.json",
+    "../lake/data/a",
+    "data/../_lakefs/5678",
+    "data/s/..",
+    "data/./a",
+    "..",
+    "local://lake/data/a",
+    "s3://bucket/data/a",
+    "/data/a",
+    "other/a",
+    "data/",
+    "dummy",
+    "",
+    "0a1b2c-00001",
+)
+
+
+@pytest.mark.parametrize("key", PLANTED)
+def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
+    """A mark with a key elsewhere, or one that leads there, is refused though all its hashes fit.
+
+    treeverse/lakeFS#4221
+    """
+    lake.marked(["data/s/a", key, "data/s/b"])
+
+    with pytest.raises(Refused, match="no sweep may delete") as refused:
+        lake.approve()
+    assert refused.value.invariant == 5
+    assert repr(key) in str(refused.value)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_cut_off_after_the_records_write_does_not_count(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Approving again completes it, and revoking removes it."""
+    lake.marked()
+    lake.marked(mark_id="m2")
+    with monkeypatch.context() as patch:
+        patch.setattr(approve, "write_named", cut_off)
+        for name in ("m1", "m2"):
+            with pytest.raises(Unavailable):
+                lake.approve(name)
+
+    assert (lake.record().state, lake.approval()) == (MarkState.APPROVED, None)
+    assert lake.state() == "approval incomplete"
+    with pytest.raises(Refused, match="never written down whole"):
+        lake.verify()
+    lake.approve(who="Grace")
+    lake.verify()
+    lake.revoke("m2")
+    assert lake.record("m2").state is MarkState.MARKED
+
+
+def cut_off(*_: Any, **__: Any) -> None:
+    raise Unavailable("the network is gone")
+
+
+def test_the_summary_is_the_last_write_of_an_approval_and_the_first_removal_of_a_revocation(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash therefore never leaves an unapproved mark that the reference collector would sweep."""
+    lake.marked()
+    with monkeypatch.context() as patch:
+        patch.setattr(approve, "write_reference_summary", cut_off)
+        with pytest.raises(Unavailable):
+            lake.approve(for_reference=True)
+    assert (lake.state(), lake.summary.exists()) == ("approved", False)
+    lake.revoke()
+    lake.approve(for_reference=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Mark, "move_to", cut_off)
+        with pytest.raises(Unavailable):
+            lake.revoke()
+
+    assert (lake.state(), lake.summary.exists()) == ("approved", False)
+    lake.revoke()
+    assert lake.state() == "marked"
+
+
+def test_an_approval_whose_revocation_was_cut_off_does_not_count(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the record's write the approval no longer counts; another revocation or approval replaces what is left of
+    it."""
+    lake.marked()
+    given = lake.approve()
+    with monkeypatch.context() as patch:
+        patch.setattr(approve, "note_end", cut_off)
+        with pytest.raises(Unavailable):
+            lake.revoke()
+
+    assert (lake.state(), lake.approval()) == ("marked", given)
+    with pytest.raises(Refused, match="is not approved"):
+        lake.verify()
+    lake.revoke()
+    with pytest.raises(WrongUsage, match="is not approved"):
+        lake.revoke()
+    lake.approve(who="Grace")
+    lake.verify()
+
+
+# --- revoking ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
+    """It names who revoked it, and a new approval can be given."""
+    lake.marked()
+    given = lake.approve()
+    lake.revoke()
+    ended = lake.approval()
+
+    assert (lake.state(), lake.record().approval) == ("marked", None)
+    assert ended is not None
+    assert ended.ended is not None
+    assert (ended.ended["how"], ended.ended["who"]) == ("revoked", "Grace")
+    assert replace(ended, ended=None) == given
+    with pytest.raises(Refused, match="is not approved"):
+        lake.verify()
+    again = lake.approve()
+    assert lake.approval() == again
+    lake.verify()
+
+
+def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
+    """There is nothing to revoke."""
+    lake.marked()
+    with pytest.raises(WrongUsage, match="is not approved"):
+        lake.revoke()
+
+
+# --- two at once ------------------------------------------------------------------------------------------------------
+
+
+def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None:
+    """Of two people who reviewed the same mark, the first one approves; nothing is overwritten."""
+    lake.marked()
+    first, second = lake.proposal(), lake.proposal()
+    given = lake.approve(proposal=first)
+
+    with pytest.raises(Refused, match="changed by somebody else"):
+        lake.approve(proposal=second, who="Grace")
+    assert lake.approval() == given
+    lake.verify()
+
+
+def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
+    """Once a sweep has begun, revoking is refused; once the approval is revoked, no sweep begins."""
+    lake.marked()
+    lake.approve()
+    seen = lake.proposal()
+    sweep = Mark.open(lake.place, "m1")
+    sweep.move_to(MarkState.SWEEPING)
+    with pytest.raises(Refused, match="changed by somebody else"):
+        lake.revoke(proposal=seen)
+    assert lake.record().state is MarkState.SWEEPING
+
+    lake.marked(mark_id="m2")
+    lake.approve("m2")
+    sweep = Mark.open(lake.place, "m2")
+    lake.revoke("m2")
+    with pytest.raises(Refused, match="changed by somebody else"):
+        sweep.move_to(MarkState.SWEEPING)
+
+
+def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is interrupted between the two writes of an approval; meanwhile it is revoked and somebody else
+    approves."""
+    lake.marked()
+    written = approve.write_named
+    later: list[Approval] = []
+
+    def interrupted(mark: Mark, given: Approval) -> None:
+        monkeypatch.setattr(approve, "write_named", written)
+        lake.revoke()
+        later.append(lake.approve(who="Grace"))
+        written(mark, given)
+
+    monkeypatch.setattr(approve, "write_named", interrupted)
+    with pytest.raises(Refused, match="was revoked"):
+        lake.approve()
+    assert [lake.approval()] == later
+    lake.verify()
+
+
+def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody is interrupted while revoking; meanwhile somebody else approves."""
+    lake.marked()
+    lake.approve()
+    noted = approve.note_end
+    later: list[Approval] = []
+
+    def interrupted(*found: Any, **said: Any) -> bool:
+        later.append(lake.approve(who="Grace"))
+        return noted(*found, **said)
+
+    monkeypatch.setattr(approve, "note_end", interrupted)
+    lake.revoke()
+    assert [lake.approval()] == later
+    lake.verify()
+
+
+def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote it finds that the approval was revoked, and removes it."""
+    lake.marked()
+    written = approve.write_reference_summary
+
+    def interrupted(*found: Any) -> None:
+        lake.revoke()
+        written(*found)
+
+    monkeypatch.setattr(approve, "write_reference_summary", interrupted)
+    with pytest.raises(Refused, match="was revoked"):
+        lake.approve(for_reference=True)
+    assert not lake.summary.exists()
+
+
+# --- for the reference collector --------------------------------------------------------------------------------------
+
+
+def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake) -> None:
+    """It is one line with `"success":true` and the reference collector's fields."""
+    lake.marked()
+    lake.approve(for_reference=True)
+    text = lake.summary.read_text()
+
+    assert json.loads(text) == {
+        "run_id": "m1",
+        "success": True,
+        "first_slice": "",
+        "start_time": (lake.finished - timedelta(minutes=9)).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "cutoff_time": json.loads(text)["cutoff_time"],
+        "num_deleted_objects": 3,
+    }
+    assert "\n" not in text
+    assert '"success":true' in text
+    lake.verify()
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "proposed"])
+def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
+    """Whoever lists or proposes a mark whose approval has expired removes its summary."""
+    lake.marked()
+    given = lake.approve(for_reference=True)
+    assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []
+    assert lake.summary.exists()
+
+    if how == "revoked":
+        lake.revoke()
+    elif how == "expired":
+        assert withdraw_stale_summaries(lake.place, now=given.until) == ["m1"]
+    else:
+        proposals.propose(lake.target, "m1", now=given.until)
+    assert not lake.summary.exists()
+    assert withdraw_stale_summaries(lake.place, now=given.until) == []
+
+
+@pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
+def test_a_summary_that_no_approval_hands_over_is_removed(lake: Lake, state: str) -> None:
+    """It doesn't matter who wrote it."""
+    lake.marked()
+    if state != "marked":
+        lake.approve()
+    if state == "damaged":
+        lake.place.store().write(approval_key("m1"), b"{}")
+    lake.place.store().write(approvals.summary_key("m1"), b'{"success":true}')
+
+    assert withdraw_stale_summaries(lake.place, now=lake.now) == ["m1"]
+    assert not lake.summary.exists()
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_an_approval_in_the_exact_written_form_is_read(lake: Lake) -> None:
+    """Additional or missing fields, and other forms, are refused."""
+    given = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
+    data = given.to_json()
+
+    assert Approval.from_json(data, "x") == given
+    plain = json.loads(data)
+    for wrong in (
+        b"", b"{", b"[]", b"null", data[:-1], data + b" ", json.dumps(plain | {"more": 1}).encode(),
+        json.dumps({name: value for name, value in plain.items() if name != "who"}).encode(),
+        data.replace(b"+00:00", b""), data.replace(b'"format": 1', b'"format": 2'),
+        replace(given, ended={"how": "revoked"}).to_json(),
+    ):  # fmt: skip
+        with pytest.raises(DamagedData, match="can't be read as an approval"):
+            Approval.from_json(wrong, "x")
+
+
+def test_an_approval_counts_only_for_the_approved_mark_that_names_it(lake: Lake) -> None:
+    """The mark's record has to be approved, name this approval, and have its digest."""
+    record, when = lake.marked().record, lake.now
+    given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
+    approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
+
+    assert approvals.standing(approved, given, now=when) is Standing.APPROVED
+    assert approvals.standing(record, given, now=when) is Standing.NONE
+    assert approvals.standing(replace(approved, approval=None), given, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(replace(approved, digest="x"), given, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(approved, None, now=when) is Standing.INCOMPLETE
+    assert approvals.standing(approved, given, now=given.until) is Standing.EXPIRED

@@ -1,0 +1,58 @@
+"""Which keys a mark may name at all: the vectorised rule is the plain one, and dot segments are refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.approval.verify_files import lines_in, strange_keys
+from spark_resources.model import is_candidate
+
+PIECES = st.sampled_from(
+    [
+        "data",
+        "data/",
+        "/",
+        "//",
+        "_lakefs/",
+        "..",
+        ".",
+        "s3://",
+        "dummy",
+        "a",
+        "é",
+        "\n",
+        "0a1b-00001",
+        "-12345",
+        "١٢٣٤٥",
+    ]
+)
+KEYS = st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=12))
+
+
+@pytest.mark.parametrize("local_adapter", [True, False])
+@given(keys=st.lists(KEYS, max_size=20))
+def test_strange_keys_are_all_that_cannot_be_candidates_or_have_dot_segments(
+    local_adapter: bool, keys: list[str]
+) -> None:
+    """The vectorised rule agrees with the plain one, key by key."""
+    expected = [
+        key for key in keys if not is_candidate(key, local_adapter=local_adapter) or {".", ".."} & set(key.split("/"))
+    ]
+
+    assert strange_keys(pa.array(keys, pa.string()), local_adapter=local_adapter).to_pylist() == expected
+
+
+def test_a_null_is_a_strange_key() -> None:
+    """A row without an address is refused with the mark."""
+    assert strange_keys(pa.array(["data/a", None], pa.string()), local_adapter=False).to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"), [(b"", []), (b"a\n", ["a"]), (b"a\nb\n", ["a", "b"]), (b"\n", [""]), (b"a\r\n", ["a\r"])]
+)
+def test_each_line_of_the_text_list_is_one_key(data: bytes, keys: list[str]) -> None:
+    """Keys are kept byte for byte."""
+    assert lines_in(data).to_pylist() == keys

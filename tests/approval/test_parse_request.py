@@ -1,0 +1,60 @@
+"""What a person types for an approval: checked before anything is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakegc_assets.approval.parse_request import known_brake, whole_digest, worded
+from lakegc_assets.rules.brakes import BRAKES
+from spark_resources.errors import WrongUsage
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(("text", "kept"), [("Ada", "Ada"), ("  Ada\n Lovelace ", "Ada Lovelace"), ("a:b;c", "a:b;c")])
+def test_a_name_or_reason_is_folded_to_one_line(text: str, kept: str) -> None:
+    """Runs of blanks become one; nothing else is changed."""
+    assert worded(text, "the name") == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "the name is missing"),
+        (" \n ", "the name is missing"),
+        ("...", "the name is missing"),
+        ("Ada\x1b[31m", "can't be shown"),
+        ("\u202eadA", "can't be shown"),
+        ("a" * 1001, "longer than 1,000 characters"),
+    ],
+)
+def test_a_name_that_is_empty_unprintable_or_too_long_is_refused(text: str, why: str) -> None:
+    """An approval has an approver and a reason that can be read on a terminal."""
+    with pytest.raises(WrongUsage, match=why):
+        worded(text, "the name")
+
+
+def test_only_known_brakes_can_be_released() -> None:
+    """An unknown one is refused with the closest name, or with all; a repository that can't be read is released by
+    name."""
+    names = ["others/lake" if name == "others" else name for name in BRAKES]
+    assert [known_brake(name) for name in names] == names
+    for unknown in ("jumps", "all", "jump/lake", ""):
+        with pytest.raises(WrongUsage, match=rf"no brake '{unknown}'. (Did you mean jump|The brakes are .*jump)"):
+            known_brake(unknown)
+    with pytest.raises(WrongUsage, match="others/REPOSITORY"):
+        known_brake("others")
+
+
+def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
+    """Case doesn't matter. Another digest is left as given, and refused later as another set's."""
+    assert whole_digest(f" {DIGEST[:12].upper()} ", DIGEST) == DIGEST
+    assert whole_digest(DIGEST, DIGEST) == DIGEST
+    assert whole_digest("f" * 12, DIGEST) == "f" * 12
+
+
+@pytest.mark.parametrize("given", ["", DIGEST[:11], " " * 20])
+def test_a_digest_shorter_than_twelve_characters_is_refused(given: str) -> None:
+    """Whoever gives fewer characters hasn't looked at a set."""
+    with pytest.raises(WrongUsage, match="at least its first 12 characters"):
+        whole_digest(given, DIGEST)

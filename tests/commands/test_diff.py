@@ -1,0 +1,137 @@
+"""What `lakegc diff` and a review report of the change from one mark to the next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.model import STORED_OBJECTS, Rules
+from spark_resources.stores.place import Place
+from tests.support.command_line import Lakegc
+from tests.support.finished_marks import COUNTS, START
+from tests.support.reviewable_marks import expired, reviewable, sums, tables
+
+LATER = START + timedelta(days=1)
+STAYS = [expired(f"data/s/stays{n}", 10, path=f"t/{n}") for n in range(5)]
+GONE, HELD, RESCUED = (
+    expired("data/s/gone", 100),
+    expired("data/s/held", 200, path="t/h"),
+    expired("data/r", 400, path="r"),
+)
+NEW = [expired("data/n/1", 1_000, path="t/new"), expired("data/n/2", 2_000)]
+
+
+def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
+    return [
+        pa.Table.from_pylist([{each: row.get(each) for each in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
+    ]
+
+
+@pytest.fixture
+def two(place: Place) -> Place:
+    """Mark m1, and a day later m2: one object was deleted meanwhile, one is on hold, one is live again, two are new."""
+    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], each=3), "m1")
+    reviewable(
+        place,
+        tables([*STAYS, *NEW], each=2),
+        "m2",
+        start=LATER,
+        listed=listing([*STAYS, *NEW, HELD, RESCUED]),
+        held=[{**{key: HELD[key] for key in ("address", "size", "modified", "slice")}, "hold": "legal"}],
+        previous={"mark_id": "m1", "counts": dict(COUNTS), "unreadable": []},
+        rules=Rules(7, {"dev": 3}),
+    )
+    return place
+
+
+def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
+    return json.loads(lakegc.told(sandbox.settings, "diff", name, *marks, "--format", "json"))
+
+
+def test_a_diff_reports_newly_and_no_longer_expired_objects(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """It counts objects and bytes by reason and path, and says what happened to them."""
+    found = difference(lakegc, sandbox, name, "m1", "m2")
+
+    newly, no_longer = found["newly_expired"], found["no_longer_expired"]
+    assert (newly["objects"], newly["bytes"]) == (2, 3_000)
+    assert (no_longer["objects"], no_longer["bytes"]) == (3, 700)
+    assert found["still_expired"] == {"objects": 5, "bytes": 50}
+    assert sums(newly["by_prefix"], "prefix") == {"t/": (1, 1_000), None: (1, 2_000)}
+    assert sums(newly["by_reason"], "branch", "days") == {("main", 21): (1, 1_000), (None, None): (1, 2_000)}
+    assert sums(no_longer["by_prefix"], "prefix") == {"t/": (1, 200), "": (1, 400), None: (1, 100)}
+    assert sums(no_longer["by_fate"], "became") == {
+        "gone from the store": (1, 100), "held": (1, 200), "kept: needed again, or in doubt": (1, 400)
+    }  # fmt: skip
+    assert found["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
+
+
+def test_a_review_reports_the_changes_since_the_previous_mark(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """It agrees with `diff`; a first mark is shown as such."""
+    shown = lakegc.told(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+
+    assert found["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
+    for words in (
+        "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) as before",
+        "1 object (100 B) gone from the store; 1 object (200 B) held; 1 object (400 B) kept: needed again, or in doubt",
+        "The marks differ in their rules: default 21 days, dev 7, then default 7 days, dev 3.",
+        "Newly expired, by prefix",
+        "No longer expired, by reason in mark m1",
+    ):
+        assert words in shown
+    assert "this is the first mark" in lakegc.told(sandbox.settings, "review", name, "m1")
+
+
+def test_a_review_works_though_the_previous_mark_cannot_be_read(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """It says that there is nothing to compare with, and shows all the rest."""
+    folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
+    (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
+
+    shown = lakegc.told(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+
+    assert "can't be told: the mark before, m1, can't be read any more" in shown
+    assert (found["objects"], found["changed"]) == (7, None)
+    assert "part-00000-0-000.parquet" in found["incomparable"]
+    lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")
+
+
+def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
+) -> None:
+    """Each line has the change and what happened to the object."""
+    lines = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list", "--format", "jsonl").splitlines()
+    people = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list")
+
+    assert {(row["address"], row["change"], row["became"]) for row in map(json.loads, lines)} == {
+        ("data/n/1", "newly expired", None),
+        ("data/n/2", "newly expired", None),
+        ("data/s/gone", "no longer expired", "gone from the store"),
+        ("data/s/held", "no longer expired", "held"),
+        ("data/r", "no longer expired", "kept: needed again, or in doubt"),
+    }
+    assert len(lines) == len(people.splitlines()) == 5
+    assert lakegc.told(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
+
+
+def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
+    """The later mark first, a mark that doesn't exist, or marks of two repositories of one name."""
+    reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
+
+    lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(
+        2, "m2 was made after mark m1: give the earlier one first"
+    )
+    lakegc(sandbox.settings, "diff", name, "m1", "m7").stopped(1, "there is no mark m7")
+    lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and made again between mark m0")

@@ -1,0 +1,117 @@
+"""`lakegc mark` as a process that is refused or interrupted: it says so, ends soon, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_resources.lakefs_sandbox import Sandbox
+from tests.approval.conftest import Lake, lake
+from tests.support.mark_runs import quick_environment
+
+__all__ = ["lake"]
+
+LIMIT_S = 60
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="processes are looked for in Linux's /proc"
+)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path / "sandbox") as running:
+        lake = running.create("lake")
+        lake.put("main", "a", b"kept")
+        lake.commit("main", "a")
+        yield running
+
+
+def started(sandbox: Sandbox, folder: Path, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    (folder / "tmp").mkdir()
+    environment = {**os.environ, **quick_environment(sandbox.settings)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "lakegc_assets.cli", *arguments],
+        env=environment | {"DAGSTER_HOME": str(folder / "dagster"), "TMPDIR": str(folder / "tmp"), **more},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # a shell's background is deaf
+    )  # fmt: skip
+
+
+def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
+    """Poll until no process of its session runs and none of its temporary files is there."""
+    limit = time.monotonic() + LIMIT_S
+    while (left := running_in(process.pid) or sorted((folder / "tmp").iterdir())) and time.monotonic() < limit:
+        time.sleep(0.1)  # the step of a poll with a limit
+    assert not left
+
+
+def running_in(session: int) -> list[str]:
+    """The names of a session's processes, but for those that have ended and not been waited for."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            state, _, _, its_session = rest.split()[:4]
+            found += [name] if int(its_session) == session and state != "Z" else []
+    return found
+
+
+def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Spark is starting already; it ends together with the process."""
+    process = started(sandbox, tmp_path, "mark", "nothing")
+
+    said = process.communicate(timeout=LIMIT_S)[1]
+
+    assert (process.returncode, said.count("lakegc:")) == (1, 1)
+    assert "nothing" in said
+    nothing_left(process, tmp_path)
+
+
+def test_spark_that_cannot_start_fails_the_mark_with_one_message(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The message names the setting."""
+    process = started(sandbox, tmp_path, "mark", "lake", LAKEGC_SPARK_MASTER="nonsense")
+
+    said = process.communicate(timeout=LIMIT_S)[1]
+
+    assert (process.returncode, said.count("Check LAKEGC_SPARK_MASTER"), "Traceback" in said) == (1, 1, False)
+    assert running_in(process.pid) == []
+
+
+def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp_path: Path) -> None:
+    """Ctrl-C ends it with 130, as shells do, and without a traceback."""
+    lake.marked()
+    lake.approve()
+    process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")
+    assert process.stderr is not None
+    assert any("verifying" in line for line in process.stderr)
+
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=LIMIT_S)[1]
+
+    assert (process.returncode, "Traceback" in said) == (130, False)
+    assert "the same command resumes:\n" in said
+    assert said.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
+    nothing_left(process, tmp_path)
+
+
+def test_an_interrupted_mark_ends_with_one_sentence_and_leaves_nothing_running(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """Ctrl-C in the middle of a mark ends the process and Spark."""
+    process = started(sandbox, tmp_path, "mark", "lake", "--min-age", "0", "--allow-young")
+    assert process.stderr is not None
+    assert any("listing" in line for line in process.stderr)
+
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=LIMIT_S)[1]
+
+    assert (process.returncode, "interrupted. Nothing was deleted" in said, "Traceback" in said) == (130, True, False)
+    nothing_left(process, tmp_path)

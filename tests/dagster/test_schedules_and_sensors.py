@@ -1,0 +1,301 @@
+"""The schedule and the sensor, evaluated as Dagster's daemon does, on a sandbox with several repositories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.errors import ScheduleExecutionError  # what the daemon gets, which has no public name
+
+from lakegc_assets import schedules
+from lakegc_assets.definitions import defs, mark_job, sweep_job
+from lakegc_assets.partitions import REPOSITORY_TAG
+from lakegc_assets.schedules import TROUBLE_TAG, mark_repositories
+from lakegc_assets.sensors import MOST_AT_ONCE, approved_sweeps, new_repositories
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.settings import Settings
+from tests.support.mark_runs import environment
+
+OCCASION = datetime(2026, 11, 21, 3, tzinfo=UTC)
+LOCATION = defs.get_repository_def()
+RESOURCES = {"lakefs": LakeFSResource()}
+
+
+@dataclass
+class Night:
+    """A sandbox, and a Dagster instance whose daemon is played by the test."""
+
+    sandbox: Sandbox
+    instance: dg.DagsterInstance
+
+    def evaluate_schedule(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
+        """What the schedule requests at a tick, or why it skips."""
+        with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
+            found = mark_repositories.evaluate_tick(context)
+        return list(found.run_requests or []), found.skip_message or ""
+
+    def evaluate_sensor(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
+        """What the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
+        with daemon_context(self.instance, cursor) as context:
+            found = new_repositories.evaluate_tick(context)
+        for each in found.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(each.partitions_def_name, list(each.partition_keys))
+        return list(found.run_requests or []), found.skip_message or "", found.cursor or ""
+
+    def partitions(self) -> set[str]:
+        return set(self.instance.get_dynamic_partitions("repository_and_mark"))
+
+    def record_run(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+        """Record a run of that request with this status."""
+        self.instance.add_run(dg.DagsterRun(job_name=mark_job.name, tags=dict(request.tags), status=status))
+
+
+def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorEvaluationContext:
+    """With a reference to the instance, as the daemon gives it: without one no partition key is known."""
+    return dg.build_sensor_context(
+        cursor=cursor, repository_def=LOCATION, resources=RESOURCES, instance_ref=instance.get_ref()
+    )
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    """One for all tests, which takes seconds to make; each test finds it empty."""
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
+        yield made
+
+
+@pytest.fixture
+def night(tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Night]:
+    instance.wipe()
+    for key in instance.get_dynamic_partitions("repository_and_mark"):
+        instance.delete_dynamic_partition("repository_and_mark", key)
+    with Sandbox(tmp_path) as sandbox, environment(sandbox.settings):
+        for name in ("lake-a", "lake-b", "lake-c"):
+            sandbox.create(name)
+        yield Night(sandbox, instance)
+
+
+def repositories(requests: list[dg.RunRequest]) -> set[str]:
+    return {request.tags[REPOSITORY_TAG] for request in requests}
+
+
+def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
+    """Let the preflight of one repository fail with a sentence."""
+    look = schedules.trouble
+    monkeypatch.setattr(
+        schedules, "trouble", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
+    )
+
+
+# --- the schedule ---------------------------------------------------------------------------------------------------
+
+
+def test_each_repository_is_marked_once_a_tick(night: Night) -> None:
+    """A mark's id is the tick's time; evaluating the same tick again requests the same runs."""
+    requests, _ = night.evaluate_schedule()
+    again, _ = night.evaluate_schedule()
+    tomorrow, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert {each.partition_key for each in requests} == {f"lake-{one}|20261121T030000Z" for one in "abc"}
+    assert [(each.run_key, each.partition_key) for each in again] == [
+        (each.run_key, each.partition_key) for each in requests
+    ]
+    assert not {each.run_key for each in tomorrow} & {each.run_key for each in requests}
+
+
+def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> None:
+    """Each run carries its partition as a tag."""
+    requests, _ = night.evaluate_schedule()
+
+    assert night.partitions() == {each.partition_key for each in requests}
+    assert all(each.tags["dagster/partition"] == each.partition_key for each in requests)
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "expected"),
+    [
+        ("*", "lake-b", {"lake-a", "lake-c"}),
+        ("lake-[ab]", "", {"lake-a", "lake-b"}),
+        ("lake-a, lake-c", "*-c", {"lake-a"}),
+        ("other-*", "", set()),
+    ],
+)
+def test_repositories_are_selected_by_include_and_exclude_patterns(
+    night: Night, monkeypatch: pytest.MonkeyPatch, include: str, exclude: str, expected: set[str]
+) -> None:
+    """Where nothing matches, the patterns are named."""
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", include)
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_EXCLUDE", exclude)
+    requests, skipped = night.evaluate_schedule()
+
+    assert repositories(requests) == expected
+    assert bool(skipped) == (not expected)
+    assert expected or "other-*" in skipped
+
+
+def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left out until its trouble changes or is over."""
+    fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
+    first, _ = night.evaluate_schedule()
+    [said] = [each for each in first if TROUBLE_TAG in each.tags]
+    for each in first:
+        night.record_run(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
+    second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
+
+    assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
+    assert (said.tags[REPOSITORY_TAG], said.tags[TROUBLE_TAG]) == ("lake-b", "no rights in lake-b")
+    assert repositories(second) == {"lake-a", "lake-c"}
+
+    fail_preflight(night, monkeypatch, "lake-b", "lake-b is read-only")
+    assert repositories(night.evaluate_schedule(OCCASION + timedelta(days=2))[0]) == {"lake-a", "lake-b", "lake-c"}
+    monkeypatch.undo()
+    with environment(night.sandbox.settings):
+        healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
+    assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
+    assert not any(TROUBLE_TAG in each.tags for each in healed)
+
+
+def test_trouble_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run reported nothing, so the same trouble isn't known yet."""
+    fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
+    for each in night.evaluate_schedule()[0]:
+        night.record_run(each, dg.DagsterRunStatus.SUCCESS)
+
+    assert "lake-b" in repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0])
+
+
+def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others don't wait for it."""
+    import threading
+
+    answered = threading.Event()
+    look = schedules.trouble
+
+    def slow(lakefs: object, each: object, known: object) -> str | None:
+        if each.id == "lake-b":  # type: ignore[attr-defined]
+            answered.wait(60)
+        return look(lakefs, each, known)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(schedules, "trouble", slow)
+    monkeypatch.setattr(schedules, "LOOK_S", 0.5)
+    try:
+        requests, _ = night.evaluate_schedule()
+    finally:
+        answered.set()
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert not any(TROUBLE_TAG in each.tags for each in requests)
+
+
+def test_a_tick_without_a_server_fails(night: Night) -> None:
+    """It isn't a night with nothing to do."""
+    settings = {**night.sandbox.settings, "retry_total_s": "0"}
+    night.sandbox.stop()
+    with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
+        night.evaluate_schedule()
+
+    failure = caught.value.__cause__
+    assert isinstance(failure, dg.Failure)
+    assert isinstance(failure.__cause__, Unavailable)
+    assert failure.description == str(failure.__cause__)
+    assert night.partitions() == set()
+
+
+def test_an_invalid_cron_schedule_is_refused() -> None:
+    """The message names the variable; no other schedule replaces it."""
+    with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
+        schedules.scheduled("at night")
+    assert schedules.scheduled("*/5 * * * *").cron_schedule == "*/5 * * * *"
+
+
+def test_schedules_and_sensors_are_off_by_default() -> None:
+    """A person turns them on."""
+    assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
+    assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
+    assert approved_sweeps.default_status == dg.DefaultSensorStatus.STOPPED
+
+
+@pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
+def test_every_partition_tags_its_runs_with_the_repository(job: str) -> None:
+    """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
+    found = defs.resolve_job_def(job)
+
+    assert found.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
+    assert REPOSITORY_TAG not in found.get_tags_for_partition_key("nonsense", None)
+
+
+# --- the sensor -----------------------------------------------------------------------------------------------------
+
+
+def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
+    """A repository that it has seen gets no run."""
+    requests, _, cursor = night.evaluate_sensor()
+    later, skipped, _ = night.evaluate_sensor(cursor)
+    night.sandbox.create("lake-d")
+    newer, _, cursor = night.evaluate_sensor(cursor)
+
+    assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
+    assert (later, skipped) == ([], "3 repositories, none of them new.")
+    assert repositories(newer) == {"lake-d"}
+    assert night.partitions() == {each.partition_key for each in [*requests, *newer]}
+    assert len(json.loads(cursor)) == 4
+
+
+def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
+    """The creation date distinguishes it from the old one of its name."""
+    requests, _, cursor = night.evaluate_sensor()
+    [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
+    before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
+    newer, _, cursor = night.evaluate_sensor(before)
+
+    assert repositories(newer) == {"lake-a"}
+    assert {each.run_key for each in newer} == {old} == {each.run_key for each in requests if "lake-a" in each.run_key}
+    assert "2020-01-01" not in cursor
+
+
+def test_the_sensor_requests_a_bounded_number_of_runs_a_tick(night: Night) -> None:
+    """The next ticks request the rest, each once."""
+    for number in range(MOST_AT_ONCE):
+        night.sandbox.create(f"more-{number:03}")
+    first, _, cursor = night.evaluate_sensor()
+    second, _, cursor = night.evaluate_sensor(cursor)
+
+    assert (len(first), len(second)) == (MOST_AT_ONCE, 3)
+    assert not repositories(first) & repositories(second)
+    assert night.evaluate_sensor(cursor)[0] == []
+
+
+def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
+    """It doesn't fail every minute, and keeps its cursor."""
+    settings = {**night.sandbox.settings, "retry_total_s": "0"}
+    _, _, cursor = night.evaluate_sensor()
+    night.sandbox.stop()
+    with environment(settings):
+        requests, skipped, kept = night.evaluate_sensor(cursor)
+
+    assert requests == []
+    assert "could not be asked for the repositories" in skipped
+    assert kept == cursor
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def test_patterns_are_separated_by_commas_or_spaces(tmp_path: Path) -> None:
+    """All of them are in one variable."""
+    settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
+
+    assert settings.repositories_include == ("lake-*", "archive", "x-?")
+    assert Settings.load({}, tmp_path).repositories_include == ("*",)

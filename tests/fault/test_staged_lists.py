@@ -1,0 +1,314 @@
+"""What a real server's list of staged objects lacks (formats §2), and that nothing staged is lost by it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.errors import LakegcError
+from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.stores.base import Store
+from tests.support.azurite import Azurite
+from tests.support.mark_runs import Marked, Marker, Sweeper, later, target_of
+from tests.support.s3_servers import SeaweedFS
+
+STAGED = tuple(f"staged/{number}" for number in range(5))
+
+
+@dataclass
+class Lake:
+    """A repository in a store whose lists name all that is staged, unless they are wrong: five staged objects on main,
+    and one object of garbage."""
+
+    sandbox: Sandbox
+    requests: list[str]
+    repository: SandboxRepository
+    store: Store
+    garbage: set[str] = field(default_factory=set)
+    staged: set[str] = field(default_factory=set)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {**self.sandbox.settings, "retry_total_s": "0"}
+
+    def mark(self, mark_id: str = "m1", **options: Any) -> Marked:
+        later(self.store, self.store.now())
+        chosen = MarkOptions(min_age=timedelta(0), allow_young=True, **options)
+        return Marker().mark(self.settings, self.repository.id, mark_id, chosen)
+
+    def link(self, path: str) -> str:
+        """Stage what a client wrote where the server told it to."""
+        location = self.repository.new_location("main", path)
+        key = location.removeprefix(self.repository.objects.location(""))
+        self.store.write(key, path.encode())
+        self.repository.link("main", path, location, size=len(path), checksum="a checksum")
+        return key
+
+    def delete(self, branch: str, path: str) -> None:
+        self.repository.delete(branch, [path])
+
+    def stage_again(self, address: str) -> None:
+        """Stage an object by its address, behind all others."""
+        location, size = self.repository.objects.location(address), len(self.store.read(address))
+        self.repository.stage_address("main", "z/staged again", location, size=size, checksum="a checksum")
+
+    def add_garbage(self, path: str) -> str:
+        entry = self.repository.put("main", path, path.encode())
+        self.repository.delete("main", [path])
+        return entry.address
+
+
+@pytest.fixture
+def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
+    seaweedfs.make_bucket("staged")
+    place, requests = StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings()), list[str]()
+    with Sandbox(tmp_path, place=place, uncommitted_page=3, request_log=requests.append) as sandbox:
+        repository = sandbox.create("lake")
+        made = Lake(sandbox, requests, repository, target_of(sandbox.settings, "lake").place.store())
+        repository.put("main", "committed", b"what is committed")
+        repository.commit("main", "first")
+        made.garbage.add(made.add_garbage("garbage"))
+        made.staged.update(repository.put("main", path, path.encode()).address for path in STAGED)
+        yield made
+
+
+@contextmanager
+def on_first_message(words: str, act: Callable[[], object]) -> Iterator[None]:
+    """Act at lakegc's first message with these words."""
+    said: list[str] = []
+
+    def hear(sentence: str) -> None:
+        if words in sentence and not said:
+            said.append(sentence)
+            act()
+
+    with listening(hear):
+        yield
+    assert said
+
+
+@pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
+@pytest.mark.parametrize("objects", [5, 3], ids=["last page", "only page"])
+def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
+    """A branch that is deleted during the scan empties the list, or makes it fail: five of five staged objects were
+    deleted."""
+    if branch_behind:
+        lake.repository.create_branch("without-changes", "main")
+    for path in STAGED[objects:]:  # three are on a page
+        lake.garbage.add(lake.repository.stat("main", path).address)
+        lake.repository.delete("main", [path])
+    lake.sandbox.faults.deleted_behind = ("main",)
+
+    mark = lake.mark()
+
+    assert lake.sandbox.faults.happened["pages that were not stored"] or not branch_behind
+    assert mark.expired == lake.garbage
+
+
+def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
+    """Otherwise an object that was garbage when it was marked, and is staged by now, is on no list of the
+    re-verification."""
+    came_back = lake.add_garbage("came back")
+    lake.repository.create_branch("without-changes", "main")
+    assert came_back in lake.mark().expired
+    Sweeper().approve(lake.settings, "lake", "m1")
+    lake.repository.reset("main")
+    lake.stage_again(came_back)
+    lake.sandbox.faults.deleted_behind = ("main",)
+
+    Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
+
+    assert lake.repository.read("main", "z/staged again")[1] == b"came back"
+    assert not lake.garbage & {one.key for each in lake.store.pages("data/") for one in each.objects}
+
+
+def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
+    """An incremental mark reads what is staged anew, and compares it as carefully."""
+    lake.repository.create_branch("without-changes", "main")
+    lake.mark()
+    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.staged.add(lake.repository.put("main", "staged/later", b"staged later").address)
+
+    mark = lake.mark("m2", since="m1")
+
+    assert mark.expired == lake.garbage
+    assert mark.record.optimized
+
+
+def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
+    """What other branches have staged stays."""
+    lake.repository.create_branch("gone", "main")
+    gone = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
+    lake.repository.delete_branch("gone")
+    lake.sandbox.faults.deleted_behind = ("main",)
+
+    assert lake.mark().expired == {*lake.garbage, gone}
+
+
+def test_an_empty_list_is_accepted_where_nothing_is_staged(lake: Lake) -> None:
+    """No branch has changes, so the list is requested once per reading."""
+    lake.repository.reset("main")
+
+    mark = lake.mark()
+
+    assert mark.expired == lake.garbage | lake.staged
+    assert mark.record.step("uncommitted_addresses").datasets.keys() == {
+        "first",
+        "first_diffs",
+        "second",
+        "second_diffs",
+    }
+
+
+def test_a_reading_takes_a_few_requests_per_branch(lake: Lake) -> None:
+    """A branch with a thousand changes or fewer takes what is staged there and one page of addresses."""
+    lake.requests.clear()
+    mark = lake.mark()
+
+    readings = 3  # two, and one at the end of the mark
+    assert mark.expired == lake.garbage
+    assert sum("/diff/" in line for line in lake.requests) <= readings
+    assert sum("/refs/main/objects/ls" in line for line in lake.requests) <= readings
+    assert not any("/branches/main/diff" in line for line in lake.requests)
+    assert not any("/objects/stat" in line for line in lake.requests)
+
+
+@pytest.mark.parametrize("written", ["s3://user@", "s3://"], ids=["with a user", "escaped"])
+def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
+    lake: Lake, written: str
+) -> None:
+    """The server leaves such an address out of its list, or lists it undecoded, though its branch serves the object."""
+    key = "a client's file" if written == "s3://" else lake.add_garbage("came back")
+    lake.store.write(key, b"came back")
+    location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
+    lake.repository.stage_address("main", "linked", written + location, size=len(b"came back"), checksum="a checksum")
+    assert lake.repository.read("main", "linked")[1] == b"came back"
+
+    # what the list has undecoded looks like an object that was lost
+    assert key not in lake.mark(accept_missing=(quote(key),)).expired
+
+
+def test_the_mark_stops_where_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
+    """Nothing is collected."""
+    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.broken = {("main", "staged/2")}
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        lake.mark()
+
+
+def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
+    """The server's list and diff end there without an error, and what is staged behind it looked like garbage."""
+    lake.sandbox.faults.broken = {("main", "staged/2")}
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        lake.mark()
+
+
+def test_a_damaged_record_behind_many_that_are_no_change_stops_the_mark(lake: Lake) -> None:
+    """The diff passes over files that were written anew with the same bytes, so its end is far before the record."""
+    same = [f"table/{number:03}" for number in range(150)]
+    lake.repository.put_many("main", [(path, b"the same") for path in same])
+    lake.repository.commit("main", "a table")
+    lake.repository.put_many("main", [(path, b"the same") for path in same])
+    lake.repository.put("main", "table/broken", b"broken")
+    lake.sandbox.faults.broken = {("main", "table/broken")}
+    came_back = lake.add_garbage("came back")
+    lake.stage_again(came_back)
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        lake.mark()
+
+
+def test_scans_that_end_early_again_and_again_hide_nothing_that_is_staged(lake: Lake) -> None:
+    """As by a database that is throttled: the server's lists and diffs end behind any number of records, or none."""
+    lake.sandbox.faults.scan_ends = 1.0
+    lake.sandbox.faults._random.seed(1)
+
+    mark = lake.mark()
+
+    assert lake.sandbox.faults.happened["scans that ended early"]
+    assert mark.expired == lake.garbage
+
+
+def test_a_reading_that_lacks_staged_objects_of_an_earlier_one_stops_the_mark(lake: Lake) -> None:
+    """A record far behind the first page breaks between two readings; an object re-staged behind it is on no list."""
+    came_back = lake.add_garbage("came back")
+
+    def break_and_stage() -> None:
+        lake.sandbox.faults.broken = {("main", "staged/4")}
+        lake.stage_again(came_back)
+
+    with (
+        on_first_message("(second time)", break_and_stage),
+        pytest.raises(LakegcError, match="may not be all that is staged"),
+    ):
+        lake.mark()
+
+
+def test_a_re_verification_that_lacks_staged_objects_of_the_mark_stops_the_sweep(lake: Lake) -> None:
+    """A record breaks after the mark, so all readings of the sweep end there, before an object that was re-staged
+    meanwhile."""
+    came_back = lake.add_garbage("came back")
+    assert came_back in lake.mark().expired
+    Sweeper().approve(lake.settings, "lake", "m1")
+    lake.stage_again(came_back)
+    lake.sandbox.faults.broken = {("main", "staged/4")}
+
+    with pytest.raises(LakegcError, match="may not be all that is staged"):
+        Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
+    assert lake.store.read(came_back) == b"came back"
+
+
+def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
+    """Objects overwritten, reset or deleted between two readings are explained by diffs that are paged to their end."""
+    numbers, live = itertools.count(), set(STAGED)
+
+    def churn(_: str) -> None:
+        number = next(numbers)
+        path = STAGED[number % len(STAGED)]
+        if path not in live or number % 3 == 0:
+            lake.repository.put("main", path, f"{path} {number}".encode())
+            live.add(path)
+        else:
+            forget = lake.repository.reset_path if number % 3 == 1 else lake.delete
+            forget("main", path)
+            live.discard(path)
+
+    with listening(churn):
+        mark = lake.mark()
+
+    assert next(numbers) > len(STAGED)
+    assert lake.garbage <= mark.expired
+    assert not mark.expired & {lake.repository.stat("main", path).address for path in live}
+    assert "second_diffs" in mark.record.step("uncommitted_addresses").datasets
+
+
+def test_linked_objects_of_a_namespace_written_http_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:
+    """The server announces https:// and leaves what was linked there out of its list: three of three were deleted."""
+    azurite.make_container("staged")
+    uri = f"http://{azurite.account}.blob.core.windows.net/staged/{tmp_path.name}"
+    with Sandbox(tmp_path, place=StorePlace(uri, azurite.settings())) as sandbox:
+        repository = sandbox.create("lake")
+        lake = Lake(sandbox, [], repository, target_of(sandbox.settings, "lake").place.store())
+        lake.garbage.add(lake.add_garbage("garbage"))
+        linked = {lake.link(f"linked {number}") for number in range(3)}
+        for path in ("first of all", "the last"):  # listed, so that the list looks complete
+            repository.put("main", path, path.encode())
+        mark = lake.mark()
+
+    assert repository.objects.location("") == f"https{uri.removeprefix('http')}/lake/"
+    assert not linked & mark.expired
+    assert mark.expired == lake.garbage

@@ -1,0 +1,142 @@
+"""Arguments that can't be meant and servers that can't be reached: one message, and nothing is begun."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault.conftest import NO_AGE, Lake, Lakegc
+from tests.support.s3_servers import SeaweedFS
+from tests.support.store_providers import answering
+
+
+def test_an_unknown_repository_is_refused_by_name(lakegc: Lakegc, lake: Lake) -> None:
+    """The server doesn't know it."""
+    lakegc(lake.settings, "mark", "no-such-lake").stopped(1, "repository 'no-such-lake'", "Check the name")
+
+
+def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake) -> None:
+    """They are shown nowhere."""
+    outcome = lakegc({**lake.settings, "secret_access_key": "not-the-right-one"}, "mark", lake.name)
+
+    outcome.stopped(1, "does not accept the credentials", "LAKEGC_SECRET_ACCESS_KEY")
+    assert "not-the-right-one" not in outcome.err
+    lake.has_no_finished_mark()
+
+
+def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake: Lake) -> None:
+    """The message contains the endpoint."""
+    settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
+
+    lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server runs")
+
+
+def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
+    """It answers, but with a web page."""
+    with answering(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
+        settings = {**lake.settings, "endpoint_url": server.url}
+
+        lakegc(settings, "mark", lake.name).stopped(1, server.url, "not the lakeFS API", "Check the endpoint")
+
+
+def on_s3(lake: Lake, bucket: str) -> None:
+    """Let the server say that the repository is in a bucket."""
+    lake.server.after("/config", lambda said: said["storage_config"].update(blockstore_type="s3"))
+    lake.server.after(f"/{lake.name}", lambda said: said.update(storage_namespace=f"s3://{bucket}/lake"))
+
+
+def test_a_missing_bucket_is_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """It is never taken for a repository without objects."""
+    on_s3(lake, "no-such-bucket")
+    settings = {
+        **lake.settings,
+        "s3_endpoint_url": seaweedfs.endpoint_url,
+        "s3_access_key_id": seaweedfs.access_key,
+        "s3_secret_access_key": seaweedfs.secret_key,
+        "s3_region": "us-east-1",
+    }
+
+    lakegc(settings, "mark", lake.name).stopped(1, "no-such-bucket")
+
+
+def test_keys_that_the_store_refuses_are_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """The store is named, and the keys are shown nowhere."""
+    seaweedfs.make_bucket("fault-keys")
+    on_s3(lake, "fault-keys")
+    settings = {
+        **lake.settings,
+        "s3_endpoint_url": seaweedfs.endpoint_url,
+        "s3_access_key_id": seaweedfs.access_key,
+        "s3_secret_access_key": "not-the-right-one",
+        "s3_region": "us-east-1",
+    }
+    outcome = lakegc(settings, "mark", lake.name)
+
+    outcome.stopped(1, "fault-keys")
+    assert "not-the-right-one" not in outcome.err
+
+
+@pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake|m1", ""])
+def test_an_invalid_repository_name_is_wrong_usage(lakegc: Lakegc, lake: Lake, repository: str) -> None:
+    """No repository can have such a name."""
+    lakegc(lake.settings, "mark", repository).stopped(2, repository, "repository")
+
+
+@pytest.mark.parametrize("mark_id", ["a/b", "../b", "a b", "-a", ".hidden", "ü", "a\nb", "a" * 129])
+def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
+    """A mark id is one printable path segment: another one could lead to another folder. Nothing is written."""
+    lakegc(lake.settings, "mark", lake.name, f"--mark-id={mark_id}").stopped(
+        2, "can't be a mark id", "20261121T085000Z"
+    )
+    lake.has_no_finished_mark()
+    assert lake.records() == []
+
+
+def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: Lake) -> None:
+    """Nothing is begun."""
+    lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23 hours 59 minutes", "--allow-young")
+    assert lake.records() == []
+
+
+@pytest.mark.parametrize("age", ["tomorrow", "24", "-1h", "1.5.2h", "24h!", "99999999999w"])
+def test_a_minimum_age_without_a_valid_unit_is_wrong_usage(lakegc: Lakegc, lake: Lake, age: str) -> None:
+    """The message says what is expected."""
+    lakegc(lake.settings, "mark", lake.name, f"--min-age={age}").stopped(2, age, "24h, 90m or 1d12h")
+    assert lake.records() == []
+
+
+@pytest.mark.parametrize("arguments", [["--no-such-option"], ["--scope", "everything"], ["--format", "xml"]])
+def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
+    """No such option is ignored."""
+    lakegc(lake.settings, "mark", lake.name, *arguments).stopped(2, arguments[0])
+
+
+def test_a_missing_file_of_accepted_losses_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+    """It isn't taken for an empty list."""
+    missing = str(lake.folder / "no-such-file")
+
+    lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
+
+
+def test_a_mark_id_in_use_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+    """The mark stays as it is."""
+    assert lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).code == 0
+    before = lake.records()
+
+    lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(2, "m1", "in use", "Choose another")
+    assert lake.records() == before
+
+
+def test_a_mark_beyond_the_bound_on_path_probes_finishes_and_keeps_what_was_not_probed(
+    lakegc: Lakegc, lake: Lake
+) -> None:
+    """Such a mark can be approved."""
+    lake.repository.put("main", "seven", b"7 bytes")
+    lake.repository.commit("main", "third")
+    settings = {**lake.settings, "max_questions": "0"}
+    made = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    [record] = lake.records()
+    approved = lakegc(settings, "approve", lake.name, "m1", "--by", "Ada", "--yes", "--digest", str(record.digest))
+
+    assert (made.code, approved.code) == (0, 0), made.err + approved.err
+    assert record.steps["expired_set"].facts["unasked"] == 1
+    assert record.counts["expired"] == 0

@@ -1,0 +1,157 @@
+"""Incremental marks expire exactly what full ones expire at the same moment, whatever happened in between.
+
+LAKEGC_OPTIMIZED_MARKS says how many pairs are compared; a long run is
+
+    LAKEGC_OPTIMIZED_MARKS=300 uv run pytest -n 0 tests/property/test_incremental_equals_full.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.lakefs_sandbox.xids import Xids
+from spark_resources.model import EXPIRED_OBJECTS
+from tests.support.changing_repository import COUNTED, SOON, Living, numbers, run
+from tests.support.mark_runs import Marked, Marker, Sweeper
+from tests.support.repository_model import OFTEN, OPERATIONS, RepositoryModel
+
+PAIRS = int(os.environ.get("LAKEGC_OPTIMIZED_MARKS", "8"))
+SAME_EVERY_TIME = 100
+STEPS_A_PAIR = 18
+PAIRS_A_REPOSITORY = 4
+COUNTS = ("candidates", "candidate_bytes", "committed", "live_inside", "young", "uncommitted", "unsettled", "expired")
+SWEEPS = ("", "", "delete", "delete", "quarantine", "undo", "purge")
+TIME = ("let_time_pass",) * 6
+STRAY = ("legacy", "sharded", "beside", "deep", "late", "late in a shard")
+
+
+def stray(model: RepositoryModel, kind: str, number: int) -> None:
+    """Something nobody refers to, put where clients, old servers, newer ones or a late upload put it."""
+    now = model.sandbox.now()
+    xids = Xids(number, model.sandbox.now)
+    late, fresh = (xids.descending(now - timedelta(hours=hours)) for hours in (24, 0))
+    named = {
+        "legacy": f"{number:032x}",
+        "sharded": f"data/!a{number % 3}/b/{fresh}/o",
+        "beside": f"data/right{number}",
+        "deep": f"data/of/a/client/{number}",
+        "late": f"data/{late}/o",
+        "late in a shard": f"data/!a{number % 3}/b/{late}/o",
+    }
+    model._write(str(model.folder / named[kind]), f"{kind} {number}".encode())
+
+
+class RepeatedMarks(Living):
+    """Operations, and now and then two marks of the same moment, one since the last and one clean; and a sweep."""
+
+    STEPS_A_TURN = STEPS_A_PAIR
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = {**self.sandbox.settings, "clean_every": "100"}
+        self.sweeper = Sweeper()
+        self.pairs = 0
+        self.lost: set[str] = set()
+        self.last = ""
+        for number in range(12):
+            self.model.do(("upload", "upload", "commit")[number % 3], 0, number, number)
+        self.pass_days(9)
+        self.mark("first", since="")
+
+    @precondition(lambda self: not self.due)
+    @rule(name=st.sampled_from([*OFTEN, *OPERATIONS, *TIME]), a=numbers, b=numbers, c=numbers)
+    def write(self, name: str, a: int, b: int, c: int) -> None:
+        self.steps += 1
+        self.model.do(name, a, b, c)
+
+    @precondition(lambda self: not self.due)
+    @rule(kind=st.sampled_from(STRAY), number=st.integers(0, 99))
+    def put(self, kind: str, number: int) -> None:
+        self.steps += 1
+        stray(self.model, kind, number)
+
+    @precondition(lambda self: self.due)
+    @rule(
+        days=st.sampled_from([0, 1, 3, 9]),
+        min_age_days=st.sampled_from([0, 0, 0, 1, 4]),
+        sweep=st.sampled_from(SWEEPS),
+        swept=st.booleans(),
+    )
+    def compare(self, days: int, min_age_days: int, sweep: str, swept: bool) -> None:
+        """Both marks have the same objects, reasons and counts."""
+        self.pass_days(days)
+        self.steps += 1
+        self.pairs += 1
+        min_age = timedelta(days=min_age_days)
+        optimized = self.mark(f"o{self.pairs}", since=self.last, min_age=min_age)
+        clean = self.mark(f"c{self.pairs}", since="", min_age=min_age)
+        COUNTED["pairs"] += 1
+        COUNTED["expired"] += len(clean.expired)
+        COUNTED["looked at"] += optimized.facts("expired_set")["looked_at"]
+        COUNTED["stored"] += clean.facts("expired_set")["candidates"]
+        assert optimized.record.optimized, optimized.record.basis
+        assert not clean.record.optimized
+        assert explained(optimized) == explained(clean)
+        assert counts(optimized) == counts(clean)
+        mark_id = optimized.record.mark_id if swept else clean.record.mark_id
+        self.sweep(sweep, mark_id)
+        self.last = optimized.record.mark_id
+
+    def pass_days(self, days: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + timedelta(days=days))
+
+    def sweep(self, how: str, mark_id: str) -> None:
+        if not how:
+            return
+        COUNTED[how] += 1
+        before = self.model.stored().keys()
+        self.sweeper.approve(self.settings, "lake", mark_id)
+        self.sweeper.sweep(self.settings, "lake", mark_id, SweepOptions(quarantine=how != "delete"))
+        if how == "undo":
+            self.sweeper.undo(self.settings, "lake", mark_id)
+        elif how == "purge":
+            self.sweeper.purge(self.settings, "lake", mark_id)
+        self.lost |= {key for key in before if not key.startswith("_lakefs/")} - self.model.stored().keys()
+        self.lost -= self.model.stored().keys()
+
+    def mark(self, mark_id: str, *, since: str, min_age: timedelta = timedelta(0)) -> Marked:
+        self.sandbox.set_clock(self.sandbox.now() + SOON)
+        self.last = self.last or mark_id
+        gone = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
+        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, clean=not since)
+        return Marker().mark(self.settings, "lake", mark_id, options)
+
+
+def explained(mark: Marked) -> dict[str, Mapping[str, Any]]:
+    """The expired objects with all their columns."""
+    return {row["address"]: {name: row[name] for name in EXPIRED_OBJECTS.names} for row in mark.expired_rows()}
+
+
+def counts(mark: Marked) -> dict[str, int]:
+    return {name: mark.facts("expired_set")[name] for name in COUNTS}
+
+
+@pytest.mark.timeout(0)  # as long as the number of pairs takes
+def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever happened since its base, an incremental mark expires what a full one expires, no more and no less.
+
+    apache/iceberg#13568
+    """
+    run(
+        RepeatedMarks,
+        capsys,
+        repositories=-(-PAIRS // PAIRS_A_REPOSITORY),
+        steps=PAIRS_A_REPOSITORY * STEPS_A_PAIR,
+        longer=PAIRS > SAME_EVERY_TIME,
+    )
+    assert COUNTED["pairs"] >= PAIRS
+    assert COUNTED["looked at"] < COUNTED["stored"]

@@ -1,0 +1,342 @@
+"""Incremental marks, and marks that become full instead: what is listed, what is missed, and what is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lakegc_assets.asset_checks.invariants import nothing_missed
+from lakegc_assets.mark import expired_set, namespace_slices
+from lakegc_assets.mark.options import MarkOptions
+from spark_resources.errors import DamagedData, Refused, WrongUsage
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.holds import HOLDS_KEY
+from spark_resources.mark_store.record import CHAIN
+from spark_resources.model import Rules, Scope
+from tests.support.mark_runs import Marked, Marker
+
+DAY = timedelta(days=1)
+CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, clean=True)
+HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
+
+
+class Lake:
+    """A sandbox with two commits ten days apart, of which the first one's object is garbage."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox, self.repository = sandbox, sandbox.create("lake")
+        sandbox.set_clock(sandbox.now() - 30 * DAY)
+        set_rules(self.repository, Rules(3))
+        self.old = self.put("a", b"old")
+        self.put("kept", b"kept")
+        self.repository.commit("main", "first")
+        self.days(10)
+        self.put("a", b"new one")
+        self.repository.commit("main", "second")
+        self.days(10)
+
+    def put(self, path: str, data: bytes) -> str:
+        return self.repository.put("main", path, data).address
+
+    def days(self, days: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + days * DAY)
+
+    def file(self, key: str) -> Path:
+        file = self.repository.objects.file(key)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def write(self, key: str, data: bytes = b"stray") -> None:
+        """An object that nobody refers to, of now by the sandbox's clock."""
+        now = self.sandbox.now().timestamp()
+        self.file(key).write_bytes(data)
+        os.utime(self.file(key), (now, now))
+
+    def steps(self, mark_id: str, *assets: str) -> None:
+        options = MarkOptions(min_age=timedelta(0), allow_young=True)
+        Marker().steps(self.sandbox.settings, "lake", mark_id, options, assets)
+
+    def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
+        self.days(0)
+        settings = {**self.sandbox.settings, "clean_every": str(every)}
+        return Marker().mark(settings, "lake", mark_id, options or MarkOptions(min_age=timedelta(0), allow_young=True))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        yield Lake(sandbox)
+
+
+def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
+    """What a hold kept is expired by the next mark after the hold is gone, though nothing else has changed.
+
+    apache/hudi#10651, lance-format/lance#8705
+    """
+    lake.file(HOLDS_KEY).write_text(HOLD)
+    held = lake.mark("m1")
+    lake.file(HOLDS_KEY).unlink()
+    lake.days(5)
+
+    freed = lake.mark("m2")
+
+    assert (held.expired, freed.expired) == (set(), {lake.old})
+    assert freed.record.optimized
+    assert freed.record.basis["chain"] == ["m1"]
+    assert freed.facts("namespace_slices")["slices"] == 0  # no slice is open any more
+    assert freed.facts("expired_set")["looked_at"] == 1
+    assert freed.facts("expired_set")["candidates"] == held.facts("expired_set")["candidates"] == 3
+
+
+def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
+    """It says why it isn't incremental."""
+    first = lake.mark("m1")
+    lake.days(5)
+    parts = ("forged", "committed_addresses/addresses/", "expired_set/unsettled/", "mark.json")
+    for number, lost in enumerate(parts):
+        lake.mark(f"base{number}", CLEAN)
+        spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", lost)
+
+        again = lake.mark(f"m2-{number}")
+
+        assert again.expired == first.expired == {lake.old}
+        if lost != "mark.json":
+            assert not again.record.optimized
+            assert f"base{number}" in again.record.basis["why"]
+
+
+def spoil(lake: Lake, mark: str, part: str) -> None:
+    if part == "forged":
+        record = lake.file(mark + "mark.json")
+        record.write_text(record.read_text().replace('"candidates": 3', '"candidates": 9'))
+        return
+    found = lake.file(mark + part)
+    for file in found.glob("*.parquet") if found.is_dir() else [found]:
+        file.write_bytes(b"something else")
+
+
+def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lake) -> None:
+    """Here that is an object written to an old slice; the check in the UI then fails."""
+    lake.mark("m1")
+    lake.days(5)
+    stray = f"{lake.old.rpartition('/')[0]}/stray"
+    lake.write(stray)
+
+    optimized, clean = lake.mark("m2", every=2), lake.mark("m3", every=2)
+
+    assert optimized.record.optimized
+    assert not clean.record.optimized
+    assert clean.expired - optimized.expired == {stray}
+    assert (clean.facts("expired_set")["missed"], clean.facts("expired_set")["missed_names"]) == (1, [stray])
+    passed, measured = nothing_missed(clean.record)
+    assert not passed
+    assert measured["names"] == stray
+    assert nothing_missed(optimized.record)[0]
+
+
+def test_the_scheduled_mark_is_full_when_one_is_due_after_marks_with_named_bases(lake: Lake) -> None:
+    """Such marks all have the same short chain. The full one finds what was uploaded late into an old slice."""
+    from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
+    lake.mark("m1", every=3)
+    lake.days(5)
+    late = f"{lake.old.rpartition('/')[0]}/late"
+    lake.write(late)
+
+    named = [lake.mark(mark_id, from_the_first, every=3) for mark_id in ("m2", "m3", "m4")]
+    scheduled = lake.mark("m5", every=3)  # the schedule requests its marks without options
+
+    assert [mark.record.basis["full_in"] for mark in named] == [1, 0, 0]
+    assert not any(late in mark.expired for mark in named)
+    assert "due now" in nothing_missed(named[-1].record)[1]["not_looked_for"]
+    assert not scheduled.record.optimized
+    assert late in scheduled.expired
+
+
+@pytest.mark.parametrize("few", [0, 250_000])
+def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_holds(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Ranges were released, and released ranges count again."""
+    monkeypatch.setattr(expired_set, "FEW_ENOUGH_TO_SEND", few)
+    lake.mark("m1")
+    lake.put("staged", b"staged")
+    lake.put("kept", b"replaced")
+    lake.repository.commit("main", "third")
+    lake.put("staged", b"staged again")
+    lake.write("data/stray")
+    lake.days(20)
+    let_go, clean = lake.mark("m2"), lake.mark("m3", CLEAN)
+    set_rules(lake.repository, Rules(90))
+    again, clean_again = lake.mark("m4"), lake.mark("m5", CLEAN)
+
+    assert let_go.record.optimized
+    assert again.record.optimized
+    assert let_go.expired == clean.expired
+    assert {lake.old, "data/stray"} <= clean.expired
+    assert again.expired == clean_again.expired == {"data/stray"}
+
+
+def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared without what earlier marks know of it, it could look like garbage."""
+    lake.mark("m1")
+    lake.write("data/stray")
+    lake.days(1)
+    asked = expired_set.addresses_told
+    monkeypatch.setattr(expired_set, "addresses_told", lambda *of: asked(*of)[1:])
+
+    with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 addresses"):
+        lake.mark("m2")
+
+
+def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(lake: Lake) -> None:
+    """Where something unreferenced has the size of an entry, the mark has to know the paths of that range."""
+    lake.mark("m1")
+    for table in lake.file("_lakefs/").glob("*"):
+        if table.is_file():
+            table.rename(table.with_name(f"{table.name}.away"))
+    for name in ("stray", "of no size in a branch"):
+        lake.write(f"data/{name}", name.encode())
+    lake.days(1)
+
+    optimized = lake.mark("m2")
+
+    assert optimized.record.optimized
+    assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
+    lake.write("data/kept", b"KEPT")
+    lake.days(1)
+    with pytest.raises(DamagedData, match="which a branch head needs, is missing"):
+        lake.mark("m3")
+
+
+def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
+    """A staged object with the same content as the committed one is kept."""
+    for number, lost in enumerate(("damaged", "gone", "never written")):
+        lake.mark(f"base{number}", CLEAN)
+        lake.days(5)
+        again = lake.put("kept", b"kept")  # on no list, since the bytes are the same
+        lake.days(1)
+        sizes = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/committed_addresses/sizes/")
+        for file in sizes.glob("part*"):
+            file.unlink() if lost == "gone" else file.write_bytes(bytes(file.stat().st_size))
+        if lost == "never written":
+            record = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/mark.json")
+            text = json.loads(record.read_text())
+            del text["steps"]["committed_addresses"]["datasets"]["sizes"]
+            record.write_text(json.dumps(text))
+
+        found = lake.mark(f"m{number}")
+
+        assert found.record.optimized == (lost != "never written")  # that is another mark than the one that was made
+        assert again not in found.expired
+        assert lake.old in found.expired
+
+
+def test_a_mark_of_another_scope_is_full_and_never_a_base(lake: Lake) -> None:
+    """The next mark of this scope uses the last one of its own scope if it is named, and is full otherwise."""
+    lake.mark("m1")
+    options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
+    other = lake.mark("m2", options)
+    assert not other.record.optimized
+    after = lake.mark("m3")
+    assert not after.record.optimized
+    assert "scope" in after.record.basis["why"]
+    named = lake.mark("m4", MarkOptions(min_age=timedelta(0), allow_young=True, since="m1"))
+    assert named.record.basis["chain"] == ["m1"]
+    assert named.expired == after.expired == {lake.old}
+
+
+# --- what two wrong deletes came of ---------------------------------------------------------------------------------
+
+
+def retained_but_no_head(lake: Lake) -> str:
+    """An object of a commit of yesterday that the rules retain, and that no branch is at."""
+    live = lake.put("live", b"live bytes")
+    lake.repository.commit("main", "third")
+    lake.put("live", b"others")
+    lake.repository.commit("main", "over it")
+    return live
+
+
+def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They don't count even if the mark is killed before it has listed everything anew."""
+    live = retained_but_no_head(lake)
+    lake.mark("m1")
+    lake.days(1)
+    lake.put("new", b"new ones")
+    lake.repository.commit("main", "fourth")
+    lake.steps("m2", *CHAIN[:-1])
+    next(lake.file("_lakefs/retention/gc/lakegc/m1/committed_addresses/addresses").glob("part*")).unlink()
+    with pytest.raises(DamagedData, match="missing"):
+        lake.steps("m2", CHAIN[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(namespace_slices, "list_parts", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.steps("m2", CHAIN[0])
+
+    with pytest.raises(Refused, match="not there yet"):
+        lake.steps("m2", CHAIN[-1])
+    assert live not in lake.mark("m2").expired
+
+
+@pytest.mark.parametrize(
+    ("asset", "part"),
+    [("committed_addresses", "addresses"), ("namespace_slices", ""), ("uncommitted_addresses", "second")],
+)
+def test_a_dataset_missing_in_a_record_stops_the_mark(lake: Lake, asset: str, part: str) -> None:
+    """A step always writes it, so its absence isn't an empty set."""
+    lake.steps("m1", *CHAIN[:-1])
+    file = lake.file("_lakefs/retention/gc/lakegc/m1/mark.json")
+    record = json.loads(file.read_text())
+    del record["steps"][asset]["datasets"][part]
+    file.write_text(json.dumps(record))
+
+    with pytest.raises(DamagedData, match=f"has no {asset}"):
+        lake.steps("m1", CHAIN[-1])
+    assert json.loads(file.read_text())["state"] != "marked"
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake) -> None:
+    """It began with one base only; a later mark has taken that one's id, so it becomes full."""
+    live = retained_but_no_head(lake)
+    lake.mark("monday")
+    lake.steps("tuesday", CHAIN[0])
+    lake.mark("wednesday", CLEAN)
+    for folder in ("lakegc", "unified"):
+        shutil.rmtree(lake.file(f"_lakefs/retention/gc/{folder}/monday"))
+    lake.mark("monday")
+
+    found = lake.mark("tuesday")
+
+    assert live not in found.expired
+    assert not found.record.optimized
+    assert "monday" in found.record.basis["why"]
+
+
+def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) -> None:
+    """Whoever asks for a full mark, or for another base, doesn't get one that was begun differently."""
+    lake.mark("m1")
+    lake.steps("m2", CHAIN[0])
+    for options in (CLEAN, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
+        if options.since:
+            lake.mark("m1-again", CLEAN)
+        with pytest.raises(WrongUsage, match="begun since mark m1"):
+            lake.mark("m2", options)
+
+
+def test_contradictory_bases_are_refused(lake: Lake) -> None:
+    """Nothing is read before."""
+    with pytest.raises(WrongUsage, match="--since or --clean"):
+        lake.mark("m1", MarkOptions(since="m0", clean=True))
+    with pytest.raises(WrongUsage, match="--since"):
+        lake.mark("m1", MarkOptions(since="m0", inventory="s3://x/manifest.json"))

@@ -1,0 +1,429 @@
+"""Losses and near losses that other collectors had: what went wrong there is shown to work here.
+
+Each test names the public report of its loss. Those that another test shows already have its name in the folder of
+their subject; here is what needs a whole mark of its own, or has no other home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.mark.namespace_slices import all_parts, candidates, parts_of
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.mark.retained_commits import checked
+from lakegc_assets.progress import listening
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules import garbage as rule
+from lakegc_assets.rules import reference_status
+from spark_resources.errors import DamagedData, LakegcError
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, AddressType, Commit, MarkState, Namespace, Rules
+from spark_resources.sstable import Entry, commit_id
+from spark_resources.stores.base import Quirks
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+from tests.support.mark_runs import Marked, Marker, SharedSpark, Sweeper, environment, target_of
+from tests.support.sweep_tasks import Task, task
+from tests.support.tampering_proxy import between
+
+__all__ = ["task"]
+
+NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+
+
+def garbage(lake: SandboxRepository, name: str) -> Entry:
+    """An object of the namespace that nothing refers to, unless the test lets something."""
+    entry = lake.put("main", name, f"bytes of {name}".encode())
+    lake.delete("main", [name])
+    return entry
+
+
+def days_before(moment: datetime, days: int) -> datetime:
+    return moment - timedelta(days=days)
+
+
+# --- marks of repositories in which every object is referred to in a way that somebody once overlooked ---------------
+
+
+class Killed(BaseException):
+    """What ends a mark in the middle, as a signal would: nothing of the product catches it."""
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A repository, marked once by a mark that was killed and then by another one, and objects of it by what they are.
+
+    Of its commits the first is expired; the second is retained and no branch's head, so that no reader asks for it.
+    `killed` has, for each sentence of the first mark, its state in the namespace, and why it could not be approved.
+    `told` has the requests that the server answered and the sentences of the second one, in order.
+    """
+
+    lake: SandboxRepository
+    second: Commit
+    mark: Marked
+    killed: Sequence[tuple[str, MarkState, str]]
+    told: Sequence[str]
+    garbage: set[str]
+    readded: Entry
+    spelt: dict[str, str]
+    copied: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
+    told: list[str] = []
+    with Sandbox(tmp_path_factory.mktemp("quiet"), request_log=told.append) as sandbox:
+        lake, now = sandbox.create("lake"), sandbox.now()
+        settings = {**sandbox.settings, "trusted_repositories": "*"}
+        set_rules(lake, Rules(7))
+        readded = lake.put("main", "readded", b"readded")
+        once = lake.put("main", "copied once", b"copied and committed")
+        lake.commit("main", "first", date=days_before(now, 60))
+        spelt = spellings(lake, sandbox.local_path, "committed")
+        lake.delete("main", ["readded"])
+        lake.stage("main", [replace(readded, metadata={"added": "again"})])
+        lake.copy("main", "copy of once", "copied once", shallow=True)
+        lake.delete("main", ["copied once"])
+        second = lake.commit("main", "second", date=days_before(now, 40))
+        lake.delete("main", [entry.path.decode() for entry in lake.listing(second.id)[0] if isinstance(entry, Entry)])
+        lake.put("main", "last", b"the head has nothing else")
+        lake.commit("main", "third", date=days_before(now, 1))
+        spelt |= spellings(lake, sandbox.local_path, "staged")
+        again = lake.put("main", "copied again", b"copied and staged")
+        lake.copy("main", "copy of again", "copied again", shallow=True)
+        lake.delete("main", ["copied again"])
+        copied = {"copy of once": once.address, "copy of again": again.address}
+        free = {garbage(lake, f"garbage {number}").address for number in range(2)}
+        killed = killed_at(settings, "writing the expired set")
+        told.clear()
+        with listening(told.append):
+            mark = Marker().mark(settings, "lake", "m1", NO_AGE)
+        yield Quiet(lake, second, mark, killed, list(told), free, readded, spelt, copied)
+
+
+def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str, str]:
+    """Objects that are staged by one form of address each: the form by the key."""
+    roots = ("", "local://lake/", f"local://{configured}/lake/")
+    forms = [(root, kind) for root in roots for kind in (AddressType.BY_PREFIX, AddressType.FULL) if root or not kind]
+    found = {}
+    for root, kind in [*forms, ("", AddressType.RELATIVE)]:
+        entry = garbage(lake, f"{where} {kind} {root}")
+        lake.stage("main", [replace(entry, address=root + entry.address, address_type=kind)])
+        found[entry.address] = f"{where}, {kind.name}, {root or 'relative'}"
+    return found
+
+
+def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState, str]]:
+    """What is in the namespace at each message of a mark m0 that is killed at its last one."""
+    found: list[tuple[str, MarkState, str]] = []
+    place = target_of(settings, "lake").place
+
+    def look(sentence: str) -> None:
+        with pytest.raises(LakegcError) as refused:
+            Sweeper().approve(settings, "lake", "m0")
+        found.append((sentence, Mark.open(place, "m0").record.state, str(refused.value)))
+        if sentence == last:
+            raise Killed
+
+    with listening(look), pytest.raises(Killed):
+        Marker().mark(settings, "lake", "m0", NO_AGE)
+    return found
+
+
+def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
+    """What one commit deleted and added again is live with that commit, though the commit that had it first has
+    expired.
+
+    apache/iceberg#17304, apache/iceberg#2131
+    """
+    expired = {verdict["message"] for verdict in quiet.mark.verdicts() if not verdict["retained"]}
+    assert "first" in expired
+    assert "second" not in expired
+    assert quiet.lake.stat(quiet.second.id, "readded").address == quiet.readded.address
+    assert quiet.readded.address not in quiet.mark.expired
+    assert quiet.garbage <= quiet.mark.expired
+
+
+def test_address_forms_normalised_before_difference(quiet: Quiet) -> None:
+    """Relative, behind either full form of the namespace, or by prefix, staged or committed, it is one and the same
+    object.
+
+    treeverse/lakeFS#4658, treeverse/lakeFS#4698
+    """
+    assert len(quiet.spelt) == 12
+    assert [quiet.spelt[address] for address in sorted(quiet.mark.expired & quiet.spelt.keys())] == []
+    assert quiet.garbage <= quiet.mark.expired
+
+
+def test_shallow_copy_shares_address(quiet: Quiet) -> None:
+    """A shallow copy, committed or staged, keeps the object that it shares when the source path is deleted.
+
+    treeverse/lakeFS#10199
+    """
+    where = {"copy of once": quiet.second.id, "copy of again": "main"}
+    assert {path: quiet.lake.stat(ref, path).address for path, ref in where.items()} == quiet.copied
+    assert not set(quiet.copied.values()) & quiet.mark.expired
+    assert quiet.garbage <= quiet.mark.expired
+
+
+def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> None:
+    """Staged addresses are read after the listing and before any commit, twice, and once more after all of them.
+
+    treeverse/lakeFS: design/accepted/gc_plus/uncommitted-gc.md
+    """
+    marks = {
+        "listing the folder": "listing",
+        "/gc/prepare_uncommited ": "staged",
+        "/refs/dump ": "graph",
+        "/gc/prepare_commits/async ": "commits",
+        " ranges with ": "ranges",
+        "asking what branches serve": "served",
+    }
+    order = [name for line in quiet.told for words, name in marks.items() if words in line]
+    first, last = order.index("graph"), len(order) - order[::-1].index("commits")
+
+    assert order[:first] == ["listing", "staged", "staged"]
+    assert order[first:last] == ["graph", "commits"]
+    assert [name for name in order[last:] if name != "served"] == ["ranges", "staged", "graph"]
+
+
+def test_a_mark_killed_between_any_two_steps_is_unfinished_and_blocks_no_other(quiet: Quiet) -> None:
+    """It can't be approved; the next mark begins anew, and is complete.
+
+    kopia/kopia#3563, kopia/kopia#4769
+    """
+    assert len(quiet.killed) > 10
+    assert {state for _, state, _ in quiet.killed} == {MarkState.MARKING}
+    assert [why for _, _, why in quiet.killed if "not finished" not in why] == []
+    left = Mark.open(quiet.mark.target.place, "m0").record
+    assert (left.state, left.finished, left.digest) == (MarkState.MARKING, None, None)
+    assert quiet.mark.record.state is MarkState.MARKED
+    assert quiet.mark.expired == quiet.garbage
+
+
+# --- marks of a repository that others write to ----------------------------------------------------------------------
+
+
+@dataclass
+class Meanwhile:
+    """What others do the first time that the server answers, or a mark says, something with these words in it."""
+
+    waiting: dict[str, Callable[[], object]] = field(default_factory=dict)
+
+    def heard(self, line: str) -> None:
+        for words in [words for words in self.waiting if words in line]:
+            self.waiting.pop(words)()
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A repository that was written to while it was marked, and objects of it by what became of them."""
+
+    lake: SandboxRepository
+    mark: Marked
+    garbage: str
+    landed: str
+    renamed: str
+    topic: str
+    withdrawn: str
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
+    others = Meanwhile()
+    folder = tmp_path_factory.mktemp("busy")
+    with Sandbox(folder, request_log=others.heard, uncommitted_page=1) as sandbox:
+        lake, now = sandbox.create("lake"), sandbox.now()
+        set_rules(lake, Rules(7))
+        lake.put("main", "a", b"a")
+        lake.commit("main", "first", date=days_before(now, 60))
+        for branch in ("landing", "racing", "topic", "withdrawn"):
+            lake.create_branch(branch, "main")
+        withdrawn = lake.put("withdrawn", "staged", b"staged on a branch that goes")
+        landed, free = garbage(lake, "landed"), garbage(lake, "garbage")
+        lake.put("racing", "b", b"the first page ends here")
+        renamed = lake.put("racing", "z", b"renamed and committed")
+        topic = lake.put("topic", "t", b"of the topic alone")
+        lake.commit("topic", "topic", date=days_before(now, 50))
+
+        def land() -> None:
+            lake.stage("landing", [replace(landed, path=b"landed")])
+            lake.commit("landing", "landed")
+
+        def rename() -> None:
+            lake.copy("racing", "a copy", "z", shallow=True)
+            lake.delete("racing", ["z"])
+
+        others.waiting |= {
+            "/gc/prepare_uncommited 201": rename,
+            "what is staged (second time)": lambda: lake.commit("racing", "the copy"),
+            "/branches?": lambda: lake.delete_branch("withdrawn"),
+            "/gc/prepare_commits/status": land,
+            "reading the metaranges of retained commits": lambda: lake.delete_branch("topic"),
+        }
+        settings = {**sandbox.settings, "trusted_repositories": "*"}
+        with listening(others.heard):
+            mark = Marker().mark(settings, "lake", "m1", NO_AGE)
+        assert not others.waiting
+        yield Busy(lake, mark, free.address, landed.address, renamed.address, topic.address, withdrawn.address)
+
+
+def test_commit_landing_between_listing_and_walk(busy: Busy) -> None:
+    """A commit that is created after the list of commits was written, and before it is walked, is live.
+
+    treeverse/lakeFS#8282, treeverse/lakeFS#8261
+    """
+    assert busy.lake.stat("landing", "landed").address == busy.landed
+    assert busy.landed not in busy.mark.expired
+    assert busy.garbage in busy.mark.expired
+
+
+def test_copy_commit_race_keeps_address(busy: Busy) -> None:
+    """A shallow copy behind the cursor whose source is deleted ahead of it, and that is then committed, is on no list
+    of staged addresses: it is live by its commit, which is read after them.
+
+    treeverse/lakeFS#5088
+    """
+    assert busy.lake.stat("racing", "a copy").address == busy.renamed
+    assert busy.renamed not in busy.mark.expired
+    assert busy.garbage in busy.mark.expired
+
+
+def test_branch_deleted_during_mark(busy: Busy) -> None:
+    """A branch that is deleted after branches were listed, and before its turn, stops no mark; what it had staged when
+    it was read is kept.
+
+    treeverse/lakeFS#9772
+    """
+    assert "withdrawn" not in {branch.id for branch in busy.lake.branches()}
+    assert busy.mark.record.state is MarkState.MARKED
+    assert busy.withdrawn not in busy.mark.expired
+
+
+def test_one_snapshot_of_refs_feeds_every_stage(busy: Busy) -> None:
+    """What was a branch when branches were read is one in every later step: a later reading only adds live objects.
+
+    gitgitgadget/git#2219
+    """
+    assert "topic" not in {branch.id for branch in busy.lake.branches()}
+    assert {verdict["message"] for verdict in busy.mark.verdicts() if verdict["retained"]} >= {"topic"}
+    assert busy.topic not in busy.mark.expired
+    assert busy.garbage in busy.mark.expired
+
+
+# --- what a listing, a clock, a table and a store may say ------------------------------------------------------------
+
+
+ALIEN = (
+    "_lakefs/" + "ab" * 32, "_lakefs/retention/gc/rules/config.pb", "_lakefs/stats.puffin", "_delta_log/0.json",
+    "metadata/snap-1.avro", "metadata/stats.puffin", "data-2/x", "database/x", "dummy", "folder/x",
+)  # fmt: skip
+KNOWN = ("data/direct", "data/slice/id", "data/slice/id,token", "data/!ab/c/slice/id", "data/_lakefs/id", "legacy")
+
+
+@pytest.mark.parametrize("local_adapter", [True, False])
+def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter: bool) -> None:
+    """Keys that lakeFS doesn't give to objects aren't even listed, whatever they are and whoever wrote them.
+
+    projectnessie/nessie#9879, trinodb/trino#19965, apache/amoro#1959
+    """
+    (tmp_path / "lake").mkdir()
+    place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+    parts = ["0a1b2c-00001"]  # of an unfinished upload, where the local adapter keeps them
+    for key in [*ALIEN, *KNOWN, *parts]:
+        place.store().write(key, b"x")
+    listed = parts_of(place.store(), all_parts(place.store()), wanted=8)
+    batches = candidates(place, listed, {}, local_adapter=local_adapter)
+    found = [address for batch in batches for address in batch.column("address").to_pylist()]
+
+    assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])
+
+
+def test_commits_of_an_unknown_version_stop_the_mark() -> None:
+    """The rules of earlier versions may not apply to them.
+
+    lance-format/lance#8956
+    """
+    known = Commit("", (), datetime(2026, 1, 1, tzinfo=UTC), "")
+    known = replace(known, id=commit_id(known))
+    assert checked(known) == known
+    with pytest.raises(DamagedData, match="of version 2, which this lakegc doesn't know"):
+        checked(replace(known, version=2))
+
+
+def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
+    """Ages are measured by the clock that dates objects, the store's, not by the server's or by this machine's.
+
+    earth-mover/icechunk#2310
+    """
+    apart = timedelta(minutes=3)
+    with Sandbox(tmp_path) as sandbox, between(sandbox.endpoint_url) as server:
+        sandbox.create("lake")
+        sandbox.set_clock(days_before(datetime.now(UTC), 30))
+        server.later = apart
+        with environment({**sandbox.settings, "endpoint_url": server.endpoint}):
+            marks = MarksResource(lakefs=LakeFSResource(), spark=SharedSpark())
+            try:
+                record = marks.begin("lake|m1", MarkOptions(), lambda _: None).mark.record
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+        now = sandbox.now()
+
+    assert abs(now - record.start) < apart / 2
+    assert record.cutoff == record.start - timedelta(hours=24)
+    assert abs(now + apart - record.server_now) < apart / 2
+
+
+def test_cutoff_with_whole_second_last_modified() -> None:
+    """Where a store reports whole seconds, an object that may have been written right after the cutoff is young.
+
+    earth-mover/icechunk#2368
+    """
+    cutoff, second = datetime(2026, 11, 20, 8, 50, 0, 500_000, UTC), timedelta(seconds=1)
+    times = {
+        "surely before": cutoff.replace(microsecond=0) - second,
+        "maybe after": cutoff.replace(microsecond=0),
+        "after": cutoff.replace(microsecond=0) + second,
+    }
+    rows = [
+        {"address": name, "size": 1, "modified": modified, "checksum": None, "slice": "data/s/"}
+        for name, modified in times.items()
+    ]
+    grain, nothing = Quirks().time_resolution, ADDRESSES.empty_table()
+    stored = {reference_status.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
+    live = dict.fromkeys(
+        (reference_status.COMMITTED, reference_status.MAYBE_GONE, reference_status.UNCOMMITTED), nothing
+    )
+    told, counts = reference_status.census(stored | live, cutoff - grain)
+    with environment({}):
+        found = SharedSpark().spark_session.createDataFrame(told)
+        old = found.transform(rule.unreferenced(cutoff, grain)).collect()
+
+    assert [row["address"] for row in old] == ["surely before"]
+    assert (counts["unreferenced"], counts["young"]) == (1, 2)
+
+
+def test_object_written_after_listing_survives(task: Task) -> None:
+    """What is written beside, or in the place of, a listed object is not what was approved, and is kept.
+
+    apache/hudi#11600
+    """
+    rows = task.write("approved", "replaced")
+    task.store.write("data/s/replaced", b"written when it was listed already")
+    task.store.write("data/s/beside", b"x")
+    counted = task.run(rows, task.orders())
+
+    assert counted == {"deleted": 1, "changed": 1}
+    assert task.left() == {"replaced", "beside"}
+    assert task.store.read("data/s/replaced") == b"written when it was listed already"

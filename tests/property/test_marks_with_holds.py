@@ -1,0 +1,277 @@
+"""Whole marks of a repository in which every kind of hold keeps something that nothing else keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.progress import listening
+from spark_resources.errors import DamagedData, Forbidden, Refused
+from spark_resources.lakefs import LakeFS
+from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.hold_file import BadHolds
+from spark_resources.mark_store.holds import HOLDS_KEY
+from spark_resources.mark_store.mark import Mark, marks
+from spark_resources.model import HELD_OBJECTS, HELD_RANGES, Rules, Scope
+from spark_resources.spark.datasets import all_rows
+from tests.support.mark_runs import Marked, Marker, target_of
+
+WHOSE = "owner: ada, reason: because"
+EVERY_KIND = f"""
+holds:
+  - {{id: tagged, tags: "v*", {WHOSE}}}
+  - {{id: with-history, tags: w1, history: true, {WHOSE}}}
+  - {{id: legal, commits: {{legal: "hol?"}}, {WHOSE}}}
+  - {{id: experiments, branches: "exp-*", days: 12, {WHOSE}}}
+  - {{id: reports, paths: "reports/*", {WHOSE}}}
+  - {{id: imported, prefix: data/imported/, {WHOSE}}}
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    """A repository, and for each object that may go a name."""
+
+    sandbox: Sandbox
+    lake: SandboxRepository
+    named: dict[str, str]
+
+    def hold(self, text: str | None) -> None:
+        file = self.lake.objects.file(HOLDS_KEY)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(text)
+
+    def mark(self, mark_id: str, scope: Scope = Scope.UNIFIED) -> Marked:
+        options = MarkOptions(scope, timedelta(0), allow_young=True)
+        return Marker().mark(self.sandbox.settings, "lake", mark_id, options)
+
+    def expired(self, mark: Marked) -> set[str]:
+        return {self.named[address] for address in mark.expired}
+
+    def held(self, mark: Marked) -> dict[str, str]:
+        """What would have expired, by name, with the holds that keep it."""
+        dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "held")
+        return {self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, HELD_OBJECTS)}
+
+    def has_no_finished_mark(self, mark_id: str) -> None:
+        (record,) = [one for one in marks(target_of(self.sandbox.settings, "lake").place) if one.mark_id == mark_id]
+        assert (record.finished, record.digest) == (None, None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Sandbox(tmp_path_factory.mktemp("held")) as sandbox:
+        lake, now, named = sandbox.create("lake"), sandbox.now(), {}
+        set_rules(lake, Rules(7))
+
+        def commit(branch: str, days: int, metadata: Mapping[str, str] | None = None, **paths: str) -> None:
+            for path, name in paths.items():
+                address = lake.put(branch, path.replace("_", "/"), name.encode()).address
+                named[address] = name
+            lake.commit(branch, f"{days} days ago", metadata=metadata, date=now - timedelta(days=days))
+
+        commit("main", 90, a="a, first", reports_x="report, first")
+        commit("main", 80, a="a, second", reports_x="report, second")
+        lake.create_tag("v1", "main")
+        commit("main", 70, a="a, third")
+        lake.create_tag("w1", "main")
+        commit("main", 60, a="a, fourth")
+        lake.create_branch("gone", "main")
+        commit("gone", 50, {"legal": "hold"}, b="legal")
+        commit("gone", 49, {"legal": "hold", "who": "ada"}, b="legal, too")
+        commit("gone", 48, {"legal": "no"}, b="not legal")
+        lake.delete_branch("gone")
+        lake.create_branch("exp-1", "main")
+        for days, name in ((20, "experiment, first"), (15, "experiment, second"), (10, "experiment, third")):
+            commit("exp-1", days, e=name)
+        commit("main", 30, a="a, fifth", reports_x="report, last")
+        for key in ("data/imported/1", "data/imported/2", "data/left", "data/imported-too/1"):
+            lake.objects.write(key, key.encode())
+            named[key] = key
+        yield World(sandbox, lake, named)
+
+
+@pytest.fixture
+def world(whole: World) -> Iterator[World]:
+    yield whole
+    whole.hold(None)
+
+
+LET_GO = {"a, first", "a, second", "a, third", "report, first"}
+LET_GO |= {"legal", "legal, too", "not legal", "experiment, first", "experiment, second"}
+NEVER_COMMITTED = {"data/imported/1", "data/imported/2", "data/left", "data/imported-too/1"}
+HELD = {
+    "a, first": "with-history",
+    "report, first": "reports, with-history",
+    "a, second": "tagged, with-history",
+    "a, third": "with-history",
+    "legal": "legal",
+    "legal, too": "legal",
+    "experiment, second": "experiments",
+}
+IMPORTED = {"data/imported/1": "imported", "data/imported/2": "imported"}
+
+
+def test_each_kind_of_hold_keeps_exactly_what_it_names(world: World) -> None:
+    """What was kept is written to a dataset of its own, with the ids of all holds that keep it."""
+    world.hold(EVERY_KIND)
+    mark = world.mark("every-kind")
+
+    assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
+    assert world.held(mark) == {**HELD, **IMPORTED}
+    facts = mark.facts("expired_set")
+    assert facts["held"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
+    assert (facts["held_objects"], facts["held"]["legal"]["objects"]) == (len(HELD) + 2, 2)
+    assert facts["kept_as_served_or_unclear"] == 0
+
+
+@pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
+def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> None:
+    """What would have expired in a scope is attributed to the holds."""
+    world.hold(EVERY_KIND)
+    mark = world.mark(scope.value, scope)
+
+    of_scope, held = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
+    assert world.expired(mark) == of_scope - held.keys()
+    assert world.held(mark) == held
+
+
+def test_outdated_holds_keep_nothing(world: World) -> None:
+    """The result is the one without a file of holds."""
+    world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
+    outdated = world.mark("outdated")
+    world.hold(None)
+    without = world.mark("without")
+
+    assert outdated.expired == without.expired
+    assert world.expired(without) == LET_GO | NEVER_COMMITTED
+    for mark in (outdated, without):
+        assert (mark.facts("expired_set")["held"], mark.facts("retained_commits")["held"]) == ({}, 0)
+        assert not world.held(mark)
+    assert (without.record.holds, outdated.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
+    assert outdated.record.digest != without.record.digest
+
+
+def test_objects_on_hold_that_are_missing_are_counted_and_stop_no_mark(world: World) -> None:
+    """They were deleted before they were put on hold."""
+    world.hold(EVERY_KIND)
+    gone = next(address for address, name in world.named.items() if name == "a, second")
+    file = world.lake.objects.file(gone)
+    data = file.read_bytes()
+    file.unlink()
+    try:
+        mark = world.mark("gone")
+    finally:
+        file.write_bytes(data)
+
+    assert mark.facts("expired_set")["held_not_listed"] == 1
+    assert "a, first" in world.held(mark)
+
+
+# --- what stops a mark ----------------------------------------------------------------------------------------------
+
+
+def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
+    """Without it nobody knows what is on hold; the range is named."""
+    world.hold(EVERY_KIND)
+    place = target_of(world.sandbox.settings, "lake").place
+    if not Mark.exists(place, "every-kind"):
+        world.mark("every-kind")
+    ranges = all_rows(place, Mark.open(place, "every-kind").dataset("committed_addresses", "held_ranges"), HELD_RANGES)
+    held = next(row for row in ranges if row["hold"] == "with-history")
+    file = world.lake.objects.file(f"_lakefs/{held['range_id']}")
+    data = file.read_bytes()
+    file.unlink()
+    try:
+        with pytest.raises(DamagedData, match=f"table {held['range_id']}, which a hold needs, is missing") as caught:
+            world.mark("no-range")
+    finally:
+        file.write_bytes(data)
+
+    assert caught.value.invariant == 3
+    world.has_no_finished_mark("no-range")
+
+
+def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
+    """Nothing is read, and no record is written."""
+    world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
+
+    with pytest.raises(BadHolds, match="line 3: 'raison' is unknown") as caught:
+        world.mark("bad-file")
+
+    assert (caught.value.exit_code, caught.value.invariant) == (3, 3)
+    assert not Mark.exists(target_of(world.sandbox.settings, "lake").place, "bad-file")
+
+
+def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
+    """It doesn't matter which step comes next."""
+    world.hold(EVERY_KIND)
+
+    def changing(sentence: str) -> None:
+        if sentence.startswith("reading what is staged"):
+            world.hold(None)
+
+    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked") as caught:
+        world.mark("changed")
+
+    assert caught.value.invariant == 7
+    world.has_no_finished_mark("changed")
+
+
+def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
+    """By then everything has been read, and the expired set is written."""
+
+    def changing(sentence: str) -> None:
+        if sentence == "writing the expired set":
+            world.hold(EVERY_KIND)
+
+    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked"):
+        world.mark("late")
+
+    world.has_no_finished_mark("late")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "words"),
+    [
+        ("dump_refs", {"return_value": None}, "legal, reports of lake name commits or paths"),
+        ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake name tags"),
+    ],
+)
+def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, answer: Any, words: str) -> None:
+    """They need the commit graph, or the right to list tags."""
+    world.hold(EVERY_KIND)
+
+    with mock.patch.object(LakeFS, call, **answer), pytest.raises(Refused, match=words):
+        world.mark(f"no-{call}".replace("_", "-"))
+
+    world.has_no_finished_mark(f"no-{call}".replace("_", "-"))
+
+
+def test_a_tag_created_during_a_mark_is_on_hold_with_its_history(world: World) -> None:
+    """It is created after the commits were read."""
+    world.hold(f"holds: [{{id: all, tags: '*', history: true, {WHOSE}}}]")
+    dangling = next(commit.id for commit in world.lake.commits() if commit.message == "48 days ago")
+
+    def tagging(sentence: str) -> None:
+        if sentence.startswith("reading once more"):
+            world.lake.create_tag("late", dangling)
+
+    try:
+        with listening(tagging):
+            mark = world.mark("late-tag")
+    finally:
+        world.lake.delete_tag("late")
+
+    assert world.expired(mark) & {"legal", "legal, too", "not legal"} == set()
+    assert "experiment, first" in world.expired(mark)

@@ -1,0 +1,227 @@
+"""Listings split into ranges of keys, and several at once: each key is listed exactly once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.stores import Store
+from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
+from spark_resources.stores.base import Page
+from spark_resources.stores.parallel_listing import Part, between, can_be_cut, listed, spread
+from tests.support.store_providers import Provider, all_keys, write_all
+
+NAMES = [
+    "A",
+    "a-b",
+    "a/b",
+    "a/b-c",
+    "a/c/d",
+    "a0",
+    "b",
+    "c",
+    "data/s/1",
+    "data/s/2",
+    "data/t/1",
+    "data/z",
+    "e",
+    "é",
+    "😀",
+]
+LONG = [f"data/{one:x}{two:x}/{three:x}" for one in range(6) for two in range(5) for three in range(4)]
+
+
+@dataclass
+class SmallPages:
+    """A store that lists a few keys at a time, whatever is asked for, and counts its pages."""
+
+    store: Store
+    size: int = 3
+    pages_read: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+        for page in self.store.pages(prefix, **{**how, "page_size": min(self.size, how["page_size"])}):
+            self.pages_read += 1
+            yield page
+
+
+def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
+    """Folder and key of each object, in the order of bytes."""
+    pages = listed(store, parts, **how)
+    rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
+    return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
+
+
+def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
+    bounds = [None, *sorted(cuts, key=str.encode), None]
+    return [replace(part, after=after, upto=upto) for after, upto in itertools.pairwise(bounds)]
+
+
+def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
+    """What a plain listing has."""
+    keys = all_keys(store, part.folder, delimiter="/" if part.flat else None)
+    return sorted(((part.folder, key) for key in keys), key=lambda row: row[1].encode())
+
+
+@pytest.fixture
+def cuttable_store(store: Store, provider: Provider) -> Store:
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    return store
+
+
+def test_ranges_list_every_key_once_wherever_a_folder_is_split(cuttable_store: Store, provider: Provider) -> None:
+    """Nothing else is listed."""
+    write_all(cuttable_store, NAMES)
+    wanted = {
+        part: plain_listing(cuttable_store, part)
+        for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))
+    }
+    texts = st.sampled_from(NAMES) | st.text(st.sampled_from("0Aab-/dt1zé~"), min_size=1, max_size=6)
+
+    @settings(max_examples=200 if provider.name == "local" else 10, deadline=None)
+    @given(st.sampled_from(sorted(wanted, key=repr)), st.lists(texts, max_size=5, unique=True), st.integers(2, 5))
+    @example(Part("", flat=True), ["data/", "data/z", "a/"], 2)
+    def run(part: Part, cuts: list[str], page_size: int) -> None:
+        assert listed_keys(cuttable_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
+
+    run()
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("at_once", [2, 8])
+def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Store, flat: bool, at_once: int) -> None:
+    """Idle threads take over a part of what another one lists, again and again."""
+    names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
+    write_all(cuttable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
+    small, part = SmallPages(cuttable_store, size=6), Part("", flat=flat)
+
+    assert listed_keys(small, [part], at_once=at_once, pages_first=1) == plain_listing(cuttable_store, part)
+
+
+def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
+    """This holds for every store."""
+    write_all(store, [*LONG, "root", "data/right"])
+    folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
+    parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
+
+    assert listed_keys(store, parts) == sorted(
+        [("", "root"), ("data/", "data/right"), *((key[: key.index("/", 5) + 1], key) for key in LONG)]
+    )
+    assert listed_keys(store, []) == []
+
+
+def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store: Store) -> None:
+    """They list each of its keys once."""
+    write_all(cuttable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
+
+    for part in (Part(""), Part("", flat=True), Part("data/")):
+        parts = spread(cuttable_store, part, wanted=6, page_size=10)
+        if not can_be_cut(cuttable_store):
+            assert parts == [part]
+            continue
+
+        assert 3 <= len(parts) <= 6
+        assert listed_keys(cuttable_store, parts) == plain_listing(cuttable_store, part)
+        assert sum(1 for one in parts if listed_keys(cuttable_store, [one])) >= len(parts) - 1
+        assert spread(cuttable_store, part, wanted=6) == [part]  # it is no whole page
+
+
+def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
+    """They would lose keys."""
+    if provider.quirks.byte_order:
+        pytest.skip(f"{provider.name} lists in byte order")
+    for part in (Part("", after="a"), Part("", upto="a")):
+        with pytest.raises(WrongUsage, match="order"):
+            list(listed(store, [part]))
+
+
+def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) -> None:
+    """The store was wrongly declared to list in byte order."""
+    if provider.quirks.byte_order:
+        pytest.skip(f"{provider.name} lists in byte order")
+    uri = provider.uri()
+    write_all(provider.open(uri), ["a/b", "a-b", "b"])
+    store = provider.open(uri, quirks=replace(provider.quirks, byte_order=True))
+    if all_keys(store) == ["a-b", "a/b", "b"]:
+        pytest.skip(f"{provider.name} lists these keys in byte order")
+
+    assert listed_keys(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
+    with pytest.raises(Unavailable, match="order"):
+        list(listed(store, [Part("", upto="b")]))
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) -> None:
+    """A part that just ended early would look like absent keys."""
+    write_all(store, LONG)
+
+    class Breaking(SmallPages):
+        def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+            for number, page in enumerate(super().pages(prefix, **how)):
+                if prefix == "data/3" and number == 1:
+                    raise Unavailable("away")
+                yield page
+
+    with pytest.raises(Unavailable, match="away"):
+        listed_keys(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
+
+
+def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
+    """No more pages are requested."""
+    write_all(store, LONG)
+    small = SmallPages(store, size=1)
+    pages = listed(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
+    next(pages)
+    pages.close()  # type: ignore[attr-defined]
+    seen = small.pages_read
+
+    assert seen < 20
+    assert small.pages_read == seen
+
+
+def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:
+    """Keys, sizes, times and tags are the same, strange ones included."""
+    write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
+
+    for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
+        pages, arrow = list(store.pages("", **how)), list(arrow_pages(store, "", **how))  # type: ignore[arg-type]
+        assert [as_batch(page.objects) for page in pages] == [page.objects for page in arrow]
+        assert [(list(page.prefixes), page.unreadable_names) for page in pages] == [
+            (list(page.prefixes), page.unreadable_names) for page in arrow
+        ]
+        assert all(page.objects.schema == LISTED for page in arrow)
+
+
+_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
+def test_between_gives_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
+    """It is between them in the order of bytes, and has their common beginning."""
+    low, high = shared + low, None if high is None else shared + high
+    middle = between(low, high, len(shared))
+
+    if middle is not None:
+        assert middle.startswith(shared)
+        assert low.encode() < middle.encode()
+        assert high is None or middle.encode() < high.encode()
+
+
+def test_halving_a_range_ends_after_a_few_steps() -> None:
+    """lakeFS's keys differ only after a long common beginning."""
+    low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
+    high: str | None = None
+    while (high := between(low, high, len("data/s/"))) is not None:
+        steps += 1
+    assert 20 < steps < 20 * 7

@@ -1,0 +1,160 @@
+"""Azurite, the emulator of Azure's blob storage: found, or installed once, and run on a free loopback port.
+
+It is an npm package, and nothing else needs npm: where neither is there, its tests are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import AzureError, ResourceExistsError
+from azure.storage.blob import BlobServiceClient
+from pydantic import SecretStr
+
+from spark_resources.host.user_folders import cache_folder
+from spark_resources.stores.settings import StoreSettings
+from tests.support.retry_policies import requests
+from tests.support.s3_servers import START_LIMIT, STARTS, _folder, free_port
+
+VERSION = "3.37.0"
+ACCOUNT = "lakegctests"
+KEY = "bm90IGEgc2VjcmV0IGJ1dCBhIHRlc3Q="
+INSTALL_LIMIT = 300.0  # seconds
+
+
+@dataclass(frozen=True)
+class Azurite:
+    """A running Azurite with one account."""
+
+    endpoint_url: str
+    account: str = ACCOUNT
+    account_key: str = KEY
+
+    def settings(self, **changes: object) -> StoreSettings:
+        """What opens a store on it; timeouts are short, for failing is a matter of a loopback."""
+        known: dict[str, object] = {
+            "azure_endpoint_url": self.endpoint_url,
+            "azure_account_key": SecretStr(self.account_key),
+            "connect_timeout": 5.0,
+            "read_timeout": 30.0,
+            "retry": requests(3),
+        }
+        return StoreSettings.model_validate(known | changes)
+
+    def make_container(self, name: str) -> None:
+        """Make a container, unless it is there."""
+        with suppress(ResourceExistsError):
+            self.client().create_container(name)
+
+    def client(self) -> BlobServiceClient:
+        """Azure's own client, for what a store doesn't offer."""
+        credential = {"account_name": self.account, "account_key": self.account_key}
+        return BlobServiceClient(self.endpoint_url, credential=credential, retry_total=0)
+
+
+@contextmanager
+def azurite() -> Iterator[Azurite]:
+    """An Azurite without containers, gone afterwards with all that it holds."""
+    program = found_or_installed()
+    if program is None:
+        sentence = (
+            "NO AZURITE, the store in Azure was not tested: `npm install -g azurite`, or name it in LAKEGC_TEST_AZURITE"
+        )
+        warnings.warn(sentence, stacklevel=1)
+        pytest.skip(sentence)
+    with ExitStack() as running:
+        for left in reversed(range(STARTS)):
+            attempt = running.enter_context(ExitStack())
+            folder, port = attempt.enter_context(_folder("azurite-")), free_port()
+            process = attempt.enter_context(_running(program, port, folder))
+            server = Azurite(f"http://127.0.0.1:{port}/{ACCOUNT}")
+            try:
+                _until_ready(server, process, folder)
+            except RuntimeError:
+                attempt.close()
+                if not left:
+                    raise
+            else:
+                break
+        yield server
+
+
+# --- the program ----------------------------------------------------------------------------------------------------
+
+
+def found_or_installed() -> str | None:
+    """Azurite's program for the blob service; None where there is none, and npm can't bring it."""
+    named = os.environ.get("LAKEGC_TEST_AZURITE") or shutil.which("azurite-blob")
+    if named:
+        return named
+    npm = shutil.which("npm")
+    if npm is None:
+        return None
+    folder = cache_folder() / f"azurite-{VERSION}"
+    program = folder / "node_modules" / ".bin" / "azurite-blob"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
+        if not program.exists():
+            _install(npm, folder)
+    return str(program) if program.exists() else None
+
+
+def _install(npm: str, folder: Path) -> None:
+    command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error"]
+    try:
+        subprocess.run(
+            [*command, f"azurite@{VERSION}"], timeout=INSTALL_LIMIT, check=True, capture_output=True, text=True
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        warnings.warn(f"Azurite could not be installed: {getattr(error, 'stderr', '') or error}", stacklevel=1)
+        shutil.rmtree(folder / "node_modules", ignore_errors=True)
+
+
+@contextmanager
+def _running(program: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a log in its folder and nothing of this user's set-up; stopped afterwards."""
+    environment = {
+        "PATH": os.environ.get("PATH", ""),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}",
+    }
+    options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck",
+               "--disableTelemetry", "--silent"]  # fmt: skip
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, *options], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()  # nothing of it is to be kept
+        process.wait()
+
+
+def _until_ready(server: Azurite, process: subprocess.Popen[bytes], folder: Path) -> None:
+    limit = time.monotonic() + START_LIMIT
+    last: Exception | None = None
+    while time.monotonic() < limit and process.poll() is None:
+        try:
+            server.make_container("ready-or-not")
+            server.client().delete_container("ready-or-not")
+        except AzureError as error:
+            last = error
+            time.sleep(0.05)  # the step of a poll with a limit
+        else:
+            return
+    log = (folder / "log").read_text(errors="replace")[-4000:]
+    raise RuntimeError(f"Azurite did not get ready in {START_LIMIT:.0f} s: {last}\n{log}")

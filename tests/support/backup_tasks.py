@@ -1,0 +1,90 @@
+"""One task of a backup or a restore, run right here between two namespaces, without Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_resources.copying.backup_task import WANTED, CopyOrders, backup_rows, on_their_side
+from spark_resources.copying.copy_log import Fate, Log
+from spark_resources.copying.restore_task import BACKED_UP, restore_rows
+from spark_resources.mark_store.foreign_expired_set import folder_of
+from spark_resources.stores import Store
+from spark_resources.stores.open_transfer import streams_of
+from spark_resources.stores.place import Place
+from spark_resources.stores.transfer import About
+
+FOLDER = "lake/m1/"
+_serial = itertools.count()
+
+
+@dataclass
+class Task:
+    """What a task copies between: a repository's namespace and the place of its backup."""
+
+    lake: Place
+    to: Place
+    counted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        return self.lake.store()
+
+    @property
+    def log(self) -> Log:
+        return Log(self.to, f"{FOLDER}log/")
+
+    def write(self, address: str, data: bytes, **metadata: str) -> None:
+        about = About(len(data), self.store.now(), None, "", {"Content-Type": "text/x-lake"}, metadata)
+        streams_of(self.store).put(address, [data], about)
+
+    def marked(self, addresses: Iterable[str]) -> pa.Table:
+        """Rows as a mark would have them now, in the order of tasks."""
+        rows = []
+        for address in sorted(addresses, key=lambda each: (folder_of(each).encode(), each.encode())):
+            one = self.store.stat(address)
+            row = {"address": address, "size": one.size, "modified": one.modified, "checksum": one.checksum}
+            rows.append(row | {"slice": folder_of(address)})
+        return pa.Table.from_pylist(rows, schema=WANTED)
+
+    def orders(self, **changes: Any) -> CopyOrders:
+        known: dict[str, Any] = {
+            "source": self.lake, "target": self.to, "log": self.log, "run": self.log.next_run(), "folder": FOLDER,
+            "token": f"t{next(_serial)}", "at_once": 4, "server_side": on_their_side(self.lake, self.to),
+        }  # fmt: skip
+        return CopyOrders(**{**known, **changes})
+
+    def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
+        """What the log says of each object, after a run over these rows."""
+        orders = self.orders(**changes)
+        for _ in backup_rows(iter(rows.to_batches()), orders, 0, 0):
+            pass
+        return self.logged(orders.run)
+
+    def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
+        log = log or self.log
+        rows = [row for key in log.keys(f"{run:04d}/") for row in log.read(key).to_pylist()]
+        found = {row["address"]: row for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
+        """What became of each object that is brought back by the lines of a backup's log."""
+        log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
+        orders = self.orders(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
+        rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)
+        for _ in restore_rows(iter(rows.to_batches()), orders, 0, 0):
+            pass
+        return self.logged(orders.run, log)
+
+
+def outcomes(logged: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {address: row["outcome"] for address, row in logged.items()}
+
+
+def all_of(addresses: Iterable[str], fate: Fate) -> dict[str, str]:
+    return dict.fromkeys(addresses, fate.value)

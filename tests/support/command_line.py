@@ -1,0 +1,94 @@
+"""lakegc as a user meets it: its command line, and what a command leaves on the terminal."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import unicodedata
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from lakegc_assets.cli import dagster_runs, main
+from tests.support.mark_runs import SharedSpark, environment, resources
+
+NO_AGE = ("--min-age", "0", "--allow-young")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left on the terminal."""
+
+    code: int
+    out: str
+    err: str
+
+    def stopped(self, code: int, *words: str) -> None:
+        """Check that it ended so, with one message that holds these words, and nothing that only programmers read."""
+        assert self.code == code, self.err
+        message = self.err.rpartition("lakegc: ")[2]
+        for word in words:
+            assert word in message
+        for strange in ("Traceback", "fault of lakegc", "py4j", "org.apache", 'File "'):
+            assert strange not in self.err
+        assert self.out == ""
+
+
+def check_harmless(shown: str) -> None:
+    """Check that nothing in it moves a cursor, changes a colour, or turns a line around."""
+    strange = {char for char in shown if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+
+    assert strange <= {"\n"}
+
+
+RUN_JOB = dagster_runs.run_job
+
+
+def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
+    """The product's own way to run a job, but with these resources."""
+    RUN_JOB(*arguments[:-1], resources)
+
+
+class Lakegc:
+    """Runs the command line in this process, with a Dagster home of the tests.
+
+    Its jobs share one Spark session, for starting one takes longer than most tests.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def __call__(self, settings: Mapping[str, str], *arguments: str) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+        shared = functools.partial(run_with, resources())
+        with environment(settings), redirect_stdout(out), redirect_stderr(err):
+            os.environ["DAGSTER_HOME"] = str(self.home)
+            with (
+                mock.patch.object(dagster_runs, "run_job", shared),
+                mock.patch("spark_resources.spark.resource.SparkResource", SharedSpark),
+            ):
+                code = main.run(list(arguments))
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+    def told(self, settings: Mapping[str, str], *arguments: str) -> str:
+        """What a command that succeeds prints."""
+        outcome = self(settings, *arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
+
+
+@pytest.fixture(scope="session")
+def lakegc(dagster_home: Path) -> Lakegc:
+    """The command line."""
+    return Lakegc(dagster_home)
+
+
+@pytest.fixture(scope="session")
+def dagster_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dagster")

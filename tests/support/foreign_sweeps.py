@@ -1,0 +1,17 @@
+"""Sweeps of the reference collector's marks that were begun, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lakegc_assets.sweep.foreign_marks import root_of
+from spark_resources.model import MarkState
+from tests.approval.conftest import Lake
+
+
+def begin_theirs(lake: Lake, *, digest: str, mark_id: str = "t1", **changes: Any) -> None:
+    """Write the record that a sweep of the reference's mark keeps of itself, over any that is there."""
+    known: dict[str, Any] = {"state": MarkState.SWEEPING, "digest": digest, **changes}
+    record = replace(lake.proposal(mark_id).record, **known)
+    lake.place.store().write(root_of(mark_id) + "mark.json", record.to_json())

@@ -1,0 +1,275 @@
+"""Marks as tests make them: the product's own Dagster job on a sandbox or a replay, with one Spark session for all."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import dagster as dg
+
+from lakegc_assets.approval.approve import approve
+from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.cli.dagster_runs import run_mark
+from lakegc_assets.jobs import MARK_ASSETS
+from lakegc_assets.mark import (
+    committed_addresses,
+    expired_set,
+    namespace_slices,
+    retained_commits,
+    uncommitted_addresses,
+)
+from lakegc_assets.mark.context import MarkRun, Target, find_target
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from lakegc_assets.sweep.delete_rounds import Tally
+from lakegc_assets.sweep.preconditions import SweepOptions, open_sweep, open_swept
+from lakegc_assets.sweep.report import Report
+from lakegc_assets.sweep.sweep import sweep
+from lakegc_assets.sweep.undo import purge, undo
+from spark_resources.errors import LakegcError
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs.resource import LakeFSResource
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
+from spark_resources.settings import Settings
+from spark_resources.spark.datasets import all_rows
+from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.session import QUICK_START
+from spark_resources.stores import lookalike
+from spark_resources.stores.base import Store
+from spark_resources.stores.probe import REMEMBERED, remembered_quirks
+
+_NOWHERE = Path("/nonexistent")
+_Done = TypeVar("_Done")
+NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
+
+
+LONG_LIVED = {**QUICK_START, "spark.driver.memory": "2g"}  # thousands of queries in one session
+
+
+class SharedSpark(SparkResource):
+    """The product's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Leave the session to the next test."""
+
+
+def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """LAKEGC_* variables of settings by name, with a Spark for small data."""
+    named = {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
+    return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(LONG_LIVED), **named}
+
+
+@contextmanager
+def environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Exactly these settings, whatever the machine's own environment says."""
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
+    with mock.patch.dict(os.environ, {**cleared, **quick_environment(settings)}, clear=True):
+        yield
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A finished mark, read back from the namespace."""
+
+    target: Target
+    record: MarkRecord
+
+    @property
+    def expired(self) -> set[str]:
+        return {row["address"] for row in self.expired_rows()}
+
+    def expired_rows(self) -> list[dict[str, Any]]:
+        mark = Mark.open(self.target.place, self.record.mark_id)
+        return all_rows(self.target.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        mark = Mark.open(self.target.place, self.record.mark_id)
+        return all_rows(self.target.place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
+
+    def facts(self, asset: str) -> Mapping[str, Any]:
+        return self.record.steps[asset].facts
+
+
+def target_of(settings: Mapping[str, str], repository: str) -> Target:
+    known = Settings.load(quick_environment(settings), home=_NOWHERE)
+    return find_target(LakeFS(LakeFSSettings.of(known)), repository, known)
+
+
+def marked(
+    settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
+) -> Marked:
+    """Run the Dagster job for one mark in a fresh Dagster instance; raises the error that stopped it."""
+    known_store(settings, repository)
+    with environment(settings), dg.DagsterInstance.ephemeral() as instance:
+        run_mark(Partition(repository, mark_id), options, instance=instance, resources=resources())
+        target = target_of(settings, repository)
+        return Marked(target, Mark.open(target.place, mark_id).record)
+
+
+_probes: dict[str, bytes] = {}
+
+
+def known_store(settings: Mapping[str, str], repository: str) -> None:
+    """Leave in a repository what a mark of another one found of the same server: SeaweedFS takes seconds to tell.
+
+    What stands in the way of that is for the mark itself to meet.
+    """
+    with suppress(LakegcError):
+        place = target_of(settings, repository).place
+        endpoint, store = lookalike(place.namespace, place.settings), place.store()
+        if endpoint is None:
+            return
+        if endpoint not in _probes:
+            remembered_quirks(store, endpoint, token=uuid.uuid4().hex)
+            _probes[endpoint] = store.read(REMEMBERED)
+            return
+        store.write_if_absent(REMEMBERED, _probes[endpoint])
+        later(store, store.now())  # what was written before is old by then, as it is after a probe
+
+
+def resources() -> dict[str, Any]:
+    lakefs, spark = LakeFSResource(), SharedSpark()
+    return {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+
+
+# --- many small marks -----------------------------------------------------------------------------------------------
+
+_STEPS: Mapping[str, Callable[[MarkRun], None]] = {
+    namespace_slices.ASSET: namespace_slices.list_namespace,
+    uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
+    retained_commits.ASSET: retained_commits.judge_commits,
+    committed_addresses.ASSET: committed_addresses.read_ranges,
+    expired_set.ASSET: expired_set.compute,
+}
+_ONE_TASK = {"spark.sql.leafNodeDefaultParallelism": "1", "spark.sql.shuffle.partitions": "1"}
+
+
+@functools.cache
+def _shared_spark() -> SharedSpark:
+    return SharedSpark()
+
+
+class Marker:
+    """Makes marks one after the other: the graph's steps in the graph's order, without a Dagster run around them.
+
+    All markers of a process share its Spark session, and use one task where a mark would use a few.
+    """
+
+    def __init__(self) -> None:
+        self._spark = _shared_spark()
+
+    def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
+        """One mark, from the lease to the finished record; raises the error that stopped it."""
+        known_store(settings, repository)
+        with environment(settings), self._few_tasks():
+            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
+            try:
+                run = marks.begin(str(Partition(repository, mark_id)), options, lambda _: None)
+                for asset in MARK_ASSETS:
+                    _STEPS[asset.key.path[-1]](run)
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+            return Marked(run.target, Mark.open(run.place, mark_id).record)
+
+    def steps(
+        self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions, assets: Sequence[str]
+    ) -> None:
+        """Some steps of a mark, as somebody does who materializes assets one by one."""
+        known_store(settings, repository)
+        with environment(settings), self._few_tasks():
+            marks, key = MarksResource(lakefs=LakeFSResource(), spark=self._spark), str(Partition(repository, mark_id))
+            try:
+                for asset in assets:
+                    if asset == namespace_slices.ASSET:
+                        _STEPS[asset](marks.begin(key, options, lambda _: None))
+                    else:
+                        _STEPS[asset](marks.go_on(key, lambda _: None))
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+
+    @contextmanager
+    def _few_tasks(self) -> Iterator[None]:
+        settings = self._spark.spark_session.conf
+        before = {name: settings.get(name, None) for name in _ONE_TASK}
+        for name, value in _ONE_TASK.items():
+            settings.set(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    settings.unset(name)
+                else:
+                    settings.set(name, value)
+
+
+def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
+    """A time of the store's that is surely after a moment of its clock, and by how much, however coarse its times are.
+
+    An approval of the very second in which its mark was finished isn't taken for one of this mark.
+    """
+    limit = time.monotonic() + 30
+    while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.quirks.time_resolution + by:
+        assert time.monotonic() < limit, "the store's clock stands still"
+        time.sleep(0.05)  # the step of a poll with a limit
+    return now
+
+
+class Sweeper:
+    """Approves and sweeps marks one after the other, by the product's own steps, without a Dagster run around them."""
+
+    def __init__(self) -> None:
+        self._spark = _shared_spark()
+
+    def approve(
+        self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
+    ) -> None:
+        """Say yes to a mark, whatever brakes have tripped."""
+        target = target_of(settings, repository)
+        now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
+        proposal = propose(target, mark_id, now=now)
+        tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
+        because = dict.fromkeys(tripped, "it is a test")
+        word = Word("the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference)
+        known = Settings.load(quick_environment(settings), home=_NOWHERE)
+        lakefs = LakeFS(LakeFSSettings.of(known))
+        approve(proposal, word, lakefs, BrakeLimits(), now=now, single_deployment=False)
+
+    def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
+        """Sweep an approved mark, or go on with a sweep."""
+        return self._under_lease(
+            settings, lambda marks: sweep(open_sweep(marks, *_named(repository, mark_id, options)))
+        )
+
+    def undo(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
+        named = _named(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: undo(open_swept(marks, *named)))
+
+    def purge(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
+        named = _named(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: purge(open_swept(marks, *named)))
+
+    def _under_lease(self, settings: Mapping[str, str], work: Callable[[MarksResource], _Done]) -> _Done:
+        with environment(settings), Marker()._few_tasks():
+            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
+            try:
+                return work(marks)
+            finally:
+                marks.teardown_after_execution(dg.build_init_resource_context())
+
+
+def _named(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
+    return str(Partition(repository, mark_id)), options, lambda _: None

@@ -1,0 +1,18 @@
+"""A recording in another kind of store than it was made in: what its server said of its namespace, said of that one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.support.replay_server import Recording
+
+
+def moved(recording: Recording, folder: Path, *, to: str, blockstore: str) -> Recording:
+    """The recording of a repository at the namespace `to`, in a block store of this type; its files lie in `folder`."""
+    shutil.copytree(recording.path, folder / recording.name)
+    for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
+        said = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
+        said = said.replace('"blockstore_type": "s3"', f'"blockstore_type": "{blockstore}"')
+        file.write_text(said, encoding="utf-8")
+    return Recording(folder / recording.name)

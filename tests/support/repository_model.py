@@ -1,0 +1,533 @@
+"""A repository as a model knows it, beside the sandbox's: what readers get, what is retained, and so what may go.
+
+The model keeps its own books: what each branch serves, what each commit holds, every commit's parents and date. What an
+operation does to them follows from what lakeFS promises; only the content of a merge, a revert, a cherry-pick or an
+import is read from the commit that it made, by the reader's own call. Which objects are garbage is then the oracle's
+word (tests/support/oracle.py) over these books and a walk over the folder; nothing here asks the product.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.errors import Problem
+from spark_resources.lakefs_sandbox.gc_api import delete_rules, set_rules
+from spark_resources.lakefs_sandbox.repository import ImportSource
+from spark_resources.model import Commit, Rules
+from spark_resources.sstable import Entry
+from tests.support import oracle
+
+# some of equal size, so that sizes alone decide nothing
+CONTENTS = (b"one", b"two", b"three", b"", b"four", b"a size of its own")
+OF_A_SIZE_OF_ITS_OWN = 5
+PATHS = ("a/_SUCCESS", "a/x", "b/x", "b/y", "z")
+PREFIXES = ("a/", "b/", "")
+BRANCHES = ("main", "dev", "exp", "rel")
+DAYS_AGO = (0, 1, 2, 4, 6, 9, 14, 30)
+RULES = (
+    (0, {}), (1, {}), (3, {"main": 10}), (5, {"dev": 1}), (2, {"main": 7, "exp": 20}), (7, {"main": 2, "rel": 0}),
+    (20, {}), (1, {"dev": 12}),
+)  # fmt: skip
+_OFF_THE_DAY = timedelta(hours=7)
+_BEFORE_ANY_MARK = timedelta(days=40)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Operation = Callable[["RepositoryModel", int, int, int], None]
+OPERATIONS: dict[str, Operation] = {}
+ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rules, and not a clock that jumps
+MEANWHILE = ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
+OFTEN = (
+    "upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules",
+    "create_tag", "add_hold", "add_hold", "fork",
+)  # fmt: skip
+LEGAL = {"legal": "hold"}
+HOLDS = (
+    oracle.H("path", "a/*"), oracle.H("history", "t?"), oracle.H("branch", "e*", days=20), oracle.H("prefix", ""),
+    oracle.H("metadata", "ho*", key="legal"), oracle.H("tag", "*"), oracle.H("branch", "main", days=9),
+    oracle.H("prefix", ""),
+)  # fmt: skip
+_AS_WRITTEN = {
+    "tag": 'tags: "{0.pattern}"',
+    "history": 'tags: "{0.pattern}", history: true',
+    "metadata": 'commits: {{{0.key}: "{0.pattern}"}}',
+    "branch": 'branches: "{0.pattern}", days: {0.days}',
+    "path": 'paths: "{0.pattern}"',
+    "prefix": 'prefix: "{0.pattern}"',
+}
+
+
+class Seen(NamedTuple):
+    """What a reader gets at a path: kind and address as in its entry, and what makes two of them the same content."""
+
+    kind: int
+    address: str
+    content: tuple[object, ...]
+
+
+View = dict[str, Seen]
+
+
+def operation(function: Operation) -> Operation:
+    OPERATIONS[function.__name__] = function
+    ANY_TIME.append(function.__name__)
+    return function
+
+
+def between_marks(function: Operation) -> Operation:
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+def seen(entry: Entry) -> Seen:
+    content = (entry.checksum, entry.size, tuple(sorted(entry.metadata.items())), entry.content_type)
+    return Seen(int(entry.address_type), entry.address, content)
+
+
+def micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class RepositoryModel:
+    """One repository of a sandbox, and the books on it."""
+
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self.sandbox, self.name = sandbox, name
+        self.repository = sandbox.create(name)
+        self.folder = sandbox.local_path / name
+        self.spellings = [f"local://{name}", f"local://{self.folder}"]
+        self.rules: tuple[int, dict[str, int]] | None = None
+        self.commits: dict[str, oracle.C] = {}
+        self.trees: dict[str, View] = {}
+        self.heads: dict[str, str] = {}
+        self.views: dict[str, View] = {}
+        self.tags: dict[str, str] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.holds: dict[str, oracle.H] = {}
+        self.refused = 0
+        (first,) = self.repository.commits()
+        self._note(first, {})
+        self._at("main", first.id)
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def do(self, name: str, a: int, b: int, c: int) -> None:
+        """One operation, its particulars chosen by numbers. What the server refuses leaves everything as it was."""
+        try:
+            OPERATIONS[name](self, a, b, c)
+        except Problem:
+            self.refused += 1
+
+    def branch(self, number: int) -> str:
+        return sorted(self.heads)[number % len(self.heads)]
+
+    def commit_id(self, number: int) -> str:
+        """One of the newest commits."""
+        return list(self.commits)[-1 - number % len(self.commits)]
+
+    @operation
+    def upload(self, a: int, b: int, c: int) -> None:
+        branch, path = self.branch(a), PATHS[b % len(PATHS)]
+        self.views[branch][path] = seen(self.repository.put(branch, path, CONTENTS[c % len(CONTENTS)]))
+
+    @operation
+    def upload_the_same_again(self, a: int, b: int, c: int) -> None:
+        """What a job does that writes its _SUCCESS anew."""
+        branch = self.branch(a)
+        if served := sorted(self.views[branch]):
+            path = served[b % len(served)]
+            entry, data = self.repository.read(branch, path)
+            again = self.repository.put(
+                branch, path, data, content_type=entry.content_type or "", metadata=entry.metadata
+            )
+            self.views[branch][path] = seen(again)
+
+    @operation
+    def delete(self, a: int, b: int, c: int) -> None:
+        branch, path = self.branch(a), PATHS[b % len(PATHS)]
+        self.repository.delete(branch, [path])
+        self.views[branch].pop(path, None)
+
+    @operation
+    def reset(self, a: int, b: int, c: int) -> None:
+        branch = self.branch(a)
+        self.repository.reset(branch)
+        self._at(branch, self.heads[branch])
+
+    @operation
+    def reset_prefix(self, a: int, b: int, c: int) -> None:
+        """As on the server, what has the committed content at another address stays staged."""
+        branch, prefix = self.branch(a), PREFIXES[b % len(PREFIXES)]
+        self.repository.reset_prefix(branch, prefix)
+        view, committed = self.views[branch], self.trees[self.heads[branch]]
+        for path in sorted(view.keys() | committed.keys()):
+            if path.startswith(prefix) and not _same(view.get(path), committed.get(path)):
+                _put(view, path, committed.get(path))
+
+    @operation
+    def commit(self, a: int, b: int, c: int) -> None:
+        branch = self.branch(a)
+        ago = timedelta(days=DAYS_AGO[b % len(DAYS_AGO)]) + _OFF_THE_DAY
+        metadata = LEGAL if (a + c) % 4 == 3 else {}
+        made = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
+        before, view = self.trees[self.heads[branch]], self.views[branch]
+        # the same content at another address is no change: the commit keeps the older address
+        tree = {path: before[path] if _same(before.get(path), now) else now for path, now in view.items()}
+        self._note(made, tree)
+        self._at(branch, made.id)
+
+    @operation
+    def create_branch(self, a: int, b: int, c: int) -> None:
+        """From another branch or, as somebody does who wants something back, from any commit."""
+        name = BRANCHES[a % len(BRANCHES)]
+        source = self.commit_id(b) if c % 2 else self.heads[self.branch(b)]
+        self.repository.create_branch(name, source)
+        self._at(name, source)
+
+    @operation
+    def delete_branch(self, a: int, b: int, c: int) -> None:
+        name = self.branch(a)
+        self.repository.delete_branch(name)
+        del self.heads[name], self.views[name]
+
+    @operation
+    def commit_and_delete_branch(self, a: int, b: int, c: int) -> None:
+        """What was staged goes straight into a commit that nothing leads to."""
+        self.commit(a, 0, c)
+        self.delete_branch(a, b, c)
+
+    @operation
+    def fork(self, a: int, b: int, c: int) -> None:
+        """Two branches go on from one commit, each with something else at a path: one long ago, and one lately."""
+        branch, name = self.branch(a), BRANCHES[c % len(BRANCHES)]
+        self._tidy(a, 7)
+        self.upload(a, b, 0)
+        self.commit(a, 7, c)
+        self.repository.create_branch(name, self.heads[branch])
+        self._at(name, self.heads[branch])
+        for each, days in ((branch, 7), (name, c % 2)):
+            number = sorted(self.heads).index(each)
+            self.upload(number, b, 1 + days)
+            self.commit(number, days, c)
+
+    @operation
+    def merge(self, a: int, b: int, c: int) -> None:
+        self._tidy(a, c)
+        self._tidy(b, c)
+        source, into = self.branch(a), self.branch(b)
+        made = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
+        self._made(into, made)
+
+    @operation
+    def revert(self, a: int, b: int, c: int) -> None:
+        self._tidy(a, c)
+        branch = self.branch(a)
+        self._made(branch, self.repository.revert(branch, self.commit_id(b), parent_number=c % 2))
+
+    @operation
+    def cherry_pick(self, a: int, b: int, c: int) -> None:
+        self._tidy(a, c)
+        branch = self.branch(a)
+        self._made(branch, self.repository.cherry_pick(branch, self.commit_id(b), parent_number=1))
+
+    @operation
+    def hard_reset(self, a: int, b: int, c: int) -> None:
+        """What was staged and held to be no change stays staged."""
+        self._tidy(a, c)
+        branch, to = self.branch(a), self.commit_id(b)
+        committed = self.trees[self.heads[branch]]
+        staged = {path: now for path, now in self.views[branch].items() if now != committed.get(path)}
+        self.repository.hard_reset(branch, to)
+        self.heads[branch], self.views[branch] = to, {**self.trees[to], **staged}
+
+    @operation
+    def create_tag(self, a: int, b: int, c: int) -> None:
+        source = self.commit_id(b) if c % 2 else self.heads[self.branch(b)]
+        self.repository.create_tag(f"t{a % 2}", source)
+        self.tags[f"t{a % 2}"] = source
+
+    @operation
+    def delete_tag(self, a: int, b: int, c: int) -> None:
+        self.repository.delete_tag(f"t{a % 2}")
+        del self.tags[f"t{a % 2}"]
+
+    @operation
+    def copy(self, a: int, b: int, c: int) -> None:
+        """To another path of the branch, or from another branch: a new object."""
+        branch, source = self.branch(a), self.branch(c)
+        path = PATHS[(b + 1) % len(PATHS)]
+        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
+        self.views[branch][path] = seen(made)
+
+    @operation
+    def shallow_copy(self, a: int, b: int, c: int) -> None:
+        branch, path = self.branch(a), PATHS[c % len(PATHS)]
+        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], shallow=True)
+        self.views[branch][path] = seen(made)
+
+    @operation
+    def move(self, a: int, b: int, c: int) -> None:
+        """A rename, as clients do it: the same object at another path, then the first path is deleted."""
+        if b % len(PATHS) != c % len(PATHS):
+            self.shallow_copy(a, b, c)
+            self.delete(a, b, c)
+
+    @operation
+    def link(self, a: int, b: int, c: int) -> None:
+        """A client writes where it was told to, and mostly links it: on the local adapter that is a full address."""
+        branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
+        location = self.repository.new_location(branch, path)
+        self._write(location, data)
+        if c % 4:
+            checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            made = self.repository.link(branch, path, location, size=len(data), checksum=checksum)
+            self.views[branch][path] = seen(made)
+
+    @operation
+    def link_what_was_begun_long_ago(self, a: int, b: int, c: int) -> None:
+        """A multipart upload is dated by its beginning; what is older than a day is staged by its address."""
+        branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
+        location = self.repository.new_location(branch, path)
+        file = self._write(location, data)
+        begun = (self.sandbox.now() - timedelta(days=3)).timestamp()
+        os.utime(file, (begun, begun))
+        self._stage(branch, path, location, data)
+
+    @operation
+    def stage(self, a: int, b: int, c: int) -> None:
+        """An object of any branch once more, by one of the three ways to write its address; or one elsewhere."""
+        branch, path, source = self.branch(a), PATHS[b % len(PATHS)], self.branch(c)
+        if c % 5 == 4 or not self.views[source]:
+            self._stage(branch, path, "local://elsewhere/data/s/o", b"outside")
+            return
+        served = sorted(self.views[source])
+        entry = self.repository.stat(source, served[(b + c) % len(served)])
+        key = oracle.inside(int(entry.address_type), entry.address, self.spellings)
+        if key is not None:
+            location = f"{self.spellings[c % 2]}/{key}"
+            made = self.repository.stage_address(branch, path, location, size=entry.size, checksum=entry.checksum)
+            self.views[branch][path] = seen(made)
+
+    @operation
+    def import_from_elsewhere(self, a: int, b: int, c: int) -> None:
+        self._tidy(a, c)
+        branch = self.branch(a)
+        other = self.sandbox.local_path / "elsewhere" / "import"
+        other.mkdir(parents=True, exist_ok=True)
+        (other / f"o{b % 3}").write_bytes(b"outside")
+        made, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
+        self._made(branch, made)
+
+    @between_marks
+    def change_rules(self, a: int, b: int, c: int) -> None:
+        if a % 6 == 5:
+            delete_rules(self.repository)
+            self.rules = None
+            return
+        default_days, branch_days = RULES[b % len(RULES)]
+        if default_days or branch_days:  # zero days everywhere can't be said: that is a repository without rules
+            set_rules(self.repository, Rules(default_days, branch_days))
+            self.rules = default_days, dict(branch_days)
+
+    @between_marks
+    def add_hold(self, a: int, b: int, c: int) -> None:
+        """One of at most two, for ever or for some hours."""
+        hold = HOLDS[b % len(HOLDS)]
+        if hold.kind == "prefix":
+            folders = sorted({key.rpartition("/")[0] + "/" for key in self.stored() if key.startswith("data/")})
+            hold = hold._replace(pattern=folders[c % len(folders)] if folders else "data/none/")
+        if c % 2:
+            now = micros(self.sandbox.now())
+            hold = hold._replace(until=now - now % oracle.SECOND + 12 * (1 + a) * 3600 * oracle.SECOND)
+        self.holds[f"h{a % 2}"] = hold
+        self._write_holds()
+
+    @between_marks
+    def drop_hold(self, a: int, b: int, c: int) -> None:
+        self.holds.pop(f"h{a % 2}", None)
+        self._write_holds()
+
+    @between_marks
+    def let_a_hold_run_out(self, a: int, b: int, c: int) -> None:
+        """It stays in the file, and counts no more."""
+        ends = sorted(hold.until for hold in self.holds.values() if hold.until < oracle.FOR_EVER)
+        left = [end for end in ends if end > micros(self.sandbox.now())]
+        if left:
+            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=left[0]))
+
+    @between_marks
+    def let_time_pass(self, a: int, b: int, c: int) -> None:
+        self.sandbox.set_clock(self.sandbox.now() + timedelta(hours=12 * (1 + a % 8)))
+
+    # --- the books --------------------------------------------------------------------------------------------------
+
+    def _note(self, commit: Commit, tree: View) -> None:
+        self.commits[commit.id] = oracle.C(tuple(commit.parents), micros(commit.created))
+        self.metadata[commit.id] = dict(commit.metadata)
+        self.trees[commit.id] = dict(tree)
+
+    def _at(self, branch: str, commit_id: str) -> None:
+        self.heads[branch], self.views[branch] = commit_id, dict(self.trees[commit_id])
+
+    def _made(self, branch: str, commit: Commit) -> None:
+        """A commit whose content the server worked out."""
+        self._note(commit, self.served(commit.id))
+        self._at(branch, commit.id)
+
+    def _tidy(self, a: int, c: int) -> None:
+        """Commit first, as people do where the server refuses a branch with changes."""
+        with suppress(Problem):
+            self.commit(a, c, 0)
+
+    def _write(self, location: str, data: bytes) -> Path:
+        file = Path(location.removeprefix("local://"))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        now = self.sandbox.now().timestamp()
+        os.utime(file, (now, now))
+        return file
+
+    def _write_holds(self) -> None:
+        file = self.folder / "_lakefs/retention/gc/lakegc/holds.yaml"
+        lines = [f"  - {{id: {name}, owner: a, reason: b, {_written(hold)}}}" for name, hold in self.holds.items()]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(["holds:", *lines]) if lines else "holds: []")
+
+    def _stage(self, branch: str, path: str, location: str, data: bytes) -> None:
+        checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        made = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
+        self.views[branch][path] = seen(made)
+
+    def staged_records(self) -> list[tuple[str, str]]:
+        """Branch and path of everything that is staged."""
+        return [
+            (branch, entry.path.decode())
+            for branch in sorted(self.heads)
+            for entry in self.repository.staged_entries(branch)
+        ]
+
+    def served(self, ref: str) -> View:
+        """What a reader of a ref gets, path by path, by the sandbox."""
+        entries, more = self.repository.listing(ref)
+        assert not more
+        return {entry.path.decode(): seen(entry) for entry in entries if isinstance(entry, Entry)}
+
+    def check_books(self) -> None:
+        """The sandbox serves what the model expects."""
+        assert {each.id: each.commit_id for each in self.repository.branches(hidden=True)} == self.heads
+        for branch, view in self.views.items():
+            assert self.served(branch) == view, branch
+
+    # --- what is live, and what may go ------------------------------------------------------------------------------
+
+    def retained(self, now: datetime) -> set[str]:
+        """The retained commits by formats §6, rules 1 to 5.
+
+        Keeping what the server lists beyond them would be right, too (rule 6). But the sandbox's list, like the real
+        one, errs in one direction only: all that it holds is retained by the rules, so there is nothing to allow.
+        """
+        if self.rules is None:
+            return set(self.commits)
+        default_days, branch_days = self.rules
+        return oracle.retained(oracle.claims(self.commits, self.heads, default_days, branch_days), micros(now))
+
+    def live(self, now: datetime) -> set[str]:
+        """Every key that a reader of a branch is served, a retained commit reaches, that is staged, or that is held."""
+        return self._keys(self._live_entries(now)) | self.held(now)
+
+    def held(self, now: datetime) -> set[str]:
+        """Every key that a hold names, whoever else does."""
+        found: set[str] = set()
+        for hold in self.holds.values():
+            if hold.until <= micros(now) - micros(now) % oracle.SECOND:
+                continue
+            if hold.kind == "prefix":
+                found |= {key for key in self.stored() if key.startswith(hold.pattern)}
+            elif hold.kind == "path":
+                at_paths = (tree.items() for tree in self.trees.values())
+                found |= self._keys(one for tree in at_paths for path, one in tree if oracle.like(hold.pattern, path))
+            else:
+                found |= self._keys(one for commit in self._named_by(hold, now) for one in self.trees[commit].values())
+        return found
+
+    def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
+        if hold.kind == "branch" and self.rules is None:
+            return set()
+        default_days, branch_days = self.rules or (0, {})
+        return oracle.commits_of_hold(
+            hold,
+            self.commits,
+            heads=self.heads,
+            tags=self.tags,
+            metadata=self.metadata,
+            branch_days=branch_days,
+            default_days=default_days,
+            now=micros(now),
+        )
+
+    def _keys(self, entries: Iterable[Seen]) -> set[str]:
+        found = (oracle.inside(each.kind, each.address, self.spellings) for each in entries)
+        return {key for key in found if key is not None}
+
+    def _live_entries(self, now: datetime) -> Iterator[Seen]:
+        for view in self.views.values():
+            yield from view.values()
+        for commit_id in self.retained(now):
+            yield from self.trees[commit_id].values()
+
+    def stored(self) -> dict[str, int]:
+        """Every file of the namespace and its time of change, by a plain walk over the folder."""
+        return {
+            str(Path(folder, name).relative_to(self.folder)): Path(folder, name).stat().st_mtime_ns // 1000
+            for folder, _, names in os.walk(self.folder)
+            for name in names
+        }
+
+    def garbage(
+        self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, held: bool = True
+    ) -> set[str]:
+        """What the oracle lets go at a moment, with or without what holds keep.
+
+        The size of an object keeps it only where a question about it has no clear answer; on a quiet server each has
+        one, so nothing is allowed for equal sizes. A time in a listing may be up to a grain before the true one.
+        """
+        try:
+            return oracle.expired_addresses(
+                stored,
+                committed=[(each.kind, each.address) for each in self._live_entries(now)],
+                uncommitted=(),
+                served=(),
+                held=self.held(now) if held else (),
+                spellings=self.spellings,
+                cutoff=micros(now - min_age),
+                grain=grain // timedelta(microseconds=1),
+                local_adapter=True,
+            )
+        except oracle.Stop as stop:
+            raise AssertionError(f"the model lost its own objects: {stop}") from stop
+
+
+def _written(hold: oracle.H) -> str:
+    said = _AS_WRITTEN[hold.kind].format(hold)
+    if hold.until == oracle.FOR_EVER:
+        return said
+    return f"{said}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _same(one: Seen | None, other: Seen | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.content == other.content
+
+
+def _put(view: View, path: str, what: Seen | None) -> None:
+    if what is None:
+        view.pop(path, None)
+    else:
+        view[path] = what

@@ -1,0 +1,117 @@
+"""A lakeFS server that says what a test tells it to, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from spark_resources.lakefs import LakeFSSettings
+from tests.support.retry_policies import requests
+
+SECRET = "a-very-secret-key"
+REPO = "/api/v1/repositories/lake"
+DATE = "Sat, 21 Nov 2026 08:50:00 GMT"
+
+REPOSITORY = {
+    "id": "lake",
+    "storage_namespace": "s3://bucket/lake",
+    "default_branch": "main",
+    "read_only": False,
+    "storage_id": "",
+    "creation_date": 1795239712,
+}
+NO_RULES = {"message": "get gc rules: not found"}
+NO_CALL = {"message": "invalid API endpoint"}
+
+
+async def hang(request: Request) -> Response:
+    """Answers nothing until the client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    return Response()
+
+
+def said(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(body, status, headers)
+
+
+def short(_: Request) -> Response:
+    """Announces more than it sends."""
+    return Response(b'{"results": []', headers={"Content-Length": "1000"}, media_type="application/json")
+
+
+Scripted = Response | Callable[[Request], Any]
+
+
+@dataclass
+class Script:
+    """Answers in the order they were scripted, the last one again and again; remembers what was asked."""
+
+    answers: dict[str, list[Scripted]] = field(default_factory=dict)
+    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+
+    def on(self, call: str, *answers: Scripted) -> Script:
+        """`call` is method and path below the API, e.g. `GET /config`; `lake` stands for the repository's path."""
+        method, path = call.split(" ")
+        path = path.replace("lake", REPO, 1) if path.startswith("lake") else f"/api/v1{path}"
+        self.answers[f"{method} {path}"] = list(answers)
+        return self
+
+    def calls(self) -> list[str]:
+        return [call.replace(REPO, "lake") for call, _, _ in self.asked]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        call = f"{request.method} {request.url.path}"
+        body = await request.body()
+        self.asked.append((call, dict(request.query_params), json.loads(body) if body else None))
+        left = self.answers.get(call, [said(404, NO_CALL)])
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if callable(answer) and not isinstance(answer, Response):
+            answer = await answer(request) if answer is hang else answer(request)
+        if "date" not in answer.headers:
+            answer.headers["Date"] = DATE
+        await answer(scope, receive, send)
+
+
+def settings(endpoint: str) -> LakeFSSettings:
+    return LakeFSSettings(
+        endpoint,
+        "AKIATEST",
+        SECRET,
+        retry=requests(3),
+        poll_s=0.001,
+        task_timeout_s=0.01,
+        read_timeout_s=5,
+        slow_read_timeout_s=5,
+    )
+
+
+def page(results: list[Any], next_offset: str = "") -> Response:
+    pagination = {
+        "has_more": bool(next_offset),
+        "next_offset": next_offset,
+        "results": len(results),
+        "max_per_page": 1000,
+    }
+    return said(200, {"pagination": pagination, "results": results})
+
+
+def ref(name: str, commit: str = "c") -> dict[str, str]:
+    return {"id": name, "commit_id": commit}
+
+
+def stats(path: str, **changed: Any) -> dict[str, Any]:
+    return {
+        "path": path,
+        "path_type": "object",
+        "physical_address": f"s3://bucket/lake/data/s/{path}",
+        "size_bytes": 3,
+        "checksum": "c0ffee",
+        "mtime": 1795239712,
+    } | changed

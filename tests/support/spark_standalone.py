@@ -1,0 +1,146 @@
+"""A Spark standalone cluster on loopback: a master and workers, each a process of its own, from the pyspark package."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_resources.spark.session import QUICK_START
+from tests.support.s3_servers import free_port
+
+START_LIMIT_S = 120.0
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+SMALL: Mapping[str, str] = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",  # a cluster's own 200 are for more than a hundred objects
+    # nothing lives for long: less compiling, as in the driver
+    "spark.executor.extraJavaOptions": ONE_COMPILER,
+    **{name: value for name, value in QUICK_START.items() if "codegen" in name},
+}
+
+
+@dataclass
+class Cluster:
+    """`url` is what LAKEGC_SPARK_MASTER is set to; a worker is a process with the executors that it started."""
+
+    url: str
+    status_url: str
+    workers: list[subprocess.Popen[bytes]]
+    shipped: Shipped
+
+    def alive(self) -> int:
+        """The workers that the master hears of."""
+        with urllib.request.urlopen(self.status_url, timeout=5) as answer:
+            status: dict[str, Any] = json.load(answer)
+        return sum(worker["state"] == "ALIVE" for worker in status["workers"])
+
+    def kill_a_worker(self) -> None:
+        """End a worker and all that it started, at once."""
+        kill_group(self.workers[0])
+
+    def settings(self) -> dict[str, str]:
+        """For executors that run what comes with the job, as where nothing is installed on the cluster's machines."""
+        ships = {"spark.archives": f"{self.shipped.archive}#environment"}
+        return {
+            "LAKEGC_SPARK_MASTER": self.url,
+            "LAKEGC_SPARK_CONF": json.dumps({**SMALL, **ships}),
+            "PYSPARK_PYTHON": "./environment/bin/python",
+        }
+
+
+@dataclass
+class Shipped:
+    """An archive with a Python: this one, behind a script that notes each start. A packed one would be a gigabyte."""
+
+    archive: Path
+    notes: Path
+
+    @classmethod
+    def packed(cls, folder: Path) -> Shipped:
+        found = cls(folder / "environment.tar.gz", folder / "starts")
+        script = f'#!/bin/sh\npwd >> "{found.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
+        about = tarfile.TarInfo("bin/python")
+        about.mode, about.size = 0o755, len(script)
+        with tarfile.open(found.archive, "w:gz") as archive:
+            archive.addfile(about, io.BytesIO(script))
+        return found
+
+    def started_in(self) -> set[Path]:
+        """The folders of executors that started it."""
+        return {Path(line) for line in self.notes.read_text(encoding="utf-8").splitlines()}
+
+
+@contextmanager
+def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
+    """A master and so many workers of one core each; gone afterwards, with their executors."""
+    port, web = free_port(), free_port()
+    url = f"spark://127.0.0.1:{port}"
+    master = ("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web))
+    with ExitStack() as running:
+        running.enter_context(process(folder / "master", *master))
+        folders = [folder / f"worker{number}" for number in range(workers)]
+        made = [running.enter_context(process(each, *worker_of(url, each))) for each in folders]
+        found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, Shipped.packed(folder))
+        until_ready(found, workers)
+        yield found
+
+
+def worker_of(url: str, folder: Path) -> tuple[str, ...]:
+    place = ("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(folder))
+    return ("worker.Worker", *place, "--cores", "1", "--memory", "1g", url)
+
+
+@contextmanager
+def process(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    folder.mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_DAEMON_JAVA_OPTS": ONE_COMPILER,
+    }
+    with (folder / "log").open("wb") as log:
+        started = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *options],
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield started
+    finally:
+        kill_group(started)
+
+
+def kill_group(started: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+
+
+def until_ready(found: Cluster, workers: int) -> None:
+    limit = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < limit:
+        with suppress(OSError, ValueError):
+            if found.alive() == workers:
+                return
+        time.sleep(0.1)  # the step of a poll with a limit
+    raise RuntimeError(f"the cluster did not get ready in {START_LIMIT_S:.0f} s")

@@ -1,0 +1,313 @@
+"""The stores that the suite runs over, each with the quirks it is known for and the reason of each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from spark_resources.model import Namespace
+from spark_resources.settings import Settings
+from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from spark_resources.stores.retry import NO_RETRIES
+from tests.support.azurite import Azurite
+from tests.support.fake_gcs import FakeGCS
+from tests.support.s3_servers import S3Server
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One kind of store: how to reach it, what it does otherwise than an ideal one, and why.
+
+    `reasons` has a sentence for each quirk and for each thing that it doesn't do. `root` is what its namespaces begin
+    with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
+    called; `missing` is a namespace without a bucket where `root` holds one.
+    """
+
+    name: str
+    root: str
+    settings: StoreSettings
+    quirks: Quirks
+    reasons: dict[str, str]
+    make_place: Callable[[str], None]
+    wrong_credentials: tuple[dict[str, str], ...] = ()
+    credentials: str = ""
+    missing: str = ""
+
+    def uri(self, path: str = "ns") -> str:
+        """A namespace nobody used before, among others in one bucket (or folder)."""
+        return self._place(f"shared-bucket/{next(_serial)}/{path}")
+
+    def bucket_uri(self) -> str:
+        """A namespace that is a bucket (or folder) of its own."""
+        return self._place(f"bucket-{next(_serial)}")
+
+    def _place(self, place: str) -> str:
+        self.make_place(place)
+        return self.root + place
+
+    def nowhere(self) -> str:
+        """A namespace whose bucket (or folder) isn't there."""
+        return self.missing or f"{self.root}no-such-place/ns"
+
+    def open(self, uri: str, *, quirks: Quirks | None = None) -> Store:
+        """The store of a namespace, told of the declared quirks unless others are given."""
+        return open_store(Namespace.parse(uri), self.settings, quirks=self.quirks if quirks is None else quirks)
+
+    def needs(self, quirk: str, *, has: bool) -> None:
+        """Skip the test, with the declared reason, on a store that lacks what it needs."""
+        if not has:
+            pytest.skip(f"{self.name}: {self.reasons[quirk]}")
+
+
+def local(folder: Path) -> Provider:
+    def make_place(path: str) -> None:
+        (folder / path).mkdir(parents=True)
+
+    return Provider(
+        name="local",
+        root="local://",
+        settings=StoreSettings(local_path=str(folder)),
+        quirks=Quirks(
+            tells_missing_deletes=True,
+            time_resolution=timedelta(milliseconds=10),
+            unholdable=frozenset(
+                {
+                    keys.EMPTY_SEGMENT,
+                    keys.LEADING_SLASH,
+                    keys.TRAILING_SLASH,
+                    keys.DOT_SEGMENT,
+                    keys.NUL,
+                    keys.LONG_SEGMENT,
+                    keys.BOTH,
+                }
+            ),
+        ),
+        reasons={
+            "unholdable": "a path has no empty and no dot segments, no NUL, and at most 255 bytes a segment",
+            "md5_etags": "a file has no ETag",
+            keys.BOTH: "one name is a file or a folder",
+            "credentials": "a folder has no credentials; test_local has its rights",
+        },
+        make_place=make_place,
+    )
+
+
+def seaweedfs(server: S3Server) -> Provider:
+    return Provider(
+        name="seaweedfs",
+        root="s3://",
+        settings=server.settings(),
+        quirks=Quirks(
+            byte_order=False,
+            md5_etags=True,
+            unholdable=frozenset(
+                {
+                    keys.EMPTY_SEGMENT,
+                    keys.LEADING_SLASH,
+                    keys.TRAILING_SLASH,
+                    keys.DOT_SEGMENT,
+                    keys.NUL,
+                    keys.LONG_SEGMENT,
+                    keys.BACKSLASH,
+                }
+            ),
+        ),
+        reasons={
+            "byte_order": "it lists a/b before a-b, as it walks folders; and start_after=a loses a/b",
+            "unholdable": "it cleans keys as paths: a//b and a\\b are written as a/b, and deleting a//b deletes a/b",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+        wrong_credentials=({"s3_access_key_id": "AKIANOBODY"}, {"s3_secret_access_key": "wrong"}),
+        credentials="LAKEGC_S3_",
+    )
+
+
+def moto(server: S3Server) -> Provider:
+    return Provider(
+        name="moto",
+        root="s3://",
+        settings=server.settings(),
+        quirks=Quirks(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
+        reasons={
+            "unholdable": "its web framework has no route for a path with a newline",
+            "credentials": "it takes any credentials",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+    )
+
+
+def gcs(server: FakeGCS) -> Provider:
+    return Provider(
+        name="gcs",
+        root="gs://",
+        settings=server.settings(),
+        quirks=Quirks(tells_missing_deletes=True, delete_batch=100),
+        reasons={
+            "md5_etags": "the checksum of an object is its CRC32C",
+            "unholdable": "it holds every kind of key",
+            "credentials": "it takes any credentials",
+        },
+        make_place=lambda path: server.make_bucket(path.split("/")[0]),
+    )
+
+
+REAL_GCS = "LAKEGC_TEST_GCS"  # a namespace in a real bucket, such as gs://bucket/tests: the suite runs there instead
+
+
+def real_gcs(uri: str) -> Provider:
+    """A real account, with the settings and credentials that lakegc itself finds."""
+    return Provider(
+        name="gcs",
+        root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
+        settings=Settings.load(os.environ, Path.home()).store(),
+        quirks=Quirks(
+            tells_missing_deletes=True,
+            delete_batch=100,
+            ramp=1_000.0,
+            unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
+        ),
+        reasons={
+            "md5_etags": "the checksum of an object is its CRC32C",
+            "unholdable": "names have no line ends",
+            "credentials": "there is one way only to have none",
+        },
+        make_place=lambda path: None,
+        wrong_credentials=({"gcs_anonymous": "true"},),
+        credentials="LAKEGC_GCS_",
+        missing=f"gs://no-such-place-{uuid.uuid4().hex}/ns",
+    )
+
+
+AZURE_UNHOLDABLE = frozenset(
+    {
+        keys.DOT_SEGMENT,
+        keys.DOT_AT_END,
+        keys.BACKSLASH,
+        keys.NUL,
+        keys.NEWLINE,
+        keys.CARRIAGE_RETURN,
+        keys.CONTROL,
+        keys.NOT_XML,
+    }
+)
+AZURE_QUIRKS = Quirks(
+    byte_order=False, tells_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
+)
+AZURE_REASONS = {
+    "byte_order": "it can't begin in the middle, and hierarchical accounts list as they walk (Azurite as UTF-16 sorts)",
+    "unholdable": "Azure takes no control characters, a backslash for a slash, and no dot at the end of a name",
+    "credentials": "the account is in the namespace, so that only its key can be wrong",
+}
+
+
+def azure(server: Azurite) -> Provider:
+    return Provider(
+        name="azure",
+        root=f"https://{server.account}.blob.core.windows.net/",
+        settings=server.settings(),
+        quirks=AZURE_QUIRKS,
+        reasons=AZURE_REASONS,
+        make_place=lambda path: server.make_container(path.split("/")[0]),
+        wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),
+        credentials="LAKEGC_AZURE_",
+    )
+
+
+REAL_AZURE = "LAKEGC_TEST_AZURE"  # a namespace in a real account, such as https://a.blob.core.windows.net/c/tests
+
+
+def real_azure(uri: str) -> Provider:
+    """A real account, with the settings and credentials that lakegc itself finds. Other quirks fail the tests."""
+    return Provider(
+        name="azure",
+        root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
+        settings=Settings.load(os.environ, Path.home()).store(),
+        quirks=AZURE_QUIRKS,
+        reasons=AZURE_REASONS,
+        make_place=lambda path: None,
+        wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),
+        credentials="LAKEGC_AZURE_",
+        missing=f"{'/'.join(uri.split('/')[:3])}/no-such-place-{uuid.uuid4().hex}/ns",
+    )
+
+
+def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
+    """Every key under a prefix, in the order in which the store lists them."""
+    return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
+
+
+def write_all(store: Store, wanted: list[str]) -> None:
+    """Write an object with its key as content, for each key."""
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(lambda key: store.write(key, key.encode()), wanted))
+
+
+@dataclass
+class Answers:
+    """A server that gives the same answer to everything, for the answers that no working store gives."""
+
+    url: str
+    seen: list[tuple[str, str]]
+
+    def settings(self, **changes: object) -> StoreSettings:
+        known: dict[str, object] = {
+            "azure_endpoint_url": f"{self.url}/account",
+            "azure_account_key": "YW55",
+            "gcs_endpoint_url": self.url,
+            "gcs_anonymous": True,
+            "s3_endpoint_url": self.url,
+            "s3_access_key_id": "any",
+            "s3_secret_access_key": "any",
+            "connect_timeout": 2.0,
+            "read_timeout": 0.5,
+            "retry": NO_RETRIES,
+        }
+        return StoreSettings.model_validate(known | changes)
+
+
+@contextmanager
+def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[Answers]:
+    """A server on a free loopback port that answers every request so, and remembers method and path."""
+    seen: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version: ClassVar[str] = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append((self.command, self.path))
+            self.send_response_only(status)
+            given = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
+            for name, value in given.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield Answers(f"http://127.0.0.1:{server.server_port}", seen)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,186 @@
+"""Stands between lakegc and a store, and lets a test break, repeat, delay or lose what is said.
+
+Faults are told as S3 tells them; a plan for another store gives the whole answer.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import urllib3
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from tests.support.replay_server import serving
+
+_HOP = frozenset({"connection", "transfer-encoding", "content-length", "server", "keep-alive"})
+
+
+class Fault(StrEnum):
+    """What becomes of one request."""
+
+    BUSY = "503 before it is done"
+    BROKEN = "500 before it is done"
+    BROKEN_AFTER = "500 after it is done"
+    CUT = "the answer is cut off in the middle"
+    SLOW = "the answer comes too late"
+    HALF = "half of a batch isn't answered for"
+    ERRORS = "half of a batch is said to have failed, and is done"
+    DENIED = "every key of a batch is refused"
+    TWICE = "it is done twice"
+    FULL = "the disk is full"
+
+
+ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>as planned</Message></Error>"
+ANSWERS = {
+    Fault.BUSY: (503, ERROR.format("SlowDown")),
+    Fault.BROKEN: (500, ERROR.format("InternalError")),
+    Fault.FULL: (507, ERROR.format("XMinioStorageFull")),
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer that the store itself never sees the question of."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+Plan = Callable[[str, str, bytes], Fault | Said | None]
+"""Method, path with query, and body of a request; what is to become of it."""
+
+
+@dataclass
+class StoreProxy:
+    """Forwards to `upstream`, with the faults that `plan` says; `seen` counts requests by method and kind.
+
+    Each answer comes `latency_s` later than it would, whatever else becomes of it.
+    """
+
+    upstream: str
+    slow_s: float = 3.0
+    latency_s: float = 0.0
+    plan: Plan = lambda *_: None
+    done: Callable[[str], None] = lambda _: None  # called with the kind of a request that the store has answered
+    endpoint: str = ""
+    seen: Counter[str] = field(default_factory=Counter)
+    deletes_at: list[float] = field(default_factory=list)
+    _pool: urllib3.PoolManager = field(default_factory=lambda: urllib3.PoolManager(retries=False, maxsize=32))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        status, headers, data, cut = await run_in_threadpool(self._answer, request, await request.body())
+        headers = {k.lower(): v for k, v in headers.items()}
+        fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _HOP]
+        length = len(data) if request.method != "HEAD" else int(headers.get("content-length", 0))
+        fields.append((b"content-length", str(length + (1000 if cut else 0)).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        if cut:
+            await send({"type": "http.response.body", "body": data[: len(data) // 2], "more_body": True})
+            raise ConnectionAbortedError("as planned")
+        await send({"type": "http.response.body", "body": data})
+
+    def _answer(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
+        query = f"?{request.url.query}" if request.url.query else ""
+        path = request.scope["raw_path"].decode() + query
+        time.sleep(self.latency_s)
+        with self._lock:
+            self.seen[kind_of(request.method, path)] += 1
+            if kind_of(request.method, path) == "delete":
+                self.deletes_at.append(time.monotonic())
+            fault = self.plan(request.method, path, body)
+        if isinstance(fault, Said):
+            return fault.status, fault.headers, fault.body, False
+        if fault in ANSWERS:
+            status, text = ANSWERS[fault]
+            return status, {"content-type": "application/xml"}, text.encode(), False
+        if fault is Fault.DENIED:
+            return 200, {"content-type": "application/xml"}, told(body, ok=False, code="AccessDenied"), False
+        answer = self._forward(request, path, body)
+        if fault is Fault.TWICE:
+            answer = self._forward(request, path, body)
+        if fault is Fault.BROKEN_AFTER:
+            return 500, {"content-type": "application/xml"}, ERROR.format("InternalError").encode(), False
+        if fault is Fault.SLOW:
+            time.sleep(self.slow_s)
+        self.done(kind_of(request.method, path))
+        data = answer.data
+        if fault is Fault.HALF:
+            data = halved(body, None)
+        if fault is Fault.ERRORS:
+            data = halved(body, "InternalError")
+        return answer.status, dict(answer.headers), data, fault is Fault.CUT
+
+    def _forward(self, request: Request, path: str, body: bytes) -> urllib3.BaseHTTPResponse:
+        # the signature covers the host that was asked: it stays
+        sent = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
+        return self._pool.request(request.method, self.upstream + path, body=body, headers=sent)
+
+
+def kind_of(method: str, path: str) -> str:
+    """What a request is, in a word: list, delete, receipt, intent, lease, copy, read, write, look."""
+    if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
+        return "delete"  # of many, on S3, Azure and Cloud Storage
+    for word in ("receipt.parquet", "intent.parquet", "lease.json"):
+        if word in path:
+            return word.partition(".")[0] if method == "PUT" else f"read of a {word.partition('.')[0]}"
+    if method == "GET" and "list-type=2" in path:
+        return "list"
+    return {"HEAD": "look", "GET": "read", "PUT": "write", "DELETE": "delete one"}.get(method, method)
+
+
+def keys_in(body: bytes) -> list[str]:
+    return re.findall(r"<Key>([^<]*)</Key>", body.decode())
+
+
+def told(body: bytes, *, ok: bool, code: str = "") -> bytes:
+    """An answer to a batch of deletes that says the same of every key."""
+    each = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
+    parts = "".join(each.format(key) for key in keys_in(body))
+    return f"<?xml version='1.0'?><DeleteResult>{parts}</DeleteResult>".encode()
+
+
+def halved(body: bytes, code: str | None) -> bytes:
+    """An answer to a batch of deletes that leaves out every second key, or says an error of it."""
+    parts = []
+    for number, key in enumerate(keys_in(body)):
+        if number % 2 == 0:
+            parts.append(f"<Deleted><Key>{key}</Key></Deleted>")
+        elif code is not None:
+            parts.append(f"<Error><Key>{key}</Key><Code>{code}</Code></Error>")
+    return f"<?xml version='1.0'?><DeleteResult>{''.join(parts)}</DeleteResult>".encode()
+
+
+def every(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
+    """A plan: every so-manieth request of a kind has this fault, at most so often."""
+    count, done = [0], [0]
+
+    def plan(method: str, path: str, _: bytes) -> Fault | None:
+        if kind_of(method, path) != kind:
+            return None
+        count[0] += 1
+        if count[0] % nth or done[0] >= at_most:
+            return None
+        done[0] += 1
+        return fault
+
+    return plan
+
+
+@contextmanager
+def store_proxy(upstream: str) -> Iterator[StoreProxy]:
+    proxy = StoreProxy(upstream)
+    with serving(proxy) as endpoint:
+        proxy.endpoint = endpoint
+        yield proxy

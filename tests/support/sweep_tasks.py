@@ -1,0 +1,103 @@
+"""One task of a sweep, run right here on a folder: its store, its lease and its orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.deleting.permit import PermitGiver
+from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.sweep_task import NOT_SETTLED, PENDING, Action, Orders, sweep_rows
+from spark_resources.mark_store.lease import take_lease
+from spark_resources.model import Namespace
+from spark_resources.stores import Store, StoreSettings
+from spark_resources.stores.place import Place
+
+FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
+
+
+@dataclass
+class Task:
+    """What one task of a sweep of mark m1 works on, and what came of it."""
+
+    place: Place
+    token: str
+    counted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Store:
+        return self.place.store()
+
+    @property
+    def receipts(self) -> Receipts:
+        return Receipts(self.place, FOLDER)
+
+    def permit(self, round_number: int = 1) -> PermitGiver:
+        return PermitGiver(self.receipts, round_number)
+
+    def orders(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> Orders:
+        """The orders of a round whose deletes are permitted for as long as a test takes."""
+        now = self.store.now()
+        self.permit(round_number).give(now + timedelta(minutes=30))
+        known: dict[str, Any] = {
+            "place": self.place,
+            "receipts": self.receipts,
+            "round": round_number,
+            "lease_token": self.token,
+            "proof_until": now + timedelta(minutes=30),
+            "cutoff": now,
+            "mark_id": "m1",
+            "action": action,
+        }
+        return Orders(**{**known, **changes})
+
+    def write(self, *names: str) -> pa.Table:
+        """Objects of these names, as rows that are pending."""
+        keys = [f"data/s/{name}" for name in names]
+        for key in keys:
+            self.store.write(key, key.encode())
+        return self.pending(*names)
+
+    def pending(self, *names: str, intended: bool = False) -> pa.Table:
+        rows = [self.row(f"data/s/{name}") | {"intended": intended} for name in names]
+        return pa.Table.from_pylist(rows, schema=PENDING)
+
+    def row(self, key: str) -> dict[str, Any]:
+        found = [one for page in self.store.pages(key) for one in page.objects if one.key == key]
+        modified = found[0].modified if found else self.store.now()
+        return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
+
+    def run(self, rows: pa.Table, orders: Orders, *, attempt: int = 0) -> dict[str, int]:
+        """Let the task work; the objects by what became of them."""
+        counted: dict[str, int] = {}
+        for batch in sweep_rows(iter(rows.to_batches()), orders, 0, attempt):
+            for row in batch.to_pylist():
+                counted[row["outcome"]] = counted.get(row["outcome"], 0) + row["objects"]
+        return {outcome: count for outcome, count in counted.items() if count or outcome != NOT_SETTLED}
+
+    def outcomes(self) -> dict[str, tuple[str, str]]:
+        """Outcome and the store's code of each key that a receipt names; more than one receipt is a fault."""
+        rows = [row for key in self.receipts.keys("receipt") for row in self.receipts.read(key).to_pylist()]
+        found = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    def left(self, prefix: str = "data/") -> set[str]:
+        return {one.key.removeprefix("data/s/") for page in self.store.pages(prefix) for one in page.objects}
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[Task]:
+    (tmp_path / "lake").mkdir()
+    place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+    with ExitStack() as stack:
+        lease = take_lease(place.store(), who="Ada", mark_id="m1", token="t", single_deployment=False)
+        stack.callback(lease.release)
+        yield Task(place, lease.token)

@@ -1,0 +1,117 @@
+"""Rounds of a sweep on a store alone: no lakeFS, no proof, a mark in name only. For faults, kills and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakegc_assets.mark.context import Limits, Target
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
+from lakegc_assets.sweep.delete_rounds import Tally, round_of
+from spark_resources.deleting.sweep_task import PENDING, Action
+from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
+from spark_resources.mark_store.lease import LEASE_KEY, take_lease
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState, Namespace, Outcome, Partition, Scope
+from spark_resources.settings import Settings
+from spark_resources.spark.resource import SparkResource
+from spark_resources.stores.base import Quirks
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BUCKET = "sweeps"
+NOWHERE = {"endpoint_url": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
+
+NOTHING_NEW = Verified(frozenset({"c1"}), pa.array([], pa.string()))
+
+
+class OneBranch(LakeFS):
+    """A server whose only branch has a head that is verified."""
+
+    def branches(self, repository: str) -> dict[str, str]:
+        return {"main": "c1"}
+
+
+def run_alone(
+    name: str,
+    settings: StoreSettings,
+    spark: SparkResource,
+    *,
+    rate: float | None = None,
+    delete_batch: int = 1000,
+    take_over: bool = False,
+) -> SweepRun:
+    """A sweep of the mark `m1` of a namespace of this name, under a lease of its own.
+
+    With `take_over` as if the time of an earlier lease had run out.
+    """
+    place = Place(Namespace(f"s3://{BUCKET}/{name}"), settings, Quirks(byte_order=False, delete_batch=delete_batch))
+    now = place.store().now()
+    later = now + timedelta(days=1)  # everything is old enough
+    record = MarkRecord(
+        mark_id="m1",
+        state=MarkState.SWEEPING,
+        repository=name,
+        repository_created=now,
+        namespace=place.namespace.uri,
+        scope=Scope.UNIFIED,
+        min_age=timedelta(0),
+        start=now,
+        cutoff=later,
+        server_now=now,
+        rules=None,
+        by="the tests",
+        versions={},
+    )
+    repository = Repository(name, place.namespace.uri, "main", read_only=False, storage_id="", created=now)
+    if take_over:
+        place.store().delete_many([LEASE_KEY])
+    lease = take_lease(place.store(), who="tests", mark_id="m1", token=f"{name} {now}", single_deployment=False)
+    return SweepRun(
+        Partition(name, "m1"), Target(repository, "s3", place), Mark(place, record, ""),
+        OneBranch(LakeFSSettings.of(Settings.model_validate(NOWHERE))), lambda: spark.spark_session,
+        SweepLimits(Limits(), rate=rate), lease, "tests", lambda _: None,
+    )  # fmt: skip
+
+
+def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
+    """What was approved, as the store lists it now, or as unknown where it isn't there."""
+    listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
+    nothing: list[None] = [None] * len(keys)
+    sizes = [listed[key].size if key in listed else None for key in keys]
+    slices = [key.rpartition("/")[0] + "/" for key in keys]
+    columns = [list(keys), sizes, nothing, nothing, slices, [False] * len(keys)]
+    return run.spark().createDataFrame(pa.table(columns, schema=PENDING))
+
+
+def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
+    """Rounds until every key has an outcome, as a sweep makes them."""
+    whole, tally, since = approved(run, keys).persist(), Tally(), run.next_number()
+    while True:
+        number, spark = run.next_number(), run.spark()
+        outcomes, intents = run.receipts.outcomes(spark), run.receipts.intents(spark)
+        pending = sweep_outcomes.pending(whole, outcomes, intents, since=since)
+        if not (objects := pending.count()):
+            return tally
+        until = run.store.now() + timedelta(minutes=30)
+        tally.add(round_of(run, pending, action, run.receipts, number, until, objects, NOTHING_NEW))
+
+
+def outcomes(run: SweepRun) -> dict[str, str]:
+    """The last word on each key, by the receipts."""
+    return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
+
+
+def left(run: SweepRun) -> set[str]:
+    return {one.key for page in run.store.pages("data/") for one in page.objects}
+
+
+__all__ = ["BUCKET", "Outcome", "approved", "left", "outcomes", "run_alone", "settle_alone"]

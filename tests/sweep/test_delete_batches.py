@@ -1,0 +1,205 @@
+"""Batches of deletes that a store doesn't simply do: each key still gets its true result."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_resources.deleting.batches import TRIES, Sender, Sent
+from spark_resources.deleting.pacing import Pace
+from spark_resources.errors import Refused
+from spark_resources.model import Namespace
+from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion, Quirks
+from spark_resources.stores.local.store import LocalStore
+from spark_resources.stores.s3.store import S3Store
+from tests.support.store_providers import answering
+
+
+class Troubled(LocalStore):
+    """A folder whose deletes some trouble comes before: it says with what code a key fails this time, or nothing."""
+
+    def __init__(self, folder: Path, trouble: Callable[[str, int], str]) -> None:
+        (folder / "lake").mkdir()
+        super().__init__(str(folder), "lake")
+        self.trouble, self.lock = trouble, threading.Lock()
+        self.named: Counter[str] = Counter()
+        self.batches: list[list[str]] = []
+
+    @property
+    def quirks(self) -> Quirks:
+        return replace(super().quirks, delete_batch=10)
+
+    def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+        wanted = list(keys)
+        with self.lock:
+            self.named.update(wanted)
+            self.batches.append(wanted)
+        codes = {key: self.trouble(key, self.named[key]) for key in wanted}
+        done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
+        return [done.get(key) or DeleteResult(key, Deletion.FAILED, codes[key], "said so") for key in wanted]
+
+
+def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
+    """A sender that doesn't really wait."""
+    return Sender(store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5, **more)
+
+
+def written(store: LocalStore, *names: str) -> list[str]:
+    keys = [f"data/s/{name}" for name in names]
+    for key in keys:
+        store.write(key, b"x")
+    return keys
+
+
+def by_key(sent: Iterable[Sent]) -> dict[str, tuple[str, str, int]]:
+    return {
+        each.key: (each.result.deletion.value, each.result.code, each.attempts)
+        if each.result
+        else ("not sent", "", each.attempts)
+        for each in sent
+    }
+
+
+def left(store: LocalStore) -> set[str]:
+    return {one.key for page in store.pages("data/") for one in page.objects}
+
+
+def test_each_key_of_a_batch_has_its_own_result(tmp_path: Path) -> None:
+    """Keys that failed for a passing reason are retried, and others are not."""
+    troubles = {
+        "data/s/busy": ["SlowDown", "503", ""],
+        "data/s/denied": ["AccessDenied"] * 99,
+        "data/s/lost": ["NoAnswer", ""],
+    }
+    store = Troubled(tmp_path, lambda key, time: troubles.get(key, [""] * 99)[time - 1])
+    keys = written(store, "busy", "denied", "fine", "lost")
+    sent, stopped = sender(store).send(keys, "data/s/")
+
+    assert by_key(sent) == {
+        "data/s/busy": ("deleted", "", 3),
+        "data/s/denied": ("failed", "AccessDenied", 1),
+        "data/s/fine": ("deleted", "", 1),
+        "data/s/lost": ("deleted", "", 2),
+    }
+    assert (stopped, left(store)) == (None, {"data/s/denied"})
+
+
+def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
+    """A store may turn out to take no batches while one is under way."""
+    asked: list[int] = []
+
+    class Single(Troubled):
+        batch = 10
+
+        @property
+        def quirks(self) -> Quirks:
+            return replace(super().quirks, delete_batch=self.batch)
+
+        def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
+            results = super().delete_many(keys)
+            self.batch = 1
+            return results
+
+    def trouble(key: str, _: int) -> str:
+        late = store.batch > 1 and key != keys[0]
+        return NOT_SENT if late else ""
+
+    store = Single(tmp_path, trouble)
+    keys = written(store, *(f"{number}" for number in range(8)))
+
+    def may_send() -> None:
+        asked.append(len(store.batches))
+        if len(asked) == 6:
+            raise Refused("no more")
+
+    sent, stopped = sender(store, may_send).send(keys, "data/s/")
+
+    assert asked == [0, 1, 2, 3, 4, 5]
+    assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
+    assert sorted(each.key for each in sent) == keys
+    assert sum(each.result is not None for each in sent) == 5
+    assert isinstance(stopped, Refused)
+
+
+def test_a_key_that_is_always_refused_fails_after_a_bounded_number_of_tries(tmp_path: Path) -> None:
+    """Its result has the store's own code."""
+    store = Troubled(tmp_path, lambda *_: "SlowDown")
+    sent, _ = sender(store).send(written(store, "a"), "data/s/")
+
+    assert by_key(sent) == {"data/s/a": ("failed", "SlowDown", TRIES)}
+    assert store.named["data/s/a"] == TRIES
+
+
+def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> None:
+    """What was answered stays answered."""
+    store, asked = Troubled(tmp_path, lambda *_: ""), iter(range(99))
+
+    def may_send() -> None:
+        if next(asked) >= 2:
+            raise Refused("the lease is lost")
+
+    keys = written(store, *(f"{number:05}" for number in range(25)))
+    sent, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
+    results = by_key(sent)
+
+    assert str(stopped) == "the lease is lost"
+    assert results.keys() == set(keys)
+    assert [results[key][0] for key in keys] == ["deleted"] * 20 + ["not sent"] * 5
+    assert left(store) == set(keys[20:])
+
+
+def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
+    """A key whose answer was lost is neither deleted nor failed."""
+    store, asked = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
+
+    def may_send() -> None:
+        if next(asked):
+            raise Refused("the proof is too old")
+
+    sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
+
+    assert by_key(sent) == {"data/s/a": ("not sent", "", 1)}
+    assert stopped is not None
+
+
+def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
+    """A key that XML can't carry is deleted by a request of its own; the others share theirs.
+
+    aws/aws-sdk-go#3592, aws/aws-sdk-java#333
+    """
+    store = Troubled(tmp_path, lambda *_: "")
+    keys = written(store, "a", "b\x01", "c", "d\r")
+    sent, _ = sender(store).send(keys, "data/s/")
+
+    assert sorted(map(len, store.batches)) == [1, 1, 2]
+    assert {deletion for deletion, *_ in by_key(sent).values()} == {"deleted"}
+    assert left(store) == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<DeleteResult><Deleted><Key>lake/data/s/a</Key></Deleted><Deleted><Key>lake/da",
+        b"<html>the proxy says hello</html>",
+        b"",
+        b"<DeleteResult><Error><Code>InternalError</Code></Error><Deleted/></DeleteResult>",
+    ],
+    ids=["cut off", "a proxy's", "empty", "of no key"],
+)
+def test_a_batch_with_an_unreadable_answer_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
+    """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
+    with answering(200, body, {"Content-Type": "application/xml"}) as server:
+        store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
+        sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
+
+    assert stopped is None
+    assert {key: (deletion, attempts) for key, (deletion, _, attempts) in by_key(sent).items()} == {
+        "data/s/a": ("failed", 2),
+        "data/s/b": ("failed", 2),
+    }
+    assert len(server.seen) == 2

@@ -1,0 +1,87 @@
+"""Sweeps of foreign marks that stop in the middle, and what somebody writes into them meanwhile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakegc_assets.approval.foreign_marks import begun, root_of
+from lakegc_assets.sweep import foreign_marks, sweep
+from lakegc_assets.sweep.context import Theirs
+from spark_resources.errors import Unavailable
+from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
+from spark_resources.mark_store.record import StepRecord
+from spark_resources.model import MarkState
+from spark_resources.spark.datasets import all_rows, write_rows
+from tests.approval.conftest import Lake, lake, sandbox
+from tests.approval.test_foreign_marks import STORED, SUMMARY, found, later, leave
+from tests.support.command_line import Lakegc
+from tests.support.finished_marks import recorded
+from tests.support.foreign_sweeps import begin_theirs
+
+__all__ = ["lake", "sandbox"]
+
+
+def approved(lake: Lake) -> None:
+    """A foreign mark of two objects, approved; what is stored was old when it was made."""
+    leave(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
+    lake.approve("t1", **later(lake))
+
+
+def stored(lake: Lake) -> set[str]:
+    store = lake.place.store()
+    return {one.key for page in store.pages("") for one in page.objects} & set(STORED)
+
+
+def unavailable(*_: Any) -> None:
+    raise Unavailable("the store is away")
+
+
+def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It recorded that the store was away."""
+    approved(lake)
+    begin_theirs(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
+    mark, listed = begun(lake.target, "t1"), lake.now
+    known = Theirs(found(lake), lake.approval("t1"))  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        foreign_marks, "write_listed", lambda run, _: run.mark.move_to(MarkState.MARKED, finished=listed)
+    )
+    foreign_marks.list_today(SimpleNamespace(mark=mark), known)  # type: ignore[arg-type]
+
+    again = begun(lake.target, "t1")
+    assert again is not None
+    assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
+
+
+def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
+    lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed sweep deletes the approved set and nothing else."""
+    approved(lake)
+    with monkeypatch.context() as killed:
+        killed.setattr(sweep, "settle", unavailable)
+        lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(1, "the store is away")
+    plant(lake, "data/s/c", "_lakefs/retention/gc/lakegc/owner.json")
+    report = json.loads(lakegc.told(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))
+
+    assert (report["objects"], report["approved"]) == ({"deleted": 2}, 2)
+    assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
+    assert lake.place.store().stat("_lakefs/retention/gc/lakegc/owner.json")
+
+
+def plant(lake: Lake, *keys: str) -> None:
+    """Add keys to the files of a sweep, so that its list of files and its record agree with them."""
+    mark = begun(lake.target, "t1")
+    assert mark is not None
+    rows = all_rows(lake.place, mark.dataset("expired_set"), REFERENCE_OBJECTS)
+    there = [lake.place.store().stat(key) for key in keys]
+    rows += [{**rows[0], "address": one.key, "size": one.size, "slice": "data/s/"} for one in there]
+    dataset = write_rows(lake.place, mark.folder("expired_set"), rows, REFERENCE_OBJECTS)
+    step: StepRecord = replace(mark.record.steps["expired_set"], datasets={"": recorded(dataset)})
+    record = replace(mark.record, steps={**mark.record.steps, "expired_set": step})
+    lake.place.store().write(root_of("t1") + "mark.json", record.to_json())

@@ -1,0 +1,135 @@
+"""Looking up keys again: a few cheap requests give what a full listing gives, on every store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_resources.deleting.lookup import FEW, FOUND, Looker, as_table
+from spark_resources.deleting.sweep_task import PENDING
+from spark_resources.errors import Unavailable
+from spark_resources.stores import Store, keys
+from spark_resources.stores.base import Page
+from tests.stores.conftest import store
+from tests.support.store_providers import Provider, write_all
+
+__all__ = ["store"]
+
+SLICES = ("", "data/", "data/one/", "data/two/", "data/two-more/")
+NAMES = [f"{number:02}{tail}" for number in range(24) for tail in ("", "-x", "+/x", "é")]
+
+
+@dataclass
+class SmallPages:
+    """A store that answers a few keys at a time, and counts its answers."""
+
+    store: Store
+    pages_read: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+        for page in self.store.pages(prefix, **{**how, "page_size": 5}):
+            self.pages_read += 1
+            yield page
+
+
+def keys_in(folder: str) -> list[str]:
+    """All names right in a flat folder, or also below folders of their own in a slice."""
+    return [folder + name for name in NAMES if folder.count("/") == 2 or "/" not in name]
+
+
+def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
+    rows = [{"slice": folder, "address": key, "intended": False} for folder, key in keys]
+    rows.sort(key=lambda row: (str(row["slice"]).encode(), str(row["address"]).encode()))
+    return pa.Table.from_pylist(rows, schema=PENDING)
+
+
+def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
+    """Size, second of its time, and checksum of each key; a key that is there twice is an error."""
+    rows = table.to_pylist()
+    found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
+def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None:
+    """The keys are random, present or not, in slices large and small."""
+    chance = random.Random(f"{share}")
+    every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
+    present = [key for _, key in every if chance.random() < 0.6]
+    write_all(store, present)
+    for key in chance.sample(present, 5):
+        store.write(key, b"of another size")
+    listed = by_key(as_table(one for page in store.pages("") for one in page.objects))
+    looker = Looker(SmallPages(store))  # type: ignore[arg-type]
+    wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
+    for start in range(0, wanted.num_rows, 37):
+        part = pa.Table.from_batches([wanted.slice(start, 37)])
+        asked = set(part["address"].to_pylist())
+        seen = {key: found for key, found in by_key(looker.look(part)).items() if key in asked}
+
+        assert seen == {key: listed[key] for key in asked & listed.keys()}
+
+
+def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
+    """The store lists in the order of bytes, and the keys stand together."""
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    every = [f"data/one/{number:04}" for number in range(120)]
+    write_all(store, every)
+    paged = SmallPages(store)
+    wanted = [("data/one/", key) for key in [*every[40 : 40 + FEW], *every[100 : 100 + FEW]]]
+    found = Looker(paged).look(chunk(wanted))  # type: ignore[arg-type]
+
+    assert {key for _, key in wanted} <= set(by_key(found))
+    assert paged.pages_read < 12
+
+
+@pytest.mark.parametrize("kind", [keys.NUL, keys.CONTROL, keys.NOT_XML])
+def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provider: Provider, kind: str) -> None:
+    """A listing begins at such a key, which the store's answer can't repeat."""
+    provider.needs("byte_order", has=provider.quirks.byte_order)
+    provider.needs("unholdable", has=kind not in provider.quirks.unholdable)
+    every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
+    write_all(store, every)
+    wanted = every[:: 200 // (2 * FEW)]
+    found = Looker(SmallPages(store)).look(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
+
+    assert set(wanted) <= set(by_key(found))
+
+
+def test_a_key_that_a_store_cannot_hold_is_absent(store: Store, provider: Provider) -> None:
+    """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
+    provider.needs("unholdable", has="empty segment" in provider.quirks.unholdable)
+    write_all(store, ["data/one/a"])
+    found = Looker(store).look(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
+
+    assert list(by_key(found)) == ["data/one/a"]
+
+
+def test_a_failing_request_fails_the_lookup(store: Store) -> None:
+    """No key is reported as gone for that."""
+
+    class Away(SmallPages):
+        def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
+            yield from ()
+            raise Unavailable("away")
+
+        def stat(self, key: str) -> Any:
+            raise Unavailable("away")
+
+    for count in (1, FEW + 1):
+        with pytest.raises(Unavailable):
+            Looker(Away(store)).look(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
+
+
+def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:
+    """It isn't an error."""
+    assert Looker(store).look(PENDING.empty_table()).equals(FOUND.empty_table())

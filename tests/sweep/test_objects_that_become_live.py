@@ -1,0 +1,135 @@
+"""What becomes live while a round deletes: a new branch at an expired commit loses seconds of deletes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.sweep import head_watch
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.model import AddressType, Rules
+from spark_resources.stores.base import Store
+from tests.support.mark_runs import Marker, Sweeper, later, target_of
+
+LONG_AGO = datetime.now(UTC) - timedelta(days=30)
+OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
+INTERVAL_S = 0.2
+LIMIT_S = 60
+SEEN_LATE = 30  # of 60 objects, that may go before a task hears of the branch: 3 s, on a busy machine
+
+
+@pytest.fixture
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("revived")) as server:
+        yield server
+
+
+def expired_commit(lake: SandboxRepository) -> tuple[str, dict[str, str]]:
+    """A commit that has expired, and the addresses that it alone reaches by their paths."""
+    set_rules(lake, Rules(1, {}))
+    lake.create_branch("trunk", "main")
+    entries = {f"old/{number:03}": lake.put("trunk", f"old/{number:03}", b"x") for number in range(OBJECTS)}
+    commit = lake.commit("trunk", "with them", date=LONG_AGO).id
+    lake.delete("trunk", list(entries))
+    lake.commit("trunk", "without them", date=LONG_AGO)
+    return commit, {path: entry.address for path, entry in entries.items()}
+
+
+def stored(store: Store) -> set[str]:
+    return {one.key for page in store.pages("data/") for one in page.objects}
+
+
+def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
+    give_up = time.monotonic() + LIMIT_S
+    while len(addresses - stored(store)) < 5:
+        assert time.monotonic() < give_up, "nothing is deleted"
+        time.sleep(0.01)  # the step of a poll with a limit
+
+
+def branch_after_some_deletes(lake: SandboxRepository, store: Store, commit: str, addresses: set[str]) -> set[str]:
+    """Create a branch at the commit once some of its objects are gone; those that were there right afterwards."""
+    wait_for_some_deletes(store, addresses)
+    lake.create_branch("again", commit)
+    return addresses & stored(store)
+
+
+@pytest.mark.parametrize(("most_entries", "quarantine"), [(500_000, False), (0, True)], ids=["skipped", "ended"])
+def test_a_branch_at_an_expired_commit_loses_at_most_seconds_of_a_slow_sweep(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, most_entries: int, quarantine: bool
+) -> None:
+    """A reader of the new branch finds what was there when it was created but for a few objects, which the report
+    names. The other garbage is deleted under the same approval. `ended` is a head that reaches too much to hand to
+    every task."""
+    monkeypatch.setattr(head_watch, "MOST_ENTRIES", most_entries)
+    lake = sandbox.create("lake")
+    commit, paths = expired_commit(lake)
+    others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
+    lake.delete("main", [f"z/{number:03}" for number in range(OTHERS)])
+    settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
+    store, addresses = target_of(settings, "lake").place.store(), set(paths.values())
+    later(store, store.now())
+    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    assert marked.expired == addresses | others
+    Sweeper().approve(settings, "lake", "m1")
+    there: list[set[str]] = []
+    writer = threading.Thread(
+        target=lambda: there.append(branch_after_some_deletes(lake, store, commit, addresses)), daemon=True
+    )
+    writer.start()
+    report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE, quarantine=quarantine))
+    writer.join(LIMIT_S)
+    left = stored(store)
+
+    assert len(there[0]) > SEEN_LATE, "the branch came too late to tell anything"
+    assert len(there[0] - left) <= SEEN_LATE
+    assert not others & left
+    assert set(report.late) == addresses - left
+    assert report.objects["rescued"] == len(addresses & left)
+    for path, address in paths.items():
+        if address in left:
+            assert lake.read("again", path)[1] == b"x"
+
+
+def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:
+    """Another repository imports objects of the lake while they are deleted: it keeps those that were there but for a
+    few, which the report names. The other garbage is deleted."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
+    others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
+    lake.delete("main", [entry.path.decode() for entry in entries])
+    lake.delete("main", [f"z/{number:03}" for number in range(OTHERS)])
+    settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
+    store, addresses = target_of(settings, "lake").place.store(), {entry.address for entry in entries}
+    later(store, store.now())
+    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    assert marked.expired == addresses | others
+    Sweeper().approve(settings, "lake", "m1")
+    there: list[set[str]] = []
+
+    def take_in() -> None:
+        wait_for_some_deletes(store, addresses)
+        full = {"address_type": AddressType.FULL}
+        other.stage("main", [replace(one, address=f"local://lake/{one.address}", **full) for one in entries])
+        other.commit("main", "takes them in")
+        there.append(addresses & stored(store))
+
+    writer = threading.Thread(target=take_in, daemon=True)
+    writer.start()
+    report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE))
+    writer.join(LIMIT_S)
+    left = stored(store)
+
+    assert len(there[0]) > SEEN_LATE, "the commit came too late to tell anything"
+    assert len(there[0] - left) <= SEEN_LATE
+    assert not others & left
+    assert set(report.late) == addresses - left
+    assert report.objects["rescued"] == len(addresses & left)

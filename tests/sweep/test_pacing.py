@@ -1,0 +1,118 @@
+"""How fast keys are sent, on a clock that only moves when somebody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from spark_resources.deleting.pacing import LEAST, RAMP_DOUBLES_S, START, STEP, Pace
+
+BATCH = 1000
+ONE = ("data/s/",)
+
+
+@dataclass
+class Clock:
+    seconds: float = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def measured_rate(
+    pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, answer_s: float = 0.0
+) -> float:
+    """The keys a second at which so many are sent, batch by batch, each answered with success after so many seconds."""
+    began, left, number = clock.seconds, keys, 0
+    while left:
+        batch = min(left, pace.batch(BATCH))
+        prefix = prefixes[number % len(prefixes)]
+        clock.seconds += pace.take(prefix, batch) + answer_s
+        pace.went_well(prefix)
+        left, number = left - batch, number + 1
+    return keys / (clock.seconds - began)
+
+
+@pytest.mark.parametrize("most", [3.0, 50.0, 700.0, 5_000.0])
+@pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
+def test_the_rate_stays_within_a_tenth_of_the_ceiling(most: float, prefixes: tuple[str, ...]) -> None:
+    """Over half a minute, in one prefix or in several."""
+    clock = Clock()
+    rate = measured_rate(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
+
+    assert 0.9 * most <= rate <= 1.1 * most
+
+
+def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
+    """This holds from the first batches on."""
+    clock = Clock()
+    pace, times = Pace(clock, 100.0), []
+    for _ in range(60):
+        clock.seconds += pace.take("data/s/", pace.batch(BATCH))
+        pace.went_well("data/s/")
+        times.append(clock.seconds)
+
+    assert pace.batch(BATCH) == 50
+    assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in zip(times, times[2:], strict=False))
+
+
+def test_the_rate_starts_low_and_doubles_without_trouble() -> None:
+    """A store that was idle takes a while to scale."""
+    clock = Clock()
+    pace = Pace(clock)
+
+    assert pace.rate("data/s/") == START
+    assert [pace.take("data/s/", BATCH) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
+    pace.went_well("data/s/")
+    assert pace.rate("data/s/") == 2 * START
+
+
+def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
+    """Other prefixes keep their rates, and no rate falls to zero."""
+    clock = Clock()
+    pace = Pace(clock)
+    pace.turned_away("data/s/")
+
+    assert (pace.rate("data/s/"), pace.rate("data/t/")) == (START / 2, START)
+    for _ in range(40):
+        pace.turned_away("data/s/")
+    assert pace.rate("data/s/") == LEAST
+
+
+def test_a_halved_rate_recovers_in_small_steps() -> None:
+    """The store has said that the rate was too high."""
+    clock = Clock()
+    pace = Pace(clock)
+    pace.turned_away("data/s/")
+    for _ in range(3):
+        pace.take("data/s/", BATCH)
+        pace.went_well("data/s/")
+
+    assert pace.rate("data/s/") == START / 2 + 3 * STEP
+
+
+def test_batches_that_wait_for_answers_raise_no_rate() -> None:
+    """A rate far above what the store does would slow nothing down when it is halved."""
+    clock = Clock()
+    pace = Pace(clock)
+    bears = measured_rate(pace, clock, 200 * BATCH, answer_s=0.2)
+
+    assert pace.rate("data/s/") <= 4 * bears
+    pace.turned_away("data/s/")
+    pace.turned_away("data/s/")
+    assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
+
+
+def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() -> None:
+    """The ramp counts all prefixes together, and never exceeds the ceiling."""
+    clock = Clock()
+    pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
+
+    assert pace.batch(BATCH) == 500
+    assert 950 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_050
+    clock.seconds += RAMP_DOUBLES_S - 70
+    assert 950 <= measured_rate(pace, clock, 5_000, prefixes=prefixes) <= 1_150
+    clock.seconds += 10
+    assert 1_400 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_550
+    assert 1_900 <= measured_rate(Pace(clock, None, 2_000.0), clock, 60_000, prefixes=prefixes) <= 2_100

@@ -1,0 +1,119 @@
+"""What may begin or resume a sweep: an approval of this very set, and nothing that merely claims one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.sweep.preconditions import approved_theirs, refuse_moved, refuse_unapproved
+from spark_resources.errors import Refused
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import MarkRecord, digest_of
+from spark_resources.model import MarkState, Partition
+from tests.approval.conftest import Lake, lake, sandbox
+from tests.approval.test_foreign_marks import later, leave
+from tests.support.foreign_sweeps import begin_theirs
+
+__all__ = ["lake", "sandbox"]
+
+DAY = timedelta(days=1)
+
+
+def altered(lake: Lake, **changes: object) -> MarkRecord:
+    """The record of the mark after somebody wrote over it what a record may say."""
+    mark = Mark.open(lake.place, "m1")
+    changed = replace(mark.record, **changes)  # type: ignore[arg-type]
+    lake.place.store().write(mark.key, changed.to_json())
+    return Mark.open(lake.place, "m1").record
+
+
+def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
+    """Its record's state is no approval."""
+    lake.marked()
+    record = altered(lake, state=MarkState.SWEEPING)
+
+    with pytest.raises(Refused, match="the approval that a sweep begins with isn't there"):
+        refuse_unapproved(lake.target, record)
+
+
+def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
+    """Another set is refused even where record and files agree with each other."""
+    lake.marked()
+    lake.approve()
+    mark = Mark.open(lake.place, "m1")
+    mark.move_to(MarkState.SWEEPING)
+    refuse_unapproved(lake.target, mark.record)
+
+    other = replace(mark.record, cutoff=mark.record.cutoff + DAY)
+    record = altered(lake, cutoff=other.cutoff, digest=digest_of(other))
+    with pytest.raises(Refused, match="for another set"):
+        refuse_unapproved(lake.target, record)
+
+
+def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
+    """It has used the approval already."""
+    lake.marked()
+    given = lake.approve(until=lake.now + timedelta(seconds=1))
+    Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
+    lake.sandbox.set_clock(given.until + DAY)
+    try:
+        refuse_unapproved(lake.target, lake.record())
+    finally:
+        lake.sandbox.set_clock(given.when)
+
+
+def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
+    """A sweep works by the record that was verified, whatever is written until the lease is taken."""
+    verified = lake.marked().record
+    approved = replace(verified, state=MarkState.APPROVED)
+    refuse_moved(approved, verified)
+
+    for changed in (
+        replace(approved, state=MarkState.MARKED),
+        replace(approved, steps={}),
+        replace(
+            approved, cutoff=verified.cutoff + DAY, digest=digest_of(replace(verified, cutoff=verified.cutoff + DAY))
+        ),
+    ):
+        with pytest.raises(Refused):
+            refuse_moved(changed, verified)
+
+
+def test_a_begun_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
+    """What the sweep recorded about itself doesn't replace the approval."""
+    leave(lake)
+    lake.approve("t1", **later(lake))
+    partition = Partition.of(lake.name, "t1")
+    begin_theirs(lake, digest=lake.proposal("t1").digest)
+    approved_theirs(lake.target, partition)
+
+    begin_theirs(lake, digest="0" * 64)
+    with pytest.raises(Refused, match="another set"):
+        approved_theirs(lake.target, partition)
+
+
+def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
+    """Revoking is refused as too late, and nothing is recorded."""
+    leave(lake)
+    lake.approve("t1", **later(lake))
+    given = lake.approval("t1")
+    begin_theirs(lake, digest=lake.proposal("t1").digest)
+
+    with pytest.raises(Refused, match="was used: it is sweeping"):
+        lake.revoke("t1")
+    assert lake.approval("t1") == given
+
+
+def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
+    """The time at which it was given itself doesn't renew it."""
+    lake.marked()
+    given = lake.approve(until=lake.now + timedelta(minutes=1))
+    late = given.until + timedelta(minutes=1)
+
+    with pytest.raises(Refused, match="ended"):
+        lake.approve(now=late, when=given.when)
+    assert lake.approval() == given
+    lake.approve(now=late, when=late)
+    lake.verify(now=late)

@@ -1,0 +1,17 @@
+"""Pictures are drawn by a library that takes long to import, so it is imported beside other work."""
+
+from __future__ import annotations
+
+import sys
+
+from lakegc_assets.mark import figures
+
+
+def test_the_library_for_pictures_is_imported_in_the_background() -> None:
+    """Code that announces a picture early finds the library imported when it draws."""
+    helper = figures.get_ready()
+    helper.join(60)
+
+    assert not helper.is_alive()
+    assert "matplotlib.figure" in sys.modules
+    assert figures.in_markdown(figures.new_figure(1, 1), "a").startswith("![a](data:image/png;base64,")

@@ -1,0 +1,63 @@
+"""Counts and durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from lakegc_assets.cli.diff import holds_in_words, unlike
+from lakegc_assets.formatting import duration, plural
+from lakegc_assets.mark.context import Clocks
+from spark_resources.errors import Refused, full_stop, with_article
+from tests.support.finished_marks import finished_record
+
+
+def test_counts_have_the_right_singular_or_plural() -> None:
+    """`1 requests` and `0 object` are what programs print."""
+    assert [plural(count, "object") for count in (0, 1, 1_000)] == ["0 objects", "1 object", "1,000 objects"]
+    assert [plural(1, thing) for thing in ("address", "branch", "entry")] == ["1 address", "1 branch", "1 entry"]
+    assert [plural(2, thing) for thing in ("address", "branch", "entry", "day")] == [
+        "2 addresses", "2 branches", "2 entries", "2 days"
+    ]  # fmt: skip
+    assert plural(0, "person", "people") == "0 people"
+
+
+@pytest.mark.parametrize(
+    ("span", "words"),
+    [
+        (timedelta(0), "0 seconds"),
+        (timedelta(seconds=1), "1 second"),
+        (timedelta(minutes=30), "30 minutes"),
+        (timedelta(minutes=2, seconds=5), "2 minutes 5 seconds"),
+        (timedelta(days=1), "1 day"),
+        (timedelta(days=1, seconds=5), "1 day"),
+        (timedelta(days=2, hours=3, minutes=59), "2 days 3 hours"),
+    ],
+)
+def test_a_duration_is_formatted_with_its_two_largest_units(span: timedelta, words: str) -> None:
+    """Python prints `1 day, 0:00:00`."""
+    assert duration(span) == words
+
+
+def test_messages_and_comparisons_tell_durations_in_words() -> None:
+    """Of clocks that disagree, and of two marks whose minimum ages do."""
+    now = datetime(2026, 11, 21, 9, tzinfo=UTC)
+    with pytest.raises(Refused, match=r" UTC, 1 day 2 hours apart; at most 5 minutes is allowed\. Ages"):
+        Clocks(now, now + timedelta(hours=26), now).check(timedelta(minutes=5), "lake")
+    ages = [finished_record(min_age=age) for age in (timedelta(0), timedelta(days=1))]
+    assert unlike(*ages)["minimum age"] == ("0 seconds", "1 day")
+
+
+def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> None:
+    """It prevents `a empty segment`, and two full stops where a message is part of another."""
+    assert [full_stop(text) for text in ("gone", "gone.", ValueError("gone.. "))] == ["gone."] * 3
+    assert [with_article(thing) for thing in ("empty segment", "long key", "NUL")] == [
+        "an empty segment", "a long key", "a NUL"
+    ]  # fmt: skip
+
+
+def test_without_holds_none_is_shown_and_no_checksum() -> None:
+    """The file of holds remains after the last one was dropped, but its checksum would be of no use."""
+    assert holds_in_words(finished_record(holds={"ids": [], "sha256": "b3103bb84b9d" * 5})) == "none"
+    assert holds_in_words(finished_record(holds={"ids": ["legal"], "sha256": "ab" * 32})) == "legal (abababababab)"

@@ -1,0 +1,189 @@
+"""How rows are distributed over tasks, and which of the rows that they read are passed on: none may be lost."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_resources.lakefs.ranges import (
+    ENTRIES_A_RANGE,
+    ENTRIES_A_TASK,
+    RANGES_A_TASK,
+    ROWS_AT_ONCE,
+    best_told,
+    range_tasks,
+)
+from spark_resources.spark.datasets import arrow_to_spark, no_rows
+from spark_resources.spark.partitioning import row_tasks
+
+SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
+
+
+def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: SparkSession) -> None:
+    """Every row comes to exactly one task, in order."""
+    rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
+
+    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=("key", "id"))
+    found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
+
+    assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
+    in_tasks = sorted(found, key=lambda row: row["task"])  # stable: within a task as they came
+    assert [row["key"] for row in in_tasks] == sorted(row["key"] for row in rows)
+    assert len({row["task"] for row in found}) > 1
+
+
+@pytest.mark.parametrize("near", [(), ("key", "id")])
+@pytest.mark.parametrize("count", [5, 17, 400])
+def test_rows_are_distributed_evenly_without_a_shuffle(spark: SparkSession, count: int, near: tuple[str, ...]) -> None:
+    """One stage is enough."""
+    rows = [{"key": f"k{number}", "id": number} for number in range(count)]
+
+    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=near)
+
+    sizes = [row["count"] for row in tasks.groupBy(F.spark_partition_id()).count().collect()]
+    assert sum(sizes) == count
+    assert len(sizes) == tasks.rdd.getNumPartitions() == min(count, 8 * spark.sparkContext.defaultParallelism)
+    assert max(sizes) - min(sizes) <= 1
+    assert "Exchange" not in tasks._jdf.queryExecution().toString()
+
+
+@pytest.mark.parametrize(
+    ("count", "entries", "tasks"),
+    [
+        (RANGES_A_TASK, 0, 1),
+        (RANGES_A_TASK, 10, 1),
+        (RANGES_A_TASK + 1, 10, 2),
+        (8, ENTRIES_A_TASK, 8),
+        (8, ENTRIES_A_TASK // 4, 2),
+        (10_000, ENTRIES_A_TASK, 10_000),
+    ],
+)
+def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
+    spark: SparkSession, count: int, entries: int, tasks: int
+) -> None:
+    """Every range comes to one task."""
+    ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
+
+    found = range_tasks(spark, ranges)
+
+    cores = spark.sparkContext.defaultParallelism
+    assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
+    assert sorted(row["id"] for row in found.collect()) == list(range(count))
+
+
+@pytest.mark.parametrize("near", [(), ("key", "id")])
+def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, near: tuple[str, ...]) -> None:
+    """Tasks have about as many entries each, as far as whole ranges allow it, also where large ranges lie together."""
+    entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
+    rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
+
+    tasks = range_tasks(spark, pa.Table.from_pylist(rows), near=near)
+    found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
+
+    assert sorted(row["id"] for row in found) == list(range(len(entries)))
+    costs: dict[int, int] = {}
+    for row in found:
+        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + ENTRIES_A_RANGE
+    even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
+    assert max(costs.values()) <= even + max(entries)
+    assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_A_RANGE
+    if near:
+        ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
+        assert ids == sorted(ids)
+
+
+def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: SparkSession) -> None:
+    """Nothing refers to such tables, so nothing says how many entries they have."""
+    ranges = pa.table({"id": pa.array(range(60), pa.int64()), "entries": pa.array([None, 90_000, 5] * 20, pa.int64())})
+
+    for some in (ranges, ranges.slice(0, 1)):
+        assert sorted(row["id"] for row in range_tasks(spark, some).collect()) == some["id"].to_pylist()
+
+
+def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> None:
+    """Otherwise Spark would represent other tables differently from then on."""
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(name)
+
+    row_tasks(spark, pa.Table.from_pylist([{"key": "k", "id": one} for one in range(100)], schema=SCHEMA), batch=1)
+
+    assert spark.conf.get(name) == before
+
+
+@pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
+def test_rows_behind_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
+    """Every row is there, whatever chunks a table is made of."""
+    ids = iter(range(sum(chunks)))
+    pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
+    keys = [pa.array(["k"] * size, pa.string()) for size in chunks]
+    table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
+    assert table["id"].num_chunks == len(chunks)
+
+    found = row_tasks(spark, table, batch=1).collect()
+
+    assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
+
+
+def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
+    """For one, Spark would start Python workers of another kind. Every column is there all the same."""
+    found = no_rows(spark, SCHEMA)
+
+    assert found.rdd.getNumPartitions() == 0
+    assert found.schema == arrow_to_spark(SCHEMA)
+    assert row_tasks(spark, SCHEMA.empty_table(), batch=1).collect() == []
+
+
+def as_tuples(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
+    return list(zip(*(batch.column(name).to_pylist() for name in ("address", "rank", "path")), strict=True))
+
+
+def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
+    count = last - first
+    columns = {
+        "address": [f"data/{number}" for number in range(first, last)],
+        "rank": pa.array([rank] * count, pa.int64()),
+        "path": [path] * count,
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
+    """This holds for all batches, however few or many rows there are at a time."""
+    batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
+    wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
+
+    found = [one for batch in best_told(batches, wanted) for one in batch.column(0).to_pylist()]
+
+    assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
+    assert list(best_told([], wanted)) == []
+
+
+def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
+    """Those of other ranges that have the address are dropped; a row of the best one that comes much later is left."""
+    batches = [
+        rows(0, 10, 0, "newest"),
+        rows(5, 15, 1, "older"),
+        rows(14, 15, 1, "older, at another path"),
+        rows(100, 100 + ROWS_AT_ONCE, 1, "older"),
+        rows(14, 15, 1, "older, much later"),
+        rows(0, 20, 2, "oldest"),
+    ]
+    wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
+
+    found = [one for batch in best_told(batches, wanted) for one in as_tuples(batch)]
+    anything = [one for batch in best_told(batches, None) for one in as_tuples(batch) if one[0] in wanted.to_pylist()]
+
+    assert sorted(one for one in found if one[2] != "oldest") == [
+        ("data/0", 0, "newest"),
+        ("data/12", 1, "older"),
+        ("data/14", 1, "older"),
+        ("data/14", 1, "older, at another path"),
+        ("data/14", 1, "older, much later"),
+        ("data/7", 0, "newest"),
+    ]
+    assert [one[0] for one in found].count("data/0") == [one[0] for one in found].count("data/7") == 1
+    for rows_found in (found, anything):
+        best = {address: rank for address, rank, _ in sorted(rows_found, reverse=True)}
+        assert best == {"data/0": 0, "data/7": 0, "data/12": 1, "data/14": 1, "data/19": 2}

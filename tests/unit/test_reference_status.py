@@ -1,0 +1,347 @@
+"""Reference status of stored objects, in full and incremental marks, and the co-grouping of rows by address."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.rules import reference_status
+from spark_resources.errors import DamagedData, LakegcError
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
+from spark_resources.spark import arrow_shuffle
+from spark_resources.spark.arrow_shuffle import Met, Side, meet
+from spark_resources.spark.datasets import Batches, Counts, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
+from spark_resources.spark.persistence import Kept
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+
+CUTOFF, GRAIN = datetime(2026, 11, 20, 8, tzinfo=UTC), timedelta(seconds=1)
+LISTED = ("modified", "size", "checksum", "slice")
+COUNTS = (
+    "candidates", "candidate_bytes", "young", "committed", "committed_bytes", "unsettled", "unreferenced",
+    "dot_segments", "live_not_listed", "uncommitted", "live_inside",
+)  # fmt: skip
+AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}", "data/s{}/../{}", "data/.{}.{}")
+
+
+def addresses(draw: random.Random, most: int) -> pa.Table:
+    """Some addresses in and outside the listed area, many of them several times."""
+    found = [draw.choice(AREAS).format(draw.randrange(3), draw.randrange(8)) for _ in range(draw.randrange(most))]
+    return pa.table([pa.array(found, pa.string())], schema=ADDRESSES)
+
+
+def listed(draw: random.Random, most: int) -> pa.Table:
+    """The same as rows of a listing, some of them listed twice, with other times, sizes and checksums."""
+    rows = [
+        {
+            "address": address,
+            "size": draw.randrange(3),
+            "modified": CUTOFF - GRAIN + timedelta(microseconds=draw.randrange(-1, 2)),
+            "checksum": draw.choice([None, "a", "b"]),
+            "slice": draw.choice(["data/s1/", "data/s2/"]),
+        }
+        for address in addresses(draw, most)["address"].to_pylist()
+        if address.startswith("data/") or "/" not in address
+    ]
+    return pa.Table.from_pylist(rows, schema=STORED_OBJECTS)
+
+
+def known(draw: random.Random, most: int) -> pa.Table:
+    """What ranges of earlier marks say of some addresses, of many more than once."""
+    rows = [
+        {"address": address, "before": before, "live": live, "again": live and not before and draw.random() < 0.5}
+        for address in addresses(draw, most)["address"].to_pylist()
+        for before, live in [draw.choice([(True, True), (True, False), (False, True)])]
+    ]
+    return pa.Table.from_pylist(rows, schema=reference_status.KNOWN_ADDRESSES)
+
+
+def expected_status(
+    met: Met, *, known: bool = False, folders: tuple[str, ...] = ()
+) -> tuple[list[str], dict[str, int]]:
+    """The expected rows and counts, address by address; with `known`, those of an incremental mark."""
+    listings: dict[str, list[dict[str, Any]]] = {}
+    for row in met[reference_status.STORED].to_pylist():
+        listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
+    youngest = {
+        one: max(rows, key=lambda row: [(row[name] is not None, row[name]) for name in LISTED])
+        for one, rows in listings.items()
+    }
+    of = {name: set(met[name]["address"].to_pylist()) for name in met if name != reference_status.STORED}
+    flags = {"before": set[str](), "live": set[str](), "again": set[str]()}
+    for row in met[reference_status.KNOWN].to_pylist() if known else []:
+        for name in flags:
+            flags[name] |= {row["address"]} if row[name] else set()
+    looked_at = of[reference_status.LOOKED_AT] if known else set()
+    rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
+    told = {*youngest, *of[reference_status.COMMITTED], *of[reference_status.UNCOMMITTED], *looked_at, *flags["again"]}
+    for one in told:
+        listed, staged = youngest.get(one), one in of[reference_status.UNCOMMITTED]
+        seen = listed is not None or one in looked_at or folder_of(one) in folders
+        if one in flags["before"] and not seen:
+            continue
+        committed = one in of[reference_status.COMMITTED] or one in flags["live"]
+        committed |= listed is not None and one in of[reference_status.MAYBE_GONE]
+        size = listed["size"] if listed else 0
+        young = listed is not None and listed["modified"] > CUTOFF - GRAIN
+        unsettled, missing = listed is not None and not committed, (committed or staged) and listed is None
+        missing &= one.startswith("data/") or "/" not in one
+        counts["live_inside"] += committed or staged
+        counts["live_not_listed"] += missing
+        counts["unsettled"] += unsettled
+        dots = {".", ".."} & set(one.split("/"))
+        counts["dot_segments" if dots else "unreferenced"] += unsettled and not staged and not young
+        for name, counted in {
+            "candidates": True,
+            "young": young,
+            "committed": committed,
+            "uncommitted": staged,
+        }.items():
+            counts[name] += counted and listed is not None
+        counts["candidate_bytes"] += size
+        counts["committed_bytes"] += size if committed else 0
+        if one in flags["before"]:
+            counts["again"] += 1
+            counts["again_bytes"] += size
+        if unsettled or missing:
+            rows.append({"address": one, "listed": listed, "committed": committed, "uncommitted": staged})
+    return as_text(rows), counts
+
+
+def folder_of(address: str) -> str:
+    """What a clean run lists to find an address."""
+    if not address.startswith("data/"):
+        return ""
+    return f"data/{address.split('/')[1]}/" if address.count("/") > 1 else "data/"
+
+
+def as_text(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(json.dumps(row, default=as_moment, sort_keys=True) for row in rows)
+
+
+def as_moment(found: datetime) -> str:
+    return found.astimezone(UTC).isoformat()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reference_status_has_the_expected_rows_and_counts(seed: int) -> None:
+    """Addresses are listed once or twice, committed, staged, possibly expired, or missing."""
+    draw = random.Random(seed)
+    met = {reference_status.STORED: listed(draw, 120)}
+    met |= {
+        name: addresses(draw, 40)
+        for name in (reference_status.COMMITTED, reference_status.MAYBE_GONE, reference_status.UNCOMMITTED)
+    }
+    if seed == 0:
+        met = {name: table.slice(0, 0) for name, table in met.items()}
+
+    rows, counts = reference_status.census(met, CUTOFF - GRAIN)
+
+    wanted, counted = expected_status(met)
+    assert as_text(rows.to_pylist()) == wanted
+    assert counts == counted
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int) -> None:
+    """Only what was listed now, or was unknown to the base mark, has rows and counts; known references count for it."""
+    draw = random.Random(seed)
+    met = {reference_status.STORED: listed(draw, 120)}
+    met |= {
+        name: addresses(draw, 40)
+        for name in (reference_status.COMMITTED, reference_status.UNCOMMITTED, reference_status.LOOKED_AT)
+    }
+    met[reference_status.MAYBE_GONE] = ADDRESSES.empty_table()
+    met[reference_status.KNOWN] = known(draw, 80)
+    folders = tuple(folder_of(one) for one in addresses(draw, 4)["address"].to_pylist())
+    if seed == 0:
+        met, folders = {name: table.slice(0, 0) for name, table in met.items()}, ()
+
+    rows, counts = reference_status.census_since(met, CUTOFF - GRAIN, pa.array(folders, pa.string()))
+
+    wanted, counted = expected_status(met, known=True, folders=folders)
+    assert as_text(rows.to_pylist()) == wanted
+    assert counts == counted
+
+
+def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
+    """In a folder that wasn't listed it isn't reported missing; an object of a range that counts again is."""
+    settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
+    back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
+    met = {reference_status.STORED: STORED_OBJECTS.empty_table()} | {
+        name: ADDRESSES.empty_table()
+        for name in (
+            reference_status.COMMITTED,
+            reference_status.MAYBE_GONE,
+            reference_status.UNCOMMITTED,
+            reference_status.LOOKED_AT,
+        )
+    }
+    met[reference_status.KNOWN] = pa.Table.from_pylist([settled, back], schema=reference_status.KNOWN_ADDRESSES)
+    met[reference_status.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
+
+    for folders, lost in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
+        rows, counts = reference_status.census_since(met, CUTOFF, pa.array(folders, pa.string()))
+        assert sorted(rows["address"].to_pylist()) == lost
+        assert counts["live_not_listed"] == len(lost)
+
+
+# --- co-grouping --
+
+MET = pa.schema([("task", pa.string()), ("address", pa.string()), ("stored", pa.int64()), ("live", pa.int64())])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "lake").mkdir()
+    return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+
+
+@pytest.fixture
+def keep() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.release()
+
+
+def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
+    """A dataset of as many files, some maybe without a row."""
+    step = -(-len(table) // files)
+    parts = [
+        write_file(place, f"{name}/", f"part-{at}.parquet", parquet_bytes(part), len(part))
+        for at in range(files)
+        for part in [table.slice(at * step, step)]
+    ]
+    return finish_dataset(place, f"{name}/", parts)
+
+
+def count_by_address(met: Met) -> tuple[pa.Table, Counts]:
+    """A row for each address of a task, with how often it is in each input."""
+    sides = {name: met[name]["address"].to_pylist() for name in ("stored", "live")}
+    task = str(random.SystemRandom().random())
+    rows = [
+        {"task": task, "address": one, **{name: of_side.count(one) for name, of_side in sides.items()}}
+        for one in {*sides["stored"], *sides["live"]}
+    ]
+    return pa.Table.from_pylist(rows, schema=MET), {"addresses": len(rows)}
+
+
+@pytest.fixture
+def sides(place: Place) -> list[Side]:
+    """An input of two datasets, and one of a dataset with strange addresses."""
+    draw = random.Random(1)
+    stored, live = listed(draw, 900), addresses(draw, 500)
+    live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
+    return [
+        Side.whole(
+            "stored", [written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)], STORED_OBJECTS
+        ),
+        Side.of_addresses("live", [written(place, "c", live, 4)], ADDRESSES),
+    ]
+
+
+def of_side(place: Place, side: Side) -> list[str]:
+    return [row["address"] for dataset in side.datasets for row in all_rows(place, dataset, side.schema)]
+
+
+@pytest.mark.parametrize("at_most", [1_000_000, 40])
+def test_all_rows_of_an_address_come_to_one_task(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
+) -> None:
+    """Whatever file and input they are in, no row is lost and none is duplicated."""
+    monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
+
+    found, counts = meet(spark, place, sides, count_by_address, MET, keep)
+
+    rows = found.collect()
+    stored, live = (of_side(place, side) for side in sides)
+    by_address = {row["address"]: row for row in rows}
+    assert len(rows) == len(by_address) == counts["addresses"]
+    assert by_address.keys() == {*stored, *live}
+    assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
+    assert {one for one, row in by_address.items() if row["live"]} == set(live)
+    assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
+
+
+def test_a_file_without_wanted_rows_counts_as_read(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept
+) -> None:
+    """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
+    stored, live = sides
+
+    def wanted(table: pa.Table) -> pa.Table:
+        return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
+
+    for share, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
+        found, _ = meet(spark, place, [stored, replace(live, share=share, most=3)], count_by_address, MET, keep)
+        told = {row["address"] for row in found.collect() if row["live"]}
+        assert "data/\n\x00" not in told
+        assert (len(told) > 0) == bool(least)
+
+
+def test_a_changed_file_stops_the_co_grouping(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
+    """A file that isn't the one that was written is an error, and its rows are never silently left out."""
+    dataset = sides[1].datasets[0]
+    place.store().write(dataset.folder + dataset.files[1].name, b"something else")
+
+    with pytest.raises(DamagedData, match=r"part-1\.parquet"):
+        meet(spark, place, sides, count_by_address, MET, keep)
+
+
+def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.slice(1)
+
+
+def cutting(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The first piece without its rows, as a stream that was cut at the end of a message reads."""
+    first = pa.ipc.open_stream(batch.column("rows")[0].as_buffer()).schema
+    empty = arrow_shuffle._packed(first.empty_table())
+    rows = pa.array([empty, *batch.column("rows").to_pylist()[1:]], pa.binary())
+    return batch.set_column(batch.schema.get_field_index("rows"), batch.schema.field("rows"), rows)
+
+
+def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.slice(0, 0)
+
+
+@pytest.mark.parametrize("lost", [losing, cutting, nothing])
+def test_rows_lost_between_tasks_are_an_error(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
+) -> None:
+    """A batch of one file, its rows, or all of its batches don't arrive."""
+    monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", 40)
+    whole = arrow_shuffle.lumps
+
+    def damaged(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, side, buckets, read=read):
+            yield lost(batch) if side == 1 else batch
+
+    monkeypatch.setattr(arrow_shuffle, "lumps", damaged)
+    with pytest.raises(DamagedData, match="not all that is known of addresses was compared"):
+        meet(spark, place, sides, count_by_address, MET, keep)
+
+
+def test_rows_with_differing_hashes_are_an_error(
+    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
+    whole = arrow_shuffle.lumps
+
+    def otherwise(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, side, buckets, read=read):
+            where = batch.schema.get_field_index("hashed")
+            hashed = pa.array([one + side for one in batch.column("hashed").to_pylist()], pa.int64())
+            yield batch.set_column(where, batch.schema.field("hashed"), hashed)
+
+    monkeypatch.setattr(arrow_shuffle, "lumps", otherwise)
+    with pytest.raises(LakegcError, match="the very same packages"):
+        meet(spark, place, sides, count_by_address, MET, keep)

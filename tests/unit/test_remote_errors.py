@@ -1,0 +1,117 @@
+"""Errors of Spark and of its tasks, as people read them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_resources.deleting.sweep_task import ProofTooOld
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.model import Namespace
+from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, on_executor
+from spark_resources.stores import open_store
+from spark_resources.stores.base import Changed
+from tests.support.store_providers import answering
+
+
+def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    raise ValueError("no such thing\nand more")
+
+
+def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    os._exit(3)
+
+
+def is_too_much(spark: SparkSession) -> None:
+    spark.sql("select array_repeat(1, 2000000000)").collect()
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (lambda spark: spark.range(9).mapInArrow(fails, "id long").count(), ["ValueError: no such thing"]),
+        (lambda spark: spark.range(9).mapInArrow(dies, "id long").count(), ["worker exited", "LAKEGC_SPARK_MASTER"]),
+        (is_too_much, ["OutOfMemoryError: Java heap space", "spark.driver.memory"]),
+    ],
+)
+def test_a_failed_task_says_what_failed_and_what_to_do(
+    spark: SparkSession, work: Callable[[SparkSession], object], words: list[str]
+) -> None:
+    """A task that raises, a worker that dies and a full heap are one line each, without the path of a class."""
+    with pytest.raises(LakegcError) as told, errors_from_executors():
+        work(spark)
+
+    for word in words:
+        assert word in str(told.value)
+    assert "\n" not in str(told.value)
+    assert "org.apache" not in str(told.value)
+
+
+def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
+    """A store can put anything into a header, and the text ends up in errors of Spark. If it were unpickled from there,
+    it would run on the driver with all of its credentials."""
+    witness = tmp_path / "it ran"
+    pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
+    with answering(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
+        settings = answers.settings()
+
+        def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches
+            open_store(Namespace.parse("s3://bucket/ns"), settings).stat("data/x")
+
+        with pytest.raises(Unavailable, match="Invalid timestamp"), errors_from_executors():
+            spark.range(0, 1, 1, 1).mapInArrow(on_executor(look), "id long").collect()
+
+    assert not witness.exists()
+
+
+def test_a_text_without_the_nonce_of_this_process_is_no_error_of_lakegc(spark: SparkSession) -> None:
+    """A store that knows the form of errors can't forge one that says that something is absent or refused."""
+    forged = as_text(NotThere("nothing is staged"), "0" * 32)
+
+    def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ValueError(f"a strange answer: {forged}")
+
+    with pytest.raises(LakegcError, match="ValueError: a strange answer") as raised, errors_from_executors():
+        spark.range(0, 1, 1, 1).mapInArrow(on_executor(quotes), "id long").collect()
+    assert type(raised.value) is LakegcError
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (DamagedData("short\n\x1b \udc80", invariant=3), DamagedData),
+        (Refused("no"), Refused),
+        (ProofTooOld("old", invariant=1), Refused),
+        (Forbidden("no rights"), Forbidden),
+        (Changed("another object"), Changed),
+        (LakegcError("it broke"), LakegcError),
+    ],
+)
+def test_an_error_arrives_with_its_class_message_and_invariant(
+    raised: LakegcError, expected: type[LakegcError]
+) -> None:
+    """A class that only one module knows arrives as the nearest shared one, so with the same exit code."""
+    arrived = from_text(f"org.apache.spark: RuntimeError: {as_text(raised, 'n1')}\n\tat x", "n1")
+
+    assert type(arrived) is expected
+    assert str(arrived) == str(raised)
+    assert getattr(arrived, "invariant", None) == getattr(raised, "invariant", None)
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["not JSON", '["list"]', '{"class": "SystemExit", "message": "m", "invariant": null}', '{"class": []}', "[" * 9999],
+)
+def test_a_damaged_or_foreign_error_text_is_not_read_as_an_error(told: str) -> None:
+    """It is reported like any failure of Spark."""
+    assert from_text(f"lakegc-error[n1:{base64.b64encode(told.encode()).decode()}]", "n1") is None

@@ -1,0 +1,313 @@
+"""What branches serve at the probed paths: complete, exact, and unclear where it isn't certain (invariant 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.mark.path_probes import NOT_TEXT, WINDOW, answered, at_inexact_paths, serve
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
+from spark_resources.lakefs_sandbox.ref_views import as_text
+from spark_resources.model import Namespace
+
+NAMESPACE = Namespace.parse("s3://bucket/lake")
+
+
+@dataclass
+class Branches:
+    """A server that serves what it is given, in the order of the paths' bytes; a page may hold fewer than asked for."""
+
+    served: dict[str, dict[str, str]]
+    largest_page: int = 1000
+    empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
+    failing: dict[str, LakegcError] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    listed: list[str] = field(default_factory=list)  # besides those that serve something
+    settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
+
+    def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
+        self._called(branch)
+        behind = [path for path in in_byte_order(self.served[branch]) if path.encode() > after.encode()]
+        if self.empty_pages > 0 and behind:
+            self.empty_pages -= 1
+            return ServedPage((), behind[0])
+        page = behind[: min(amount, self.largest_page)]
+        objects = tuple(Served(path, self.served[branch][path], 1, "") for path in page)
+        return ServedPage(objects, page[-1] if len(behind) > len(page) else None)
+
+    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        self._called(branch)
+        address = self.served[branch].get(path)
+        return None if address is None else Served(path, address, 1, "")
+
+    def branches(self, repository: str) -> dict[str, str]:
+        return dict.fromkeys([*self.served, *self.listed], "head")
+
+    def _called(self, branch: str) -> None:
+        self.asked.append(branch)
+        if branch not in self.served:
+            raise NotThere(f"there is no branch {branch}")
+        if branch in self.failing:
+            raise self.failing[branch]
+
+    def as_lakefs(self) -> LakeFS:
+        return cast(LakeFS, self)
+
+
+def in_byte_order(paths: Any) -> list[str]:
+    return sorted(paths, key=str.encode)
+
+
+def address(number: int) -> str:
+    return f"s3://bucket/lake/data/s/{number}"
+
+
+def rows(branch: str, paths: Sequence[str], *, size: int = 1) -> list[dict[str, Any]]:
+    return [{"repository": "lake", "branch": branch, "path": path, "size": size} for path in paths]
+
+
+# bytes sort otherwise than UTF-16, and otherwise than a person: astral, private use, NUL, newline, slashes
+letters = st.sampled_from(["a", "b", "/", "-", "0", "\0", "\n", "\x7f", "é", "\uffee", "\U0001f600"])
+paths = st.text(letters, min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    there=st.dictionaries(paths, st.integers(0, 10**6).map(address), max_size=30),
+    asked=st.sets(paths, min_size=1, max_size=25),
+    page=st.integers(1, 40),
+    empty_pages=st.integers(0, 3),
+)
+def test_every_path_probe_is_answered_with_what_the_branch_serves(
+    there: dict[str, str], asked: set[str], page: int, empty_pages: int
+) -> None:
+    """It doesn't matter how the server divides its pages."""
+    wanted = in_byte_order({*asked, *list(there)[:10]})
+    server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
+    assert serve(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
+
+
+@given(asked=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
+def test_paths_in_any_order_are_answered_by_the_right_page(asked: list[str], page: int) -> None:
+    """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
+    there = {path: address(number) for number, path in enumerate(asked)}
+    server = Branches({"main": there}, largest_page=page)
+    assert serve(server.as_lakefs(), "lake", "main", asked) == there
+
+
+def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
+    """The paths may be on a later page."""
+    there = {f"p{number}": address(number) for number in range(8)}
+    server = Branches({"main": there}, empty_pages=1)
+    assert serve(server.as_lakefs(), "lake", "main", sorted(there)) == there
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("gone"), Forbidden("no")],
+    ids=lambda e: type(e).__name__,
+)
+def test_a_path_probe_without_a_clear_answer_is_unclear(error: LakegcError) -> None:
+    """So are those after the first one that failed. Their candidates are kept."""
+    server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
+    asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
+        ("a", "p", "data/s/1", None),
+        ("b", "p", None, str(error)),
+        ("b", "q", None, str(error)),
+        ("c", "p", None, str(error)),
+    ]
+    assert server.asked == ["a", "b"]  # a server that is down is not asked a million times
+
+
+def probe_results(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+    """Branch, address and whether the answer is clear, of each probe."""
+    batches = answered(asked, server.as_lakefs(), NAMESPACE)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
+
+
+def test_a_branch_that_is_deleted_meanwhile_serves_nothing() -> None:
+    """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
+    server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
+    asked = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
+
+    found = probe_results(server, asked)
+
+    assert found[0] == ("a", "data/s/1", True)
+    assert set(found[1:-1]) == {("gone", None, True)}
+    assert found[-1] == ("c", "data/s/3", True)
+    assert server.asked.count("gone") <= WINDOW  # and not again for what is left of it
+
+
+def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
+    """The two answers contradict each other; other branches are not affected."""
+    server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
+
+    found = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
+
+    assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
+
+
+def test_a_branch_that_is_recreated_meanwhile_is_probed_again() -> None:
+    """It was deleted and created again under its name between two requests, and may serve something else."""
+
+    class MadeAnew(Branches):
+        def branches(self, repository: str) -> dict[str, str]:
+            self.served["b"] = {"p": address(2)}
+            return super().branches(repository)
+
+    server = MadeAnew({"a": {"p": address(1)}})
+
+    assert probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"])]) == [
+        ("a", "data/s/1", True),
+        ("b", "data/s/2", True),
+    ]
+
+
+def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
+    """Whether the branch was deleted is unknown, so what it may serve is kept."""
+
+    class Unlisted(Branches):
+        def branches(self, repository: str) -> dict[str, str]:
+            raise Unavailable("gone")
+
+    assert probe_results(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
+
+
+def test_a_damaged_answer_stops_the_mark() -> None:
+    """Other answers of such a server can't be trusted either."""
+    server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
+    with pytest.raises(DamagedData):
+        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+
+
+def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
+    """What was found before the failure doesn't count."""
+
+    class FailingAtQ(Branches):
+        def stat(self, repository: str, branch: str, path: str) -> Served | None:
+            if path == "q":
+                raise Unavailable("gone")
+            return super().stat(repository, branch, path)
+
+    server = FailingAtQ({"main": {"p": address(1), "q": address(2)}})
+    batches = answered(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
+    assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
+
+
+def test_an_address_of_this_namespace_in_another_form_stops_the_mark() -> None:
+    """It is neither placed outside nor left unclear."""
+    server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
+    with pytest.raises(Refused, match="differs from the namespace"):
+        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+
+
+@pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
+def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
+    """A key with % or ? comes from a relative entry and is shown behind the namespace: it is live, and no conflict."""
+    server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
+    (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
+    assert batch["address"].to_pylist() == [key]
+
+
+def test_a_path_with_several_sizes_is_probed_once_and_answered_for_each() -> None:
+    """Two heads of a branch can have different sizes at a path."""
+    server = Branches({"main": {"p": address(1)}})
+    asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
+    assert server.asked == ["main"]
+
+
+def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
+    """Nothing is lost between two windows of a branch, nor between two branches."""
+    there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
+    server = Branches({"main": there, "other": {}}, largest_page=90)
+    asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
+    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert len(found) == len(asked)
+    assert all(row["unclear"] is None for row in found)
+    assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
+        path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
+    }
+    assert {row["address"] for row in found if row["branch"] == "other"} == {None}
+
+
+# --- paths that are not UTF-8 -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shown(Branches):
+    """A server whose paths are bytes: its JSON shows U+FFFD for each that is not UTF-8, and pages go by the bytes."""
+
+    at: dict[bytes, str] = field(default_factory=dict)
+
+    def list_objects(
+        self, repository: str, branch: str, *, after: str = "", amount: int = 1000, prefix: str = ""
+    ) -> ServedPage:
+        start = prefix.encode()
+        behind = sorted(path for path in self.at if path > after.encode() and path.startswith(start))
+        page = behind[: min(amount, self.largest_page)]
+        objects = tuple(Served(as_text(path), self.at[path], 1, "") for path in page)
+        return ServedPage(objects, as_text(page[-1]) if len(behind) > len(page) else None)
+
+    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        address = self.at.get(path.encode())
+        return None if address is None else Served(path, address, 1, "")
+
+
+bytes_of_paths = st.lists(st.sampled_from([b"a", "é".encode(), b"\x80", b"\xff", "\ufffd".encode()]), max_size=4)
+raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20),
+    asked=st.sets(raw_paths.map(lambda path: path.decode(errors="ignore")), min_size=1, max_size=20),
+    page=st.integers(1, 6),
+)
+@example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, asked={"aé", "ab", "ac", "ad"}, page=1)
+@example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, asked={"a\ufffd", "a", "ab", "ac"}, page=6)
+def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], asked: set[str], page: int) -> None:
+    """The last path of a page may be shown so that it seems to sort further behind: paths in between are not absent."""
+    server = Shown({}, largest_page=page, at=there)
+
+    found = serve(server.as_lakefs(), "lake", "main", in_byte_order(asked))
+
+    assert found == {path: there.get(path.encode()) for path in asked}
+
+
+@given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
+def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
+    there: dict[bytes, str], page: int
+) -> None:
+    """What is staged at such a path is live, though the path can't be requested."""
+    server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
+    hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
+    try:
+        found = set(at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
+    except Unavailable:
+        assert page < len(there)
+        return
+
+    assert hidden <= found <= set(there.values())
+
+
+def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
+    """The path can't be requested, so its candidates are kept; the mark can be made all the same."""
+    server = Branches({"main": {"p": address(1)}})
+    rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
+    (batch,) = answered(rows_of_main, server.as_lakefs(), NAMESPACE)
+
+    assert batch["path"].to_pylist() == [None, "p"]
+    assert batch["address"].to_pylist() == [None, "data/s/1"]
+    assert batch["unclear"].to_pylist() == [NOT_TEXT, None]
+    assert server.asked == ["main"]

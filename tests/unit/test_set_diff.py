@@ -1,0 +1,76 @@
+"""Two sorted sets, compared in one pass with a window of each in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakegc_assets.rules.set_diff import Change, changes
+from spark_resources.errors import DamagedData
+
+KEYS = st.text("a\ue000\U00010000é/~", max_size=3)
+
+
+def in_tables(addresses: list[str], sizes: list[int]) -> Iterator[pa.Table]:
+    """The addresses in tables of these sizes, again and again."""
+    at, number = 0, 0
+    while at < len(addresses):
+        count = sizes[number % len(sizes)] if sizes else 1
+        yield pa.table({"address": pa.array(addresses[at : at + count], pa.string())})
+        at, number = at + count, number + 1
+        if number > 100 and not any(sizes):
+            yield pa.table({"address": pa.array(addresses[at:], pa.string())})
+            return
+
+
+def in_order(addresses: set[str]) -> list[str]:
+    return sorted(addresses, key=str.encode)
+
+
+@given(st.sets(KEYS), st.sets(KEYS), st.lists(st.integers(0, 4), max_size=5), st.lists(st.integers(1, 4), max_size=5))
+def test_each_address_is_reported_once_with_its_change(
+    before: set[str], after: set[str], some: list[int], other: list[int]
+) -> None:
+    """The order is that of bytes, however the two sets are cut into tables."""
+    found: dict[Change, list[str]] = {change: [] for change in Change}
+    for change, rows in changes(in_tables(in_order(before), some), in_tables(in_order(after), other)):
+        found[change] += rows["address"].to_pylist()
+
+    assert found[Change.NEWLY] == in_order(after - before)
+    assert found[Change.NO_LONGER] == in_order(before - after)
+    assert found[Change.STILL] == in_order(after & before)
+
+
+@pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])
+def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
+    """So is a set that names an address twice, in one table or over two."""
+    parts = "\n".join(tables).split("\n\n")
+
+    def broken() -> Iterator[pa.Table]:
+        return (pa.table({"address": pa.array(part.split("\n"), pa.string())}) for part in parts)
+
+    with pytest.raises(DamagedData, match="not in the order of its addresses"):
+        list(changes(broken(), iter([])))
+    with pytest.raises(DamagedData, match="not in the order of its addresses"):
+        list(changes(in_tables(["a", "b", "c", "d"], [4]), broken()))
+
+
+def test_at_most_one_table_of_each_set_is_read_ahead() -> None:
+    """Two long sets are compared without being held in memory."""
+    read = {"before": 0, "after": 0}
+
+    def counted(which: str) -> Iterator[pa.Table]:
+        for number in range(200):
+            read[which] += 1
+            yield pa.table({"address": pa.array([f"{number:05}-{which}"], pa.string())})
+
+    told = 0
+    for _, rows in changes(counted("before"), counted("after")):
+        told += len(rows)
+        assert read["before"] + read["after"] <= told + 2
+
+    assert told == 400
