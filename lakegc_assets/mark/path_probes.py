@@ -25,7 +25,6 @@ from spark_resources.model import Place as Where
 
 WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
 FEW = 4  # fewer questions than this are asked one by one
-NOT_TEXT = "a path with such an entry is not UTF-8, and no server can be asked about it"
 
 Row = dict[str, Any]
 
@@ -172,9 +171,16 @@ def served_batch(
     rows = []
     for row in window:
         why = None if row["path"] in served else unclear or "the server gave no answer"
-        why = NOT_TEXT if row["path"] is None else why
+        why = not_text(row["repository"], row["branch"]) if row["path"] is None else why
         rows.append({**row, "address": inside(served.get(row["path"]), namespace), "unclear": why})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
+
+
+def not_text(repository: str, branch: str) -> str:
+    return (
+        f"a path with such an entry on branch '{branch}' in repository '{repository}' is not UTF-8, and no server "
+        "can be asked about it"
+    )
 
 
 def inside(address: str | None, namespace: Namespace) -> str | None:

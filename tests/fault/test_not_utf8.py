@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import AddressType
 from spark_resources.settings import Settings
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
@@ -46,6 +48,23 @@ def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lak
     assert report.objects == {"deleted": len(found.expired)}
     for address in (kept, entry.address, staged.address, again.address):
         assert repository.objects.file(address).exists()
+
+
+def test_the_repository_and_branch_of_a_path_that_is_not_utf8_are_named(tmp_path: Path) -> None:
+    """Such a path of one repository keeps objects of all others: who renames it, or trusts it, must know where."""
+    with Sandbox(tmp_path) as sandbox:
+        lake, neighbour = sandbox.create("lake"), sandbox.create("neighbour")
+        entry = neighbour.put("main", "moved", b"size of 10")
+        neighbour.stage("main", [replace(entry, path=b"a\xff")])
+        neighbour.commit("main", "a path that is not UTF-8")
+        kept = lake.put("main", "over", b"0123456789").address
+        lake.put("main", "over", b"overwritten")
+
+        found = marked(sandbox.settings, "lake")
+
+    assert kept not in found.expired
+    (told,) = found.facts("expired_set")["unclear"]
+    assert "branch 'main' in repository 'neighbour'" in told
 
 
 def test_changes_behind_a_non_utf8_path_are_all_read(lake: Lake) -> None:

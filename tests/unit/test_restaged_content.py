@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.path_probes import NOT_TEXT, WINDOW, answered, at_inexact_paths, serve
+from lakegc_assets.mark.path_probes import WINDOW, answered, at_inexact_paths, not_text, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
@@ -309,5 +309,5 @@ def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_p
 
     assert batch["path"].to_pylist() == [None, "p"]
     assert batch["address"].to_pylist() == [None, "data/s/1"]
-    assert batch["unclear"].to_pylist() == [NOT_TEXT, None]
+    assert batch["unclear"].to_pylist() == [not_text("lake", "main"), None]
     assert server.asked == ["main"]
