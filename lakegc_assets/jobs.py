@@ -122,8 +122,8 @@ sweep_job = dg.define_asset_job(
     executor_def=dg.in_process_executor,
     description="""Deletes what a person approved, and is still garbage. **This is the job that deletes.**
 
-It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), proves everything again,
-and reports on every object. A sweep that was killed goes on where it was when it is launched again.""",
+It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), re-verifies everything,
+and reports on every object. A sweep that was killed resumes when it is launched again.""",
 )
 backup_job = dg.define_asset_job(
     "back_up",

@@ -221,7 +221,7 @@ def tell(outcome: Outcome) -> None:
         f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
         f"The mark is in\n  {outcome.mark_folder}\n\n"
         f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in\n  {outcome.backup_to}\n"
-        f"Approved by {ME}, proved again, and swept: "
+        f"Approved by {ME}, re-verified, and swept: "
         f"{', '.join(f'{count} {name}' for name, count in sorted(report.objects.items()))} of {report.approved}.\n"
         f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
         f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n"

@@ -80,7 +80,7 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
     run.say(
-        f"proved again: live by now: {plural(objects, 'object')}" if objects else "proved again: all is still garbage"
+        f"re-verified: live by now: {plural(objects, 'object')}" if objects else "re-verified: all is still garbage"
     )
     return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 

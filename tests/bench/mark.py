@@ -67,7 +67,7 @@ _PHASES = (
     (r"reading once more", "staged and commits again"),
     (r"writing the expired", WRITING),
     (r".* may go$", "ending"),
-    (r"proved again", "proved"),
+    (r"re-verified", "re-verified"),
     (r"deleting |[\d,]+ of [\d,]+ objects settled", DELETING),
 )
 
