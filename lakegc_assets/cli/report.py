@@ -75,7 +75,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     if as_json:
         print_text(json.dumps(document(report, reasons, quarantine, where, kept), indent=1))
         return
-    show_report(report, as_json=False)
+    show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
     out = console()
     for sentence in (

@@ -22,7 +22,7 @@ from lakegc_assets.rules.brakes import sentence_about
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_at_once
-from lakegc_assets.sweep.quarantine import read_quarantine
+from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.deleting.batches import PASSING
 from spark_resources.deleting.quarantine import quarantine_key
@@ -65,24 +65,26 @@ def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
 
 
 @printing()
-def show_report(report: Report, *, as_json: bool) -> None:
+def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None = None) -> None:
+    """Print a report; `quarantine` says what became of quarantined objects since, None right after the sweep."""
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
     title = f"Sweep of mark {report.mark_id} of {report.repository}"
     approved = ("approved", report.approved, sum(report.sizes.values()))
+    left = (quarantine or Quarantine.of(report, {})).left
     out = console()
     out.print(outcomes(title, Outcome, report.objects, report.sizes, approved))
-    for sentence in what_was_done(report):
+    for sentence in what_was_done(report, left):
         out.print(sentence, markup=False, highlight=False, soft_wrap=True)
     for repository, why in sorted(report.unread.items()):
         out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
-    for sentence in (*why_failed(report), *what_is_next(report)):
+    for sentence in (*why_failed(report), *what_is_next(report, left)):
         out.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-def what_was_done(report: Report) -> Iterator[str]:
-    """How long it took, what it means for space, and what came to life too late."""
+def what_was_done(report: Report, left: int) -> Iterator[str]:
+    """How long it took, what it means for space, and what came to life too late; `left` objects are in quarantine."""
     deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
         how = "quarantining" if report.quarantine else "deleting"
@@ -92,9 +94,9 @@ def what_was_done(report: Report) -> Iterator[str]:
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
     if proofs := len(report.proofs) + bool(deleted + aside):
         yield f"What is live was read again {plural(proofs, 'time')}."
-    if aside:
-        kept = size(report.sizes.get(Outcome.QUARANTINED.value, 0))
-        yield f"{plural(aside, 'object')} ({kept}) in quarantine: no space is freed until they are purged."
+    if left:
+        kept = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == aside else ""
+        yield f"{plural(left, 'object')}{kept} in quarantine: no space is freed until they are purged."
     if deleted:
         yield f"As to space: {report.deleting}."
     if report.late_objects:
@@ -116,13 +118,13 @@ def why_failed(report: Report) -> Iterator[str]:
         yield f"{plural(one['objects'], 'object')} could not be deleted, such as {one['example']!r}: {said}{more}."
 
 
-def what_is_next(report: Report) -> Iterator[str]:
+def what_is_next(report: Report, left: int) -> Iterator[str]:
     """The commands that follow a sweep."""
     name = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
         yield f"Try those that failed again: {again}"
-    if report.objects.get(Outcome.QUARANTINED.value):
+    if left:
         yield f"Bring them back: {command('undo', *name)}"
         yield f"Delete them for good: {command('purge', *name)}"
     yield f"This report again, with what was rescued and why: {command('report', *name)}"

@@ -178,6 +178,24 @@ def test_status_shows_the_outcome_of_a_sweep(
     assert f"swept: {said}" in " ".join(lakegc.told(lake.sandbox.settings, "status", lake.name).split())
 
 
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [({}, "3 objects (3 B) in quarantine"), ({"restored": 1}, "2 objects in quarantine"), ({"purged": 3}, None)],
+)
+def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
+    lake: Lake, lakegc: Lakegc, since: dict[str, int], left: str | None
+) -> None:
+    """After an undo the report still said that no space is freed, and offered to bring back what was back."""
+    swept(lake, ASIDE)
+    lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
+
+    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
+
+    assert (f"lakegc undo {lake.name} m1" in shown, f"lakegc purge {lake.name} m1" in shown) == (bool(left), bool(left))
+    assert (left or "") in shown
+    assert ("no space is freed" in shown) == bool(left)
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_status_shows_each_id_whole_however_narrow_the_terminal_is(width: int) -> None:
     """The id of a mark is what people copy from there."""
