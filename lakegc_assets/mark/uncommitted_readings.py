@@ -51,16 +51,21 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
     Raises `Unavailable` where a diff can't be read to its end, as for a staging record that the server can't read.
     """
     reading = Reading()
-    changed, counts = changed_paths(run, run.mark.folder(asset, diff_part))
-    reading.add(diff_part, changed, **counts)
-    for number in range(TRIES):
-        name = f"{part}_again_{number}" if number else part
+
+    def read_list(name: str) -> UncommittedLists:
         lists = list_staged(run)
         dataset, counts = read_lists(run, lists, run.mark.folder(asset, name))
         reading.add(name, dataset, pages=lists.pages, files=lists.files, **counts)
+        return lists
+
+    lists = read_list(part)
+    changed, counts = changed_paths(run, run.mark.folder(asset, diff_part))
+    reading.add(diff_part, changed, **counts)
+    for number in range(1, TRIES):
         if not (why := why_repeat(lists, changed)):
             break
         run.say(why)
+        lists = read_list(f"{part}_again_{number}")
     return reading
 
 

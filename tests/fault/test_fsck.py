@@ -169,7 +169,7 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
     for one in found["findings"]:
         assert branches.get(one["id"], set()) <= {*one["needs"]["branches"]}
     assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*found["alien"]["files"]}
-    assert any("ranges that are live" in sentence for sentence in found["not_proved"])
+    assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_proved"])
 
 
 def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:

@@ -191,7 +191,7 @@ def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, m
     asked = expired_set.addresses_told
     monkeypatch.setattr(expired_set, "addresses_told", lambda *of: asked(*of)[1:])
 
-    with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 addresses"):
+    with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 address,"):
         lake.mark("m2")
 
 
