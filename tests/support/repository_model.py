@@ -482,12 +482,17 @@ class RepositoryModel:
             yield from self.trees[commit_id].values()
 
     def stored(self) -> dict[str, int]:
-        """Every file of the namespace and its time of change, by a plain walk over the folder."""
-        return {
-            str(Path(folder, name).relative_to(self.folder)): Path(folder, name).stat().st_mtime_ns // 1000
-            for folder, _, names in os.walk(self.folder)
-            for name in names
-        }
+        """Every file of the namespace and its time of change, by a plain walk over the folder.
+
+        Others may write and delete meanwhile: a file that is gone when it is looked at isn't stored.
+        """
+        found: dict[str, int] = {}
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                file = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    found[str(file.relative_to(self.folder))] = file.stat().st_mtime_ns // 1000
+        return found
 
     def garbage(
         self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, held: bool = True
