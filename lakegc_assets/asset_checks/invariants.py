@@ -117,7 +117,7 @@ def nothing_missed(record: MarkRecord) -> Measured:
     made = "since " + ", ".join(record.basis["chain"]) if record.optimized else f"clean: {record.basis['why']}"
     found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
     if record.optimized:
-        found["not_looked_for"] = late_uploads(record)
+        found["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --clean"
     return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
 
 

@@ -17,7 +17,7 @@ from lakegc_assets.approval.parse_request import known_brake, worded
 from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
 from lakegc_assets.approval.proposals import Proposal, Word, propose
 from lakegc_assets.cli import brakes_table
-from lakegc_assets.cli.console import cell, console, printing, size, typed
+from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size, typed
 from lakegc_assets.cli.escaping import print_error, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, named
@@ -33,8 +33,8 @@ ENTRANCE = "lakegc approve"
 YES = "approve"
 TO_THE_REFERENCE = (
     "--for-reference hands this mark to the reference collector: whoever runs its sweep deletes these objects, without "
-    "any proof that they are still garbage, without brakes, and with no way back. Until then nobody may commit, branch "
-    "from, revert to or tag anything that this mark takes to be gone."
+    "re-verification, without brakes, and with no way back. Until then nobody may commit, branch from, revert to or "
+    "tag anything that this mark has as expired."
 )
 
 
@@ -55,7 +55,7 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
     """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
-        raise WrongUsage("--yes needs --digest: the digest of what was looked at, as lakegc review shows it")
+        raise WrongUsage("--yes needs --digest: the digest of the set that was reviewed, as lakegc review shows it")
     if not asked.yes and not sys.stdin.isatty():
         raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
     server = Server.configured()
@@ -121,13 +121,8 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     name = worded(by, "the name after --by") if by is not None else me()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
-        console().print(
-            f"{proposal.name} is not approved any more.\n"
-            f"To approve it again: {command('approve', repository, mark_name(proposal))}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        print_sentence(f"{proposal.name} is not approved any more.")
+        print_command("To approve it again", command("approve", repository, mark_name(proposal)))
 
 
 # --- what was typed -------------------------------------------------------------------------------------------------
@@ -173,31 +168,29 @@ def me() -> str:
 def ask(proposal: Proposal, asked: Asked) -> None:
     """Show what would be approved, and have the word typed. Raises `WrongUsage` where another is."""
     show(proposal, asked)
-    answer = typed(f"Type '{YES}' to let these objects go, anything else to stop: ")
+    answer = typed(f"Type '{YES}' to approve that these objects are deleted, anything else to stop: ")
     if answer.strip() != YES:
         raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
 
 
 def show(proposal: Proposal, asked: Asked) -> None:
     record, counts = proposal.record, proposal.record.counts
-    table = Table(title=f"To be approved: {proposal.name}", show_header=False, title_justify="left")
+    table = Table(show_header=False)
     rows = (
-        ("made", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
-        ("would go", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
+        ("begun", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
+        ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
         ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
-        ("digest", proposal.digest),
         ("deleting here", proposal.store.deleting().value),
         ("released", ", ".join(asked.releases) or "no brake"),
     )
     for name, value in rows:
         table.add_row(name, cell(value))
-    out = console()
-    out.print(table)
+    print_table(f"To be approved: {proposal.name}", table)
+    print_sentence(f"Digest: {proposal.digest}")
     brakes_table.show(brakes_table.configured(record, now=proposal.store.now()))
-    why = command("review", record.repository, mark_name(proposal), "--list")
-    out.print(f"Why each would go: {why}", markup=False, soft_wrap=True)
+    print_command("Every object, and why", command("review", record.repository, mark_name(proposal), "--list"))
     if asked.for_reference:
-        out.print(f"[bold red]Warning:[/] {TO_THE_REFERENCE}")
+        print_sentence(f"Warning: {TO_THE_REFERENCE}")
 
 
 @printing()
@@ -207,14 +200,11 @@ def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
     if as_json:
         print_text(json.dumps(document(proposal, given), indent=1))
         return
-    console().print(
-        f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted.\n"
-        f"To take it back: {command('revoke', proposal.target.repository.id, mark_name(proposal))}\n"
-        f"Next: {command('sweep', proposal.target.repository.id, given.mark_id)}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    print_sentence(
+        f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted."
     )
+    print_command("To take it back", command("revoke", proposal.target.repository.id, mark_name(proposal)))
+    print_command("Next", command("sweep", proposal.target.repository.id, given.mark_id))
 
 
 def document(proposal: Proposal, given: Approval) -> dict[str, Any]:

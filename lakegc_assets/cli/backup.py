@@ -19,7 +19,7 @@ from lakegc_assets.backup.manifest import Backup, read_backup
 from lakegc_assets.backup.restore import Chosen, Restored, RestoreRun, open_source
 from lakegc_assets.backup.restore import restore as bring_back
 from lakegc_assets.backup.restore_drill import Drilled, drill, scratch_place
-from lakegc_assets.cli.console import cell, console, outcomes, printing, size
+from lakegc_assets.cli.console import outcomes, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -53,8 +53,8 @@ def parse_bandwidth(text: str) -> float | None:
 # --- there ------------------------------------------------------------------------------------------------------------
 
 
-def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: bool) -> None:
-    """Run the job `backup` for one finished mark, and show what it holds."""
+def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Backup, str]:
+    """Run the job `backup` for one finished mark. Returns its summary, and the place that it lies in."""
     server = Server.configured()
     layout, _, mark_id = name.rpartition("/")
     partition, settings = Partition.of(repository, mark_id), server.settings
@@ -71,32 +71,34 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits, *, as_json: 
     found = read_backup(place, folder_of(repository, mark_id))
     if found is None:
         raise LakegcError(f"the backup of {partition} left no summary. Run the same command again.")
-    show_backup(found, to, as_json=as_json)
+    return found, to
+
+
+def show_backup(made: tuple[Backup, str], *, as_json: bool) -> None:
+    """Print what a backup holds. Raises `SweptWithFailures` where archived objects could not be copied."""
+    found, to = made
+    with printing():
+        if as_json:
+            sys.stdout.write(found.to_json().decode() + "\n")
+        else:
+            show_summary(found, to)
     if found.objects.get(Fate.COLD.value):
         raise SweptWithFailures(found.sentence())
 
 
-@printing()
-def show_backup(found: Backup, to: str, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(found.to_json().decode() + "\n")
-        return
+def show_summary(found: Backup, to: str) -> None:
     title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
-    out = console()
-    out.print(outcomes(title, Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
+    print_table(title, outcomes(Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
     rest = found.marked - found.held
     why = f"; why {rest:,} {'is' if rest == 1 else 'are'} not, its list of objects says" if rest else ""
-    out.print(
+    print_sentence(
         f"{found.held:,} of {plural(found.marked, 'object')} of the mark {'is' if found.held == 1 else 'are'} in the "
-        f"backup, each compared with its original{why}. Took {found.seconds:,.1f} s.",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"backup, each compared with its original{why}. Took {found.seconds:,.1f} s."
+    )
     name = (found.subject.repository, found.subject.mark_id)
-    for what, again in (
-        ("Bring them back", command("restore", *name, to)),
-        ("Try that with a few", command("restore", *name, to, "--drill", str(min(100, max(1, found.held))))),
-    ):
-        out.print(f"{what}: {again}", markup=False, highlight=False, soft_wrap=True)
+    few = str(min(100, max(1, found.held)))
+    print_command("Bring them back", command("restore", *name, to))
+    print_command("Try that with a few", command("restore", *name, to, "--drill", few))
 
 
 # --- and back ---------------------------------------------------------------------------------------------------------
@@ -112,17 +114,15 @@ class Practice:
 
 
 def restore(
-    partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None, *, as_json: bool
-) -> None:
+    partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None
+) -> Restored | Drilled:
+    """Bring back what is missing; or, for practice, a few objects to a scratch place."""
     with opened(partition, source, limits, lease=practice is None) as run:
         if practice is not None:
             settings = Settings.load(os.environ, home_folder()).store()
             with scratch_place(run, practice.scratch, settings) as scratch:
-                drilled = drill(run, chosen, practice.objects, practice.seed, scratch)
-            show_drill(partition, drilled, source, as_json=as_json)
-            return
-        restored = bring_back(run, chosen)
-    show_restored(partition, restored, as_json=as_json)
+                return drill(run, chosen, practice.objects, practice.seed, scratch)
+        return bring_back(run, chosen)
 
 
 @contextmanager
@@ -150,13 +150,18 @@ def opened(
         spark.teardown_after_execution(context)
 
 
-def show_restored(partition: Partition, done: Restored, *, as_json: bool) -> None:
+def show_restored(partition: Partition, done: Restored | Drilled, source: str, *, as_json: bool) -> None:
+    """Print what came back. Raises `SweptWithFailures` where not all did."""
+    if isinstance(done, Drilled):
+        show_drill(partition, done, source, as_json=as_json)
+        return
     with printing():
         if as_json:
             print_text(json.dumps(document(partition, done), indent=1))
         else:
             for line in lines(done):
-                console().print(cell(line), soft_wrap=True)
+                print_sentence(line)
+            print_command("Is all metadata whole", command("fsck", partition.repository))
     if not done.success:
         raise SweptWithFailures(
             f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(troubles(done))}. What "
@@ -197,7 +202,6 @@ def lines(done: Restored) -> Iterator[str]:
     if done.unheld:
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
         yield f"Never in the backup: {counts}."
-    yield f"Is all metadata whole: {command('fsck', subject.repository)}"
 
 
 def troubles(done: Restored) -> Iterator[str]:
@@ -231,13 +235,12 @@ def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: boo
                 json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1)
             )
         else:
-            console().print(
-                cell(f"{sum(done.same.values()):,} of {plural(done.wanted, 'object')} of {name} came back the same.")
-            )
+            same = sum(done.same.values())
+            print_sentence(f"{same:,} of {plural(done.wanted, 'object')} of {name} came back the same.")
             for how, count in sorted(done.same.items()):
-                console().print(cell(f"{count:,} compared with {how}."))
+                print_sentence(f"{count:,} compared with {how}.")
             again = command("restore", partition.repository, partition.mark_id, source)
-            console().print(f"Bring back what is missing: {again}", markup=False, highlight=False, soft_wrap=True)
+            print_command("Bring back what is missing", again)
     if not done.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
         raise SweptWithFailures(

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import cell, console
+from lakegc_assets.cli.console import cell, print_table
 from lakegc_assets.rules.brakes import Brake, BrakeLimits, brakes
 from spark_resources.host.user_folders import home_folder
 from spark_resources.mark_store.record import MarkRecord
@@ -31,12 +31,12 @@ def in_words(found: Sequence[Brake]) -> str:
 
 def show(found: Sequence[Brake]) -> None:
     """Print a row for each brake: whether it tripped, and what was measured against which bound."""
-    table = Table(title="Brakes", title_justify="left")
+    table = Table()
     for heading in ("brake", "", "measured"):
         table.add_column(heading)
     for brake in found:
         table.add_row(brake.name, "[bold red]tripped[/]" if brake.tripped else "ok", cell(brake.why))
-    console().print(table)
+    print_table("Brakes", table)
 
 
 def document(found: Sequence[Brake]) -> list[dict[str, Any]]:

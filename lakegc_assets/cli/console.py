@@ -16,7 +16,10 @@ from rich.text import Text
 from lakegc_assets.cli.escaping import escaped
 from lakegc_assets.formatting import age, harmless, size
 
-__all__ = ["EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "printing", "size", "typed"]
+__all__ = [
+    "EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "print_command", "print_sentence",
+    "print_table", "printing", "size", "typed",
+]  # fmt: skip
 
 NOT_A_TERMINAL = 130
 
@@ -45,6 +48,34 @@ def printing() -> Iterator[None]:
         raise
 
 
+def print_sentence(text: str) -> None:
+    """A sentence or paragraph. A terminal gets it wrapped between words, and a key or digest is never cut into; a file
+    gets each line as one line."""
+    out = console()
+    out.print(Text(harmless_lines(text), overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
+
+
+def print_command(what: str, line: str) -> None:
+    """A command to be copied, after what it does; on a line of its own where both are wider than the terminal.
+
+    It is never broken by lakegc: what a terminal itself wraps is copied as one line.
+    """
+    out = console()
+    one_line = not out.is_terminal or len(what) + len(line) + 2 <= out.width
+    out.print(Text(harmless_lines(f"{what}: {line}" if one_line else f"{what}:\n  {line}")), soft_wrap=True)
+
+
+def print_table(title: str, table: Table) -> None:
+    """A table under its title, which may be wider than the table."""
+    out = console()
+    out.print(Text(harmless(title), style="italic", overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
+    out.print(table)
+
+
+def harmless_lines(text: str) -> str:
+    return "\n".join(map(harmless, text.split("\n")))
+
+
 def typed(question: str) -> str:
     """What somebody types at a question; nothing where they end the input."""
     try:
@@ -59,10 +90,10 @@ def cell(name: str) -> Text:
 
 
 def outcomes(
-    title: str, names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
+    names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
 ) -> Table:
     """Objects and bytes by outcome, those that there are, and a last row with its name."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     table.add_column("outcome")
     table.add_column("objects", justify="right")
     table.add_column("bytes", justify="right")

@@ -1,4 +1,4 @@
-"""`lakegc demo`: runs the worked example and tells what became of each commit and object."""
+"""`lakegc demo`: runs the worked example, and shows the verdict on each commit and the outcome of each object."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.restore import Chosen, restore
 from lakegc_assets.cli import worked_example
 from lakegc_assets.cli.backup import opened
-from lakegc_assets.cli.console import age, console, size
+from lakegc_assets.cli.console import age, print_command, print_sentence, print_table, size
+from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.cli.review import Review
@@ -195,47 +196,53 @@ def read(server: Server, ref: str, path: str) -> bytes | None:
         raise
 
 
-def tell(outcome: Outcome) -> None:
+def show(outcome: Outcome) -> None:
     """Print the verdicts, the expired objects, where the mark is, and what to type next."""
-    out, story = console(), outcome.story
-    out.print("The documented worked example: main keeps 21 days, dev 7; run on 2022-03-31.\n", markup=False)
-    commits = Table(title="Commits", title_justify="left")
+    story = outcome.story
+    print_sentence(
+        "The worked example of lakeFS's documentation: main keeps 21 days, dev 7. Dates are the documented ones, with "
+        "2022-03-31 as the day of the mark; in the sandbox all is shifted so that this day is today.\n"
+    )
+    commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):
         commits.add_column(heading, no_wrap=heading in ("date", "verdict", "until"))
     for row in sorted(outcome.commits, key=lambda row: row["created"]):
         until = story.documented(row["until"]) if row["until"] else ""
         verdict = "[green]retained[/]" if row["retained"] else "[red]expired[/]"
         commits.add_row(story.documented(row["created"]), row["message"], verdict, why(row), until)
-    out.print(commits)
-    objects = Table(title="Expired objects", title_justify="left")
+    print_table("Commits", commits)
+    objects = Table()
     for heading in ("path it was written for", "size", "age", "address"):
         objects.add_column(heading, overflow="fold")
     for row in sorted(outcome.expired, key=lambda row: row["modified"]):
         path = story.paths.get(row["address"], "")
         objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
-    out.print(objects)
+    print_table("Expired objects", objects)
     show_sums(outcome.review.totals, "reason")
     counts, report = outcome.record.counts, outcome.report
     at = ["--store", outcome.store] if outcome.store else []
-    out.print(
-        f"{counts['expired']} of {counts['candidates']} objects may go ({size(counts['expired_bytes'])}). "
-        f"The mark is in\n  {outcome.mark_folder}\n\n"
-        f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in\n  {outcome.backup_to}\n"
-        f"Approved by {ME}, re-verified, and swept: "
-        f"{', '.join(f'{count} {name}' for name, count in sorted(report.objects.items()))} of {report.approved}.\n"
-        f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
-        f"not; {outcome.gone} of {len(outcome.expired)} expired objects answer 410 Gone.\n"
-        f"Restored from the backup: {outcome.back} of {len(outcome.expired)} are read again, byte for byte.\n\n"
-        f"Next, look around in this sandbox:\n  {command('sandbox', 'up', '--folder', str(outcome.sandbox), *at)}\n"
-        f"and in another terminal, with the settings that it prints:\n"
-        f"  {command('review', worked_example.REPOSITORY, MARK_ID, '--list')}\n"
-        f"  {command('report', worked_example.REPOSITORY, MARK_ID)}\n"
-        f"  {command('status')}\n"
-        f"  {command('mark', worked_example.REPOSITORY)}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    expired = len(outcome.expired)
+    print_sentence(
+        f"{counts['expired']} of {counts['candidates']} objects are expired ({size(counts['expired_bytes'])}). "
+        f"The mark is in\n{outcome.mark_folder}"
     )
+    print_sentence(f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in\n{outcome.backup_to}")
+    swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
+    print_sentence(f"Approved by {ME}, re-verified, and swept: {swept} of {report.approved}.")
+    print_sentence(
+        f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
+        f"not; {outcome.gone} of {expired} expired objects answer 410 Gone."
+    )
+    print_sentence(f"Restored from the backup: {outcome.back} of {expired} are read again, byte for byte.\n")
+    print_command("To look around in this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *at))
+    print_sentence("Then, in another terminal, export the settings that it prints, and run")
+    for following in (
+        command("review", worked_example.REPOSITORY, MARK_ID, "--list"),
+        command("report", worked_example.REPOSITORY, MARK_ID),
+        command("status"),
+        command("mark", worked_example.REPOSITORY),
+    ):
+        print_text(f"  {following}")
 
 
 def why(verdict: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.cli.console import console, printing, size
+from lakegc_assets.cli.console import print_command, print_sentence, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import expired_tables, open_mark
@@ -144,11 +144,8 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
     if form == "table":
         show_difference(before.record, after.record, found)
         both = (before.record.mark_id, after.record.mark_id)
-        for what, following in (
-            ("Every object", command("diff", repository, *both, "--list")),
-            ("All of the later mark", command("review", repository, both[1])),
-        ):
-            console().print(f"{what}: {following}", markup=False, highlight=False, soft_wrap=True)
+        print_command("Every object that changed", command("diff", repository, *both, "--list"))
+        print_command("The later mark", command("review", repository, both[1]))
     else:
         print_text(json.dumps(document(before.record, after.record, found), indent=1))
 
@@ -175,17 +172,16 @@ def changed_rows(before: Mark, after: Mark) -> Iterable[pa.Table]:
 
 
 def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) -> None:
-    out, newly, no_longer = console(), found.newly.whole, found.no_longer.whole
-    out.print(
+    newly, no_longer = found.newly.whole, found.no_longer.whole
+    print_sentence(
         f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {in_sum(newly)} newly expired, "
-        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before.",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before."
+    )
     if no_longer.objects:
         told = [f"{in_sum(one)} {fate}" for fate, one in found.fates.items() if one.objects]
-        out.print(f"What became of those that are no longer expired: {'; '.join(told)}.", markup=False, soft_wrap=True)
+        print_sentence(f"Those that are no longer expired: {'; '.join(told)}.")
     for name, (old, new) in unlike(before, after).items():
-        out.print(f"The marks differ in their {name}: {old}, then {new}.", markup=False, soft_wrap=True)
+        print_sentence(f"The marks differ in their {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):
         show_sums(found.newly, kind, title=f"Newly expired, by {kind}")
         show_sums(found.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")

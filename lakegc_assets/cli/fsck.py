@@ -1,4 +1,4 @@
-"""`lakegc fsck` on the terminal: what was proved, everything that is wrong, and who needs it."""
+"""`lakegc fsck` on the terminal: what was verified, everything that is wrong, and who needs it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import console, harmless, size
+from lakegc_assets.cli.console import harmless, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_error, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import AS_IT_IS, Server
+from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.check import Checked, check
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Report
@@ -106,7 +106,7 @@ def verdict(report: Report) -> str:
 
 
 def show_proved(report: Report) -> None:
-    table = Table(title=f"Check of {report.repository}", show_header=False, title_justify="left")
+    table = Table(show_header=False)
 
     def n(name: str) -> str:
         return f"{report.proved[name]:,}"
@@ -114,9 +114,9 @@ def show_proved(report: Report) -> None:
     live = f"{n('live')} ({n('live_committed')} committed, {n('live_staged')} staged) against {n('listed')} stored"
     read = f"{size(report.proved['bytes'])} of tables in {report.proving_seconds:.1f} s"
     rows = {
-        "commits": f"{n('commits')} proved by their ids",
-        "metaranges": f"{n('metaranges')} proved by content hash",
-        "ranges": f"{n('ranges')} proved by content hash, {n('entries')} entries decoded",
+        "commits": f"{n('commits')} verified by their ids",
+        "metaranges": f"{n('metaranges')} verified by content hash",
+        "ranges": f"{n('ranges')} verified by content hash, {n('entries')} entries decoded",
         "other tables": f"{n('dump_tables')} of the dump of references, {n('other_tables')} that nothing refers to",
         "live objects": live,
         "outside the namespace": f"{n('outside')} addresses, not looked up",
@@ -124,20 +124,19 @@ def show_proved(report: Report) -> None:
     }
     for name, value in rows.items():
         table.add_row(name, value)
-    console().print(table)
+    print_table(f"Check of {report.repository}", table)
 
 
 def show_wrong(report: Report) -> None:
-    out = console()
     for one in report.findings:
-        out.print(f"{one.problem.upper()}: {finding_words(one)}", markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"{one.problem.upper()}: {finding_words(one)}")
     if report.lost_count:
         where = f"; branches that break: {', '.join(report.lost_branches)}" if report.lost_branches else ""
-        out.print(f"MISSING: {report.lost_count:,} live objects{where}", markup=False, soft_wrap=True)
+        print_sentence(f"MISSING: {plural(report.lost_count, 'live object')}{where}")
     for lost in report.lost[:SHOWN]:
-        out.print(f"  {lost_words(lost)}", markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"  {lost_words(lost)}")
     if report.lost_count > SHOWN:
-        out.print(f"  … and {report.lost_count - SHOWN:,} more (--write-missing FILE writes all)", markup=False)
+        print_sentence(f"  … and {report.lost_count - SHOWN:,} more (--write-missing FILE writes all)")
 
 
 def finding_words(one: Finding) -> str:
@@ -163,31 +162,27 @@ def needs_words(needs: Needs) -> str:
 
 
 def show_notes(report: Report, missing: Path | None) -> None:
-    out = console()
     for key in report.alien[:SHOWN]:
-        out.print(f"Alien file: {harmless(key)}", markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"Alien file: {key}")
     if report.alien_count > SHOWN:
-        out.print(f"… and {report.alien_count - SHOWN:,} more alien files", markup=False)
+        print_sentence(f"… and {report.alien_count - SHOWN:,} more alien files")
     for one in report.strange_tables:
-        out.print(
-            f"Alien file: _lakefs/{one.id} is named like a table and isn't one ({harmless(one.why)}); nothing needs it",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        print_sentence(f"Alien file: _lakefs/{one.id} has a table's name and is none ({one.why}); nothing needs it")
     for sentence in report.not_proved:
-        out.print(f"Not proved: {harmless(sentence)}", markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
-        out.print(f"Note: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"Note: {sentence}")
     following = command("mark", report.repository)
     if report.lost_count and missing is None:
         listed = command("fsck", report.repository, "--write-missing", "FILE")
-        out.print(f"Write the list that 'mark --accept-missing FILE' takes: {listed}", **AS_IT_IS)
+        print_command("Write the list that 'mark --accept-missing FILE' takes", listed)
     elif missing is not None:
-        out.print(f"{plural(report.lost_count, 'address')} in {missing}", markup=False, soft_wrap=True)
+        print_sentence(f"{plural(report.lost_count, 'address')} in {missing}")
         following = command("mark", report.repository, "--accept-missing", str(missing))
     if report.sound:
-        out.print(f"{verdict(report)}.", markup=False)
+        print_sentence(f"{verdict(report)}.")
     if report.sound or missing is not None:
-        out.print(f"Next: {following}", **AS_IT_IS)
+        print_command("Next", following)
 
 
 def document(report: Report, missing: Path | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import cell, console, printing
+from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, typed
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -40,39 +40,36 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
             f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC"
         )
     add_hold(target.place, hold)
-    print_text(
-        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}.\n"
-        f"What the holds match now: {command('holds', repository, 'check')}"
+    print_sentence(
+        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}."
     )
+    print_command("What the holds match now", command("holds", repository, "check"))
 
 
 def drop(repository: str, hold_id: str) -> None:
     drop_hold(Server.configured().target(repository).place, hold_id)
-    print_text(
-        f"{hold_id} holds nothing any more: the next mark goes without it.\n"
-        f"What is still held: {command('holds', repository, 'list')}"
-    )
+    print_sentence(f"{hold_id} is dropped: the next mark is made without it.")
+    print_command("The holds that are left", command("holds", repository, "list"))
 
 
 def sign(repository: str, *, yes: bool) -> None:
-    """Show what is to be signed, want the word typed unless `yes`, and sign it."""
+    """Show what is to be signed, have somebody confirm it unless `yes`, and sign it."""
     target = Server.configured().target(repository)
     seen = read_unsigned(target.place)
-    out = console()
-    out.print(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:", markup=False, soft_wrap=True)
+    print_sentence(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:")
     for hold in seen.holds:
-        out.print(cell(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}"), soft_wrap=True)
+        print_sentence(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}")
     for one in seen.missing:
-        out.print(cell(f"  {one} was in the newest signed file that a mark went by, and is not in this one"))
+        print_sentence(f"  {one} is in the newest signed file that a mark used, and not in this one")
     if not yes:
         if not sys.stdin.isatty():
             raise WrongUsage("signing says that these holds are right, and nobody is there to ask: add --yes")
-        out.print(f"Type '{SIGN}' to sign them.")
-        if input("> ").strip() != SIGN:
-            raise WrongUsage("not signed: the word was not typed")
+        answer = typed(f"Type '{SIGN}' to sign them, anything else to stop: ").strip()
+        if answer != SIGN:
+            raise WrongUsage(f"'{answer}' is not '{SIGN}': nothing was signed")
     sign_holds(target.place, seen)
-    out.print("Signed. The next mark goes by them.")
-    out.print(f"Next: {command('mark', repository)}", markup=False, highlight=False, soft_wrap=True)
+    print_sentence("Signed. The next mark uses these holds.")
+    print_command("Next", command("mark", repository))
 
 
 @printing()
@@ -85,18 +82,16 @@ def show(repository: str, *, as_json: bool) -> None:
         print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
         return
     if not holds:
-        print_text(
-            f"{repository} has no holds: only the rules, branches and what is staged keep anything.\n"
-            f"To add one: {command('holds', repository, 'add', '--help')}"
-        )
+        print_sentence(f"{repository} has no holds: retention rules, branches and staged changes alone keep objects.")
+        print_command("To add one", command("holds", repository, "add", "--help"))
         return
-    table = Table(title=f"Holds of {repository}", title_justify="left")
+    table = Table()
     for heading in ("hold", "what", "owner", "reason", "until", "state"):
         table.add_column(heading)
     for hold in holds:
         table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
-    console().print(table)
-    print_text(f"What they match now: {command('holds', repository, 'check')}")
+    print_table(f"Holds of {repository}", table)
+    print_command("What they match now", command("holds", repository, "check"))
 
 
 @printing()
@@ -110,18 +105,18 @@ def check(repository: str, *, as_json: bool) -> None:
         print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": found}, indent=1))
         return
     if not holds:
-        print_text(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
+        print_sentence(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
         return
-    table = Table(title=f"What the holds of {repository} match now", title_justify="left")
+    table = Table()
     for heading in ("hold", "what", "state", "branches", "tags", "commits", "beyond the rules", "objects"):
         table.add_column(heading, justify="left" if heading in ("hold", "what", "state") else "right")
     for row in found:
         numbers = [row[name] for name in ("branches", "tags", "commits", "beyond_the_rules", "objects")]
         table.add_row(row["hold"], cell(row["what"]), row["state"], *("" if n is None else str(n) for n in numbers))
-    console().print(table)
+    print_table(f"What the holds of {repository} match now", table)
     if any(isinstance(hold, PathHold) for hold in holds):
-        print_text("Which objects are held by their paths the next mark tells: it reads what commits have there.")
-    print_text(f"Next: {command('mark', repository)}")
+        print_sentence("Objects that are on hold by their path are counted by the next mark, which reads the commits.")
+    print_command("Next", command("mark", repository))
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
@@ -131,7 +126,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
     if report.findings:
         first = report.findings[0]
         raise Refused(
-            f"what is held can't be told: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
+            f"what is on hold isn't known: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
             f"{target.repository.id}'.",
             invariant=3,
         )

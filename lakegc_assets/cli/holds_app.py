@@ -1,4 +1,4 @@
-"""`lakegc holds REPO list|add|check|drop`."""
+"""`lakegc holds REPO list|add|check|drop|sign`: the options of each command."""
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from spark_resources.errors import WrongUsage
 
 holds_app = typer.Typer(
-    help="What must never go, or not yet, though no rule keeps it: holds on tags, commits, branches, paths, objects.",
+    help="Holds: what must be kept whatever the rules say, by tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
@@ -24,7 +24,7 @@ def of_repository(
 
 @holds_app.command("list")
 def list_holds(context: typer.Context, as_json: JsonOption = False) -> None:
-    """All holds of a repository, by whom, why and until when."""
+    """List all holds of a repository: by whom, why and until when."""
     from lakegc_assets.cli import holds
 
     holds.show(context.obj, as_json=as_json)
@@ -34,22 +34,24 @@ def list_holds(context: typer.Context, as_json: JsonOption = False) -> None:
 def add(
     context: typer.Context,
     hold_id: IdArgument,
-    owner: Annotated[str, typer.Option(help="who asked for it")],
+    owner: Annotated[str, typer.Option(help="who asked for the hold")],
     reason: Annotated[str, typer.Option(help="why")],
-    tags: Annotated[str | None, typer.Option(metavar="PATTERN", help="what commits with such tags hold")] = None,
-    history: Annotated[bool, typer.Option("--history", help="with --tags: and what their ancestors hold")] = False,
+    tags: Annotated[str | None, typer.Option(metavar="PATTERN", help="hold what commits with such tags reach")] = None,
+    history: Annotated[bool, typer.Option("--history", help="with --tags: and what their ancestors reach")] = False,
     commits: Annotated[
-        str | None, typer.Option(metavar="KEY=PATTERN", help="what commits with such metadata hold: legal=hold")
+        str | None, typer.Option(metavar="KEY=PATTERN", help="hold commits with such metadata: legal=hold")
     ] = None,
-    branches: Annotated[str | None, typer.Option(metavar="PATTERN", help="the lines of branches, for --days")] = None,
-    days: Annotated[int | None, typer.Option(help="with --branches: how long at least, whatever the rules say")] = None,
-    paths: Annotated[str | None, typer.Option(metavar="PATTERN", help="what any commit has at such a path")] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="stored objects whose keys begin so")] = None,
+    branches: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="hold commits of such branches, for --days")
+    ] = None,
+    days: Annotated[int | None, typer.Option(help="with --branches: for at least so many days")] = None,
+    paths: Annotated[str | None, typer.Option(metavar="PATTERN", help="hold what any commit has at such paths")] = None,
+    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys begin so")] = None,
     until: Annotated[
         str | None, typer.Option(help="the last day (UTC), or a time with its zone; no end if not given")
     ] = None,
 ) -> None:
-    """Hold something. A '*' in a pattern is any text, slashes too; quote it."""
+    """Add a hold. A '*' in a pattern is any text, slashes too; quote it."""
     from lakegc_assets.cli import holds
 
     given: dict[str, Any] = {"id": hold_id, "owner": owner, "reason": reason, "until": until}
@@ -66,7 +68,7 @@ def add(
 
 @holds_app.command()
 def drop(context: typer.Context, hold_id: IdArgument) -> None:
-    """Let go of something: the next mark may take it."""
+    """Drop a hold: from the next mark on it keeps nothing."""
     from lakegc_assets.cli import holds
 
     holds.drop(context.obj, hold_id)
@@ -74,7 +76,7 @@ def drop(context: typer.Context, hold_id: IdArgument) -> None:
 
 @holds_app.command()
 def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False) -> None:
-    """Sign the file as it is: one written by hand, or before there was a key, or that somebody put back."""
+    """Sign the file of holds as it is: written by hand, before there was a key, or restored."""
     from lakegc_assets.cli import holds
 
     holds.sign(context.obj, yes=yes)
@@ -82,7 +84,7 @@ def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help
 
 @holds_app.command()
 def check(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Is the file right, and what does each hold match today?"""
+    """Check the file of holds, and show what each hold matches today."""
     from lakegc_assets.cli import holds
 
     holds.check(context.obj, as_json=as_json)

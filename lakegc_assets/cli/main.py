@@ -28,7 +28,7 @@ from spark_resources.identifiers import Partition, Scope, default_mark_id
 
 app = typer.Typer(
     name="lakegc",
-    help="Garbage collection for lakeFS: shows what would go and why, and deletes nothing by itself.",
+    help="Garbage collection for lakeFS: shows what would be deleted and why, and deletes only what was approved.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -118,13 +118,13 @@ def demo(
     ] = None,
     store: Annotated[str | None, StoreOption] = None,
 ) -> None:
-    """The documented worked example, end to end, in a sandbox, with no account anywhere."""
-    from lakegc_assets.cli import demo as show
+    """Run the documented worked example, end to end, in a sandbox."""
+    from lakegc_assets.cli import demo as demos
 
     check_java()
     with progress() as status:
-        outcome = show.run(folder, store, now=datetime.now(UTC), status=status)
-    show.tell(outcome)
+        outcome = demos.run(folder, store, now=datetime.now(UTC), status=status)
+    demos.show(outcome)
 
 
 @app.command()
@@ -133,7 +133,7 @@ def mark(
     repository: RepositoryArgument,
     mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
     scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
-    min_age: Annotated[str, typer.Option(help="keep what the store dates younger, e.g. 24h")] = "",
+    min_age: Annotated[str, typer.Option(help="keep objects that are younger by the store's clock, e.g. 24h")] = "",
     allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
     accept_missing: Annotated[
         Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
@@ -145,12 +145,12 @@ def mark(
         str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
     ] = "",
     since: Annotated[
-        str, typer.Option(metavar="MARK", help="look only at what may have changed since this mark, not the newest")
+        str, typer.Option(metavar="MARK", help="an incremental mark since this mark, instead of the newest")
     ] = "",
-    clean: Annotated[bool, typer.Option("--clean", help="look at everything, whatever marks there are")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="a full mark, whatever marks there are")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Compute what may go in a repository, and show it. Nothing is deleted."""
+    """Find what is expired in a repository. Nothing is deleted."""
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
     options = {
         "scope": scope.name,
@@ -182,7 +182,7 @@ def review(
     depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """What would go, why, how old and where, what is unusual, and what changed; --list for every object."""
+    """Show what a mark would delete: why, how old, where, and what is unusual."""
     from lakegc_assets.cli import review as reviews
 
     refuse_lines_of_totals(output, every=every)
@@ -197,7 +197,7 @@ def diff(
     every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """What changed between two marks: what is newly expired, and what no longer is, and why."""
+    """Show what changed between two marks: what is newly expired, and what no longer is."""
     from lakegc_assets.cli import diff as diffs
 
     refuse_lines_of_totals(output, every=every)
@@ -210,10 +210,12 @@ def approve(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or layout/id of the reference's")
     ],
-    digest: Annotated[str | None, typer.Option(help="of the set that was looked at; another one is refused")] = None,
+    digest: Annotated[
+        str | None, typer.Option(help="the digest of the set that was reviewed; any other set is refused")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
     release: Annotated[
-        list[str] | None, typer.Option(metavar="BRAKE", help="let a tripped brake go, each with a --because")
+        list[str] | None, typer.Option(metavar="BRAKE", help="release a tripped brake, each with a --because")
     ] = None,
     because: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="the reason for a --release")] = None,
     until: Annotated[
@@ -221,11 +223,11 @@ def approve(
     ] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="who approves; this user if not given")] = None,
     for_reference: Annotated[
-        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which proves nothing")
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which re-verifies nothing")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Give a person's word for one mark: shows it, asks, and writes that down. Nothing is deleted by this."""
+    """Approve the expired set of one mark: shows it, asks, and records the approval. Nothing is deleted."""
     from lakegc_assets.cli import approve as approvals
 
     asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
@@ -238,7 +240,7 @@ def revoke(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
 ) -> None:
-    """Take an approval back, as long as nothing of it was swept."""
+    """Take an approval back, before its sweep has begun."""
     from lakegc_assets.cli import approve as approvals
 
     approvals.revoke(repository, mark_id, by=by)
@@ -247,22 +249,24 @@ def revoke(
 @app.command()
 def sweep(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id")],
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id, or 'latest'")],
     rate: Annotated[float | None, typer.Option(help="at most so many keys a second", min=0.1)] = None,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="put objects aside, to be brought back or purged, instead")
+        bool, typer.Option("--quarantine", help="quarantine objects, to be undone or purged, instead of deleting them")
     ] = False,
     output: FormatOption = Format.TABLE,
-) -> int:
-    """Delete what was approved and is still garbage, and account for every object. Killed, it goes on where it was."""
+) -> None:
+    """Delete what was approved and is still garbage. Killed, it resumes when it is run again."""
     from lakegc_assets.cli import sweep as sweeps
     from lakegc_assets.sweep.preconditions import SweepOptions
 
     check_java()
     with progress() as status:
         status("starting the sweep")
-        options = SweepOptions(rate, quarantine)
-        return sweeps.sweep(Partition.of(repository, mark_id), options, as_json=output is Format.JSON)
+        swept, failure = sweeps.sweep(partition_of(repository, mark_id), SweepOptions(rate, quarantine))
+    sweeps.show_report(swept, as_json=output is Format.JSON)
+    if failure is not None:
+        raise failure
 
 
 @app.command()
@@ -276,14 +280,15 @@ def backup(
     bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy what a mark holds to another bucket, container or folder, compared. Killed, it goes on where it was."""
+    """Copy a mark's expired objects to another bucket, container or folder. Killed, it resumes."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.cli import backup as backups
 
     check_java()
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
     with progress():
-        backups.backup(repository, mark_id, to, limits, as_json=output is Format.JSON)
+        made = backups.backup(repository, mark_id, to, limits)
+    backups.show_backup(made, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -302,7 +307,7 @@ def restore(
     bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring back from a backup what is missing in the repository, never over what is there, and read it."""
+    """Bring back from a backup what is missing in the repository; nothing is overwritten."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.backup.restore import Chosen
     from lakegc_assets.cli import backup as backups
@@ -311,9 +316,10 @@ def restore(
     chosen = Chosen(prefix, None if keys is None else tuple(read_lines(keys)))
     practice = backups.Practice(drill, seed, scratch) if drill else None
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    partition = Partition.of(repository, mark_id)
     with progress():
-        partition = Partition.of(repository, mark_id)
-        backups.restore(partition, source, chosen, limits, practice, as_json=output is Format.JSON)
+        done = backups.restore(partition, source, chosen, limits, practice)
+    backups.show_restored(partition, done, source, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -322,12 +328,13 @@ def undo(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring quarantined objects back to their places, byte for byte, never over something else."""
+    """Bring quarantined objects back to their places; nothing is overwritten."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
     with progress():
-        sweeps.undo(Partition.of(repository, mark_id), as_json=output is Format.JSON)
+        done = sweeps.undo(partition_of(repository, mark_id))
+    done.show(as_json=output is Format.JSON)
 
 
 @app.command()
@@ -337,12 +344,15 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Delete quarantined objects for good, after one more proof; what is live by now is brought back."""
+    """Delete quarantined objects for good; what is live by now is brought back instead."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
+    partition = partition_of(repository, mark_id)
+    sweeps.confirm_purge(partition, yes=yes)
     with progress():
-        sweeps.purge(Partition.of(repository, mark_id), yes=yes, as_json=output is Format.JSON)
+        done = sweeps.purge(partition)
+    done.show(as_json=output is Format.JSON)
 
 
 @app.command()
@@ -350,7 +360,7 @@ def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """The marks there are, and their states."""
+    """List the marks and their states."""
     from lakegc_assets.cli import mark as marks
 
     marks.show_status(repository, as_json=output is Format.JSON)
@@ -364,7 +374,7 @@ def report(
     ] = "latest",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """What became of every object of a sweep: totals, what was rescued or failed and why, and where the report lies."""
+    """Show the outcome of a sweep: totals, and what was rescued or failed, and why."""
     from lakegc_assets.cli import report as reports
 
     reports.show(repository, mark_id, as_json=output is Format.JSON)
@@ -379,7 +389,7 @@ def fsck(
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> int:
-    """Prove by content hash that all metadata is there and whole, and that the store holds what is live."""
+    """Verify by content hash that all metadata is whole, and that the store holds what is live."""
     from lakegc_assets.cli import fsck as shown
 
     check_java()
@@ -395,7 +405,7 @@ def ui(
         "127.0.0.1"
     ),
 ) -> None:
-    """The same marks in Dagster's UI, and its daemon for schedules; until Ctrl-C."""
+    """Serve Dagster's UI with the same marks, and its daemon for schedules, until Ctrl-C."""
     from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
 
     check_java()
@@ -407,7 +417,9 @@ def ui(
 
 
 app.add_typer(holds_app, name="holds")
-sandbox_app = typer.Typer(help="A local lakeFS-compatible server, to try things in.", no_args_is_help=True)
+sandbox_app = typer.Typer(
+    help="Run a lakeFS-compatible server on this machine, to try things in.", no_args_is_help=True
+)
 app.add_typer(sandbox_app, name="sandbox")
 
 
@@ -418,7 +430,7 @@ def up(
     store: Annotated[str | None, StoreOption] = None,
     request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
 ) -> None:
-    """Serve until Ctrl-C, and print the settings that other terminals need."""
+    """Serve until Ctrl-C, and print the settings for other terminals."""
     import signal
     import threading
     from contextlib import ExitStack
@@ -436,13 +448,15 @@ def up(
             say = partial(print_text, file=log)
         sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=say))
         over = f", objects under {store}" if store else ""
-        print_text(f"lakeFS sandbox in {sandbox.root}{over}, at {sandbox.endpoint_url}. In another terminal:\n")
-        for name, value in sandbox.environment.items():
-            print_text(f"  export {name}={value}")
-        print_text("\nFor lakectl, in ~/.lakectl.yaml:\n")
+        print_text(f"lakeFS sandbox at {sandbox.endpoint_url}, in\n{sandbox.root}{over}\n")
+        print_text("For lakectl, in ~/.lakectl.yaml:\n")
         for line in sandbox.lakectl_configuration.splitlines():
             print_text(f"  {line}")
-        print_text(f"\nCtrl-C ends it; the data stays. The marks there, in the other terminal: {command('status')}")
+        print_text("\nFor lakegc and lakefs-sdk, in another terminal:\n")
+        for name, value in sandbox.environment.items():
+            print_text(f"  export {name}={value}")
+        print_text(f"\nThen, for the marks there are:\n\n  {command('status')}\n")
+        print_text("Ctrl-C ends the sandbox; its data stays.")
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
         try:
@@ -476,6 +490,15 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
     refuse_both(chosen)
     configured = Settings.load(os.environ, home_folder()).min_age
     checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+
+
+def partition_of(repository: str, mark_id: str) -> Partition:
+    """A mark of a repository; 'latest' is the newest finished one, as everywhere. Raises `NotThere` and `WrongUsage`."""
+    if mark_id != "latest":
+        return Partition.of(repository, mark_id)
+    from lakegc_assets.cli.mark import Server, named
+
+    return Partition.of(repository, named(Server.configured().target(repository).place, repository, mark_id))
 
 
 def start_spark_ahead(context: typer.Context) -> None:

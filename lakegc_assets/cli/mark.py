@@ -6,15 +6,24 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from lakegc_assets.approval import proposals
 from lakegc_assets.cli import brakes_table
-from lakegc_assets.cli.console import cell, console, harmless, printing, size
+from lakegc_assets.cli.console import (
+    cell,
+    harmless,
+    print_command,
+    print_sentence,
+    print_table,
+    printing,
+    size,
+)
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.formatting import duration, plural
@@ -35,9 +44,6 @@ from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import file_batches
 from spark_resources.stores.place import Place
-
-AS_IT_IS: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""For commands that are printed to be copied: nothing is coloured, and no line is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +97,13 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 
 def basis_in_words(record: MarkRecord) -> str:
-    """What a mark looked at: everything, or what may have changed since another one."""
+    """Whether a mark is full, and why, or incremental, and how much it compared."""
     if record.optimized:
         looked_at = record.steps["expired_set"].facts["looked_at"]
-        return f"what may have changed since mark {record.basis['chain'][0]}: {plural(looked_at, 'object')}"
+        return f"incremental since mark {record.basis['chain'][0]}; {plural(looked_at, 'object')} compared"
     missed = record.steps["expired_set"].facts.get("missed")
-    also = (
-        "" if missed is None else f"; the marks before it, made since earlier ones, missed {plural(missed, 'object')}"
-    )
-    return f"everything ({record.basis['why']}){also}" if record.basis["why"] else "everything"
+    also = "" if missed is None else f"; the incremental marks before it missed {plural(missed, 'object')}"
+    return f"full ({record.basis['why']}){also}" if record.basis["why"] else f"full{also}"
 
 
 @printing()
@@ -112,9 +116,9 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
     )
     retained = plural(commits["retained"], "retained commit")
-    table = Table(title=f"Mark {record.mark_id} of {record.repository}", show_header=False, title_justify="left")
+    table = Table(show_header=False)
     rows = (
-        ("looked at", basis_in_words(record)),
+        ("mark", basis_in_words(record)),
         ("stored", f"{plural(facts['candidates'], 'object')}, {size(facts['candidate_bytes'])}"),
         ("younger than the cutoff", f"{facts['young']:,} (modified after {record.cutoff:%Y-%m-%d %H:%M:%S} UTC)"),
         (
@@ -124,31 +128,34 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (
             "kept, served or unclear",
-            f"{facts['kept_as_served_or_unclear']:,} ({plural(facts['questions'], 'path')} in question)",
+            f"{facts['kept_as_served_or_unclear']:,} ({plural(facts['questions'], 'path')} probed)",
         ),
         (
-            "may go",
+            "expired",
             f"{plural(facts['expired'], 'object')}, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing",
         ),
         ("brakes", brakes_table.in_words(tripped)),
-        ("digest", record.digest or ""),
-        ("written to", f"{record.namespace}/{asset_folder(record.mark_id, 'expired_set')}"),
     )
     for name, value in rows:
         table.add_row(name, cell(value))
-    out = console()
-    out.print(table)
+    print_table(f"Mark {record.mark_id} of {record.repository}", table)
+    print_sentence(f"Digest: {record.digest}")
+    print_sentence(f"Written to: {record.namespace}/{asset_folder(record.mark_id, 'expired_set')}")
     for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
-        out.print(cell(f"{why}."), soft_wrap=True)
-    if left := late_uploads(record, command("mark", record.repository, "--clean")):
-        out.print(left, **AS_IT_IS)
+        print_sentence(f"{why}.")
+    show_late_uploads(record)
     if facts["young"] and not facts["expired"]:
-        out.print(
-            f"What was stored less than {duration(record.min_age)} ago is kept, referred to or not. Where nobody "
-            f"writes, as in a sandbox: {command('mark', record.repository, '--min-age', '0', '--allow-young')}",
-            **AS_IT_IS,
-        )
-    out.print(f"Nothing was deleted. Next: {command('review', record.repository, record.mark_id)}", **AS_IT_IS)
+        print_sentence(f"Objects stored less than {duration(record.min_age)} ago are kept, referenced or not.")
+        young = command("mark", record.repository, "--min-age", "0", "--allow-young")
+        print_command("Where nobody writes, as in a sandbox", young)
+    print_command("Nothing was deleted. Next", command("review", record.repository, record.mark_id))
+
+
+def show_late_uploads(record: MarkRecord) -> None:
+    """What an incremental mark leaves to a full one, and the command that makes one; nothing after a full mark."""
+    if left := late_uploads(record):
+        print_sentence(left)
+        print_command("To make a full mark now", command("mark", record.repository, "--clean"))
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:
@@ -177,6 +184,17 @@ class Row:
     """What the sweep came to: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
 
 
+FOLLOWED_BY = {
+    MarkState.MARKED.value: ("What the newest mark would delete", "review"),
+    MarkState.SUPERSEDED.value: ("What the newest mark would delete", "review"),
+    MarkState.APPROVED.value: ("To sweep what was approved", "sweep"),
+    MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
+    MarkState.SWEPT.value: ("What the newest sweep did", "report"),
+    MarkState.SWEPT_WITH_FAILURES.value: ("What the newest sweep did", "report"),
+}
+"""What follows a mark of lakegc's, by its state: what it does, and the command's name."""
+
+
 @printing()
 def show_status(repository: str | None, *, as_json: bool) -> None:
     server = Server.configured()
@@ -194,34 +212,40 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
         found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         print_text(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
         return
-    out = console()
-    if rows:
-        out.print(as_table(rows), crop=False)
-        out.print(f"What a mark would delete: {command('review', rows[-1].repository, rows[-1].mark_id)}", **AS_IT_IS)
-    else:
-        out.print(f"No marks yet. This makes one: {command('mark', repository or 'REPO')}", **AS_IT_IS)
+    for name, of_repository in groupby(rows, lambda row: row.repository):
+        print_table(f"Marks of {name}", as_table(list(of_repository)))
+    print_command(*next_command(rows, repository))
     for name, message in trouble:
-        out.print(Text(f"{name}: {harmless(message)}"), soft_wrap=True)
+        print_sentence(f"{name}: {message}")
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """The marks as a table in which each id stands whole, however narrow the terminal is: it is there to be copied."""
-    table = Table(title="Marks", title_justify="left")
+    """Marks of one repository. Each id stands whole, however narrow the terminal is: it is there to be copied."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     longest = max(len(harmless(row.mark_id)) for row in rows)
-    for heading in ("repository", "mark", "state", "made (UTC)", "objects", "bytes", "by"):
-        table.add_column(
-            heading,
-            justify="right" if heading in ("objects", "bytes") else "left",
-            overflow="fold",
-            no_wrap=heading == "mark",
-            min_width=longest if heading == "mark" else None,
-        )
+    table.add_column("mark", no_wrap=True, min_width=longest)
+    table.add_column("state", overflow="fold")
+    table.add_column("objects", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("begun (UTC)", no_wrap=True)
+    table.add_column("by", overflow="fold")
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
         held = "" if row.expired_bytes is None else size(row.expired_bytes)
         state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
-        table.add_row(cell(row.repository), cell(row.mark_id), cell(state), row.made, count, held, cell(row.by))
+        who, begun = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
+        table.add_row(cell(row.mark_id), cell(state), count, held, begun, cell(who))
     return table
+
+
+def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
+    """What comes after the newest of these marks that was finished, and the command for it."""
+    finished = [row for row in rows if row.state in FOLLOWED_BY]
+    if not finished:
+        return "No marks yet. This makes one" if not rows else "To make one", command("mark", repository or "REPO")
+    newest = max(finished, key=lambda row: row.made)
+    what, name = FOLLOWED_BY[newest.state]
+    return what, command(name, newest.repository, newest.mark_id)
 
 
 def rows_of(target: Target, repository: str) -> Iterator[Row]:

@@ -44,7 +44,7 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
             none = False
             print_text(as_line(row, now, first))
         if none:
-            print_text("Nothing changed." if first else "Nothing may go.")
+            print_text("Nothing changed." if first else "Nothing is expired.")
 
 
 def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -13,15 +13,24 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from lakegc_assets.cli.console import EscapingConsole, harmless
 from lakegc_assets.cli.escaping import print_error
 
 SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class TasksColumn(MofNCompleteColumn):
+    """How many of Spark's tasks are done; nothing while there are none, instead of `0/?`."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
 
 
 @contextmanager
@@ -36,7 +45,7 @@ def shown() -> Iterator[Callable[[str], None]]:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
-        MofNCompleteColumn(),
+        TasksColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

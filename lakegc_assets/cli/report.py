@@ -1,4 +1,4 @@
-"""`lakegc report`: what a sweep did, again, at any time after it; from its files, without Spark."""
+"""`lakegc report`: what a sweep did, at any time after it; from its files, without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from lakegc_assets.approval.foreign_marks import begun
-from lakegc_assets.cli.console import cell, console, printing, size
+from lakegc_assets.cli.console import cell, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -77,7 +77,6 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
         return
     show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
-    out = console()
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"What was quarantined: {quarantine.sentence()}." if quarantine.quarantined else "",
@@ -85,7 +84,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
         f"The outcome of every object, as Parquet: {where}",
     ):
         if sentence:
-            out.print(cell(sentence), soft_wrap=True)
+            print_sentence(sentence)
 
 
 def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
@@ -120,7 +119,7 @@ def without_report(target: Target, mark_id: str) -> str:
         return f"{name} was not swept. The marks there are: {command('status', repository)}"
     if mark.record.state is MarkState.SWEEPING:
         return f"the sweep of {name} is at work, or was cut off. To resume it: {command('sweep', repository, mark_id)}"
-    return f"{name} is {mark.record.state}, and was not swept. What would go: {command('review', repository, mark_id)}"
+    return f"{name} is {mark.record.state}, and was not swept. What it would delete: {command('review', repository, mark_id)}"
 
 
 def reasons_of(place: Place, report: Report) -> Reasons:
@@ -133,10 +132,10 @@ def reasons_of(place: Place, report: Report) -> Reasons:
 
 
 def show_reasons(reasons: Reasons) -> None:
-    rows, out = list(reasons.rows()), console()
+    rows = list(reasons.rows())
     if not rows:
         return
-    table = Table(title="What was not deleted, and why", title_justify="left")
+    table = Table()
     table.add_column("outcome", no_wrap=True)
     table.add_column("reason", overflow="fold")
     for heading in ("objects", "bytes"):
@@ -146,12 +145,12 @@ def show_reasons(reasons: Reasons) -> None:
     if rest := rows[SHOWN:]:
         more = cell(f"… and {len(rest):,} more reasons")
         table.add_row("", more, f"{sum(row[2] for row in rest):,}", size(sum(row[3] for row in rest)))
-    out.print(table)
+    print_table("What was not deleted, and why", table)
     for outcome, named in reasons.named.items():
         for row in named[:SHOWN]:
-            out.print(cell(f"{outcome}: {row['address']}"), soft_wrap=True)
+            print_sentence(f"{outcome}: {row['address']}")
         if len(named) > SHOWN:
-            out.print(f"{outcome}: … and more, in the table of outcomes", markup=False, soft_wrap=True)
+            print_sentence(f"{outcome}: … and more, in the table of outcomes")
 
 
 def document(

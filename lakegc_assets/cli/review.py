@@ -1,4 +1,4 @@
-"""What would go, from a finished mark's files, a part of one at a time: no Spark, and no more memory than that."""
+"""`lakegc review`: what a mark would delete, from its files, a part of one at a time: no Spark, and little memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.table import Table
 
 from lakegc_assets.cli import brakes_table as brakes
 from lakegc_assets.cli import diff
-from lakegc_assets.cli.console import age, cell, console, harmless, printing, size
+from lakegc_assets.cli.console import age, cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, expired_tables, open_mark
+from lakegc_assets.cli.mark import Server, expired_tables, open_mark, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import as_document, show_sums
 from lakegc_assets.formatting import a_month, money, part, plural
@@ -22,7 +22,6 @@ from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.sample_objects import Commit, commits_of, highlights
 from lakegc_assets.mark.totals import Totals, counted
 from lakegc_assets.rules.brakes import Brake
-from lakegc_assets.rules.incremental import late_uploads
 from spark_resources.errors import LakegcError, full_stop
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord
@@ -30,11 +29,11 @@ from spark_resources.model import ExpiredReason, MarkState
 
 KINDS = ("reason", "age", "prefix", "slice")
 SHOWN = {"largest": 5, "newest": 5, "sample": 10}
-TITLES = {"largest": "The largest", "newest": "The newest", "sample": "Some of all, drawn by chance"}
+TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
 LETTERS = 50  # of a commit's message
 NEVER = (
-    "What no commit and no staged change refers to was overwritten, deleted or reset while it was staged, or uploaded "
-    "and never linked: nothing that a mark can read tells which."
+    "Objects that no commit and no staged change refers to were overwritten, deleted or reset while they were staged, "
+    "or uploaded and never linked. A mark can't tell which."
 )
 
 
@@ -125,34 +124,31 @@ def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 
 
 
 def show_review(review: Review) -> None:
-    record, out = review.record, console()
-
-    def say(sentence: str) -> None:
-        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
+    record = review.record
     for sentence in how_much(review):
-        say(sentence)
+        print_sentence(sentence)
+    show_sweep(record)
     if review.totals.whole.objects:
         show_sums(review.totals, "reason")
         for sentence in why_not_more(review):
-            say(sentence)
+            print_sentence(sentence)
         for kind in KINDS[1:]:
             show_sums(review.totals, kind)
         for kind in SHOWN:
             show_objects(review, kind)
-    if left := late_uploads(record, command("mark", record.repository, "--clean")):
-        say(left)
+    show_late_uploads(record)
     for sentence in dot_segments.sentences(review.facts):
-        say(harmless(f"{sentence}."))
+        print_sentence(f"{sentence}.")
     show_held(review)
     brakes.show(review.brakes)
     show_change(review)
     if review.totals.whole.objects:
-        say(f"Every object: {command('review', record.repository, record.mark_id, '--list')}")
+        print_command("Every object", command("review", record.repository, record.mark_id, "--list"))
         if following := NEXT.get(record.state):
-            say(f"Next: {command(following, record.repository, record.mark_id)}")
+            print_command("Next", command(following, record.repository, record.mark_id))
     else:
-        say(f"There is nothing to approve. Next, once something has changed: {command('mark', record.repository)}")
+        again = command("mark", record.repository)
+        print_command("There is nothing to approve. Next, once something has changed", again)
 
 
 def listed(record: MarkRecord) -> str:
@@ -163,30 +159,31 @@ def how_much(review: Review) -> list[str]:
     record, facts, whole = review.record, review.facts, review.totals.whole
     mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
     made = (
-        f"{listed(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC; kept is what was modified after "
-        f"{record.cutoff:%Y-%m-%d %H:%M:%S}. "
-        f"Retention: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
+        f"{listed(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC. Objects modified after "
+        f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
+        f"Retention rules: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
     if record.optimized:
-        made += f" Looked at was what may have changed since mark {record.basis['chain'][0]}."
-    made += f" Digest: {record.digest}."
+        made += f" It is incremental, since mark {record.basis['chain'][0]}."
+    digest = f"Digest: {record.digest}"
     if not whole.objects:
-        return [f"{mark}: nothing may go, of {plural(facts['candidates'], 'object')}.", *swept(record), made]
+        return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", made, digest]
     amount = (
-        f"{whole.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) may "
-        f"go, {size(whole.bytes)} of {size(facts['candidate_bytes'])} ({100 * review.share_of_bytes:.1f} %)"
+        f"{whole.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) "
+        f"{'is' if whole.objects == 1 else 'are'} expired, {size(whole.bytes)} of {size(facts['candidate_bytes'])} "
+        f"({100 * review.share_of_bytes:.1f} %)"
     )
-    return [f"{mark}: {amount}.", *swept(record), costs(review), made]
+    return [f"{mark}: {amount}.", costs(review), made, digest]
 
 
-def swept(record: MarkRecord) -> list[str]:
-    """That a mark was swept already, and where to read what became of it: what follows is what was approved."""
-    if record.state not in (MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
-        return []
+def show_sweep(record: MarkRecord) -> None:
+    """That a mark was swept already, and where its report is: what follows is what was approved."""
+    name = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
-        return [f"Its sweep has begun. To resume it: {command('sweep', record.repository, record.mark_id)}"]
-    report = command("report", record.repository, record.mark_id)
-    return [f"This mark was swept, and what follows is what was approved. What became of it: {report}"]
+        print_command("Its sweep has begun. To resume it", command("sweep", *name))
+    elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        print_sentence("This mark was swept. What follows is what was approved.")
+        print_command("The outcome of each object", command("report", *name))
 
 
 def costs(review: Review) -> str:
@@ -199,7 +196,7 @@ def costs(review: Review) -> str:
 
 
 def why_not_more(review: Review) -> list[str]:
-    """What can't be told about reasons, where it matters, and what was kept since nobody could tell who serves it."""
+    """What isn't known about reasons, where it matters, and what was kept because a path probe had no clear answer."""
     reasons = {label.name for label in review.totals.by["reason"]}
     found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
@@ -211,7 +208,7 @@ def why_not_more(review: Review) -> list[str]:
 
 def show_objects(review: Review, kind: str) -> None:
     rows = review.looked_at[kind]
-    table = Table(title=TITLES[kind], title_justify="left")
+    table = Table()
     for heading in ("size", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("address", "path in lakeFS", "the last commit that had it"):
@@ -220,7 +217,7 @@ def show_objects(review: Review, kind: str) -> None:
         old = age(review.record.start - row["modified"])
         path = row["path"] if row["path"] is not None else ""
         table.add_row(size(row["size"]), old, cell(row["address"]), cell(path), cell(last_commit(review, row)))
-    console().print(table)
+    print_table(TITLES[kind], table)
 
 
 def last_commit(review: Review, row: Mapping[str, Any]) -> str:
@@ -237,20 +234,22 @@ def last_commit(review: Review, row: Mapping[str, Any]) -> str:
 def show_held(review: Review) -> None:
     if not review.held:
         return
-    table = Table(title="Kept by holds, or it would go", title_justify="left")
+    table = Table()
     for heading in ("hold", "objects", "bytes"):
         table.add_column(heading, justify="left" if heading == "hold" else "right")
     for hold, kept in sorted(review.held.items()):
         table.add_row(cell(hold), f"{kept['objects']:,}", size(kept["bytes"]))
-    console().print(table)
+    print_table("Kept by holds alone", table)
 
 
 def show_change(review: Review) -> None:
     if review.changed is not None and review.previous is not None:
         diff.show_difference(review.previous, review.record, review.changed)
         return
-    why = review.incomparable or "this is the first mark of the repository in this scope"
-    console().print(f"What changed since the mark before can't be told: {full_stop(why)}", markup=False, soft_wrap=True)
+    if review.incomparable:
+        print_sentence(f"What changed since the mark before is not known: {full_stop(review.incomparable)}")
+    else:
+        print_sentence("This is the first mark of the repository in this scope: there is none to compare it with.")
 
 
 # --- for scripts ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.approval.verify_files import their_files
-from lakegc_assets.cli.console import console, size
+from lakegc_assets.cli.console import print_command, print_sentence, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, made_by, state_of
@@ -71,27 +71,24 @@ def show(theirs: Theirs, *, every: bool, form: str) -> None:
 
 
 def show_totals(theirs: Theirs, totals: Totals, gone: int, digest: str) -> None:
-    found, out = theirs.found, console()
-    out.print(
+    found = theirs.found
+    print_sentence(
         f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
-        f"{plural(totals.whole.objects + gone, 'object')} would go. In the store: {totals.whole.objects:,}, "
-        f"{size(totals.whole.bytes)}; {gone:,} are not, any more.",
-        markup=False,
-        soft_wrap=True,
+        f"{plural(totals.whole.objects + gone, 'object')} expired. {totals.whole.objects:,} of them "
+        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {gone:,} not."
     )
     said = (found.summary or {}).get("num_deleted_objects")
     if isinstance(said, int) and said != totals.whole.objects + gone:
-        out.print(f"Its summary counts {said:,}, which is not what its files hold.", markup=False)
+        print_sentence(f"Its summary counts {said:,}, which is not what its files hold.")
     for kind in KINDS:
         show_sums(totals, kind)
-    out.print(
-        "This mark is not lakegc's. It recorded addresses only: sizes and times are what the store says today, and why "
-        f"an object would go is not known. To have that proved: {command('mark', theirs.repository)}\n"
-        f"Digest: {digest}\nNext: {command('approve', theirs.repository, f'{found.layout}/{found.mark_id}')}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+    print_sentence(
+        "This is a foreign mark. It recorded addresses only: sizes and times are the store's of today, and why an "
+        "object is expired is not known."
     )
+    print_command("A mark of lakegc's own tells why", command("mark", theirs.repository))
+    print_sentence(f"Digest: {digest}")
+    print_command("Next", command("approve", theirs.repository, f"{found.layout}/{found.mark_id}"))
 
 
 def document(theirs: Theirs, totals: Totals, gone: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sweeping on the terminal: deleting what was approved, and quarantined objects back or gone for good."""
+"""`lakegc sweep`, `undo` and `purge`: what was approved is deleted; quarantined objects come back or go for good."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lakegc_assets.approval.foreign_marks import begun
-from lakegc_assets.cli.console import cell, console, harmless, outcomes, printing, size, typed
+from lakegc_assets.cli.console import (
+    harmless,
+    outcomes,
+    print_command,
+    print_sentence,
+    print_table,
+    printing,
+    size,
+    typed,
+)
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -40,8 +49,8 @@ NEXT_STEPS = {
 LATE_SHOWN = 20
 
 
-def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
-    """Run the job `sweep` for one approved mark, and show its report; also that of a sweep with failures."""
+def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWithFailures | None]:
+    """Run the job `sweep` for one approved mark. Returns its report, and the error of a sweep with failures."""
     server = Server.configured()
     backup_to = server.settings.backup_to
     refuse_at_once(probed(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
@@ -58,10 +67,7 @@ def sweep(partition: Partition, options: SweepOptions, *, as_json: bool) -> int:
     report = read_report(place, partition.mark_id)
     if report is None:
         raise LakegcError(f"the sweep of {partition} left no report. Run the same command again.")
-    show_report(report, as_json=as_json)
-    if failure is not None:
-        raise failure
-    return 0
+    return report, failure
 
 
 @printing()
@@ -70,17 +76,21 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
-    title = f"Sweep of mark {report.mark_id} of {report.repository}"
     approved = ("approved", report.approved, sum(report.sizes.values()))
     left = (quarantine or Quarantine.of(report, {})).left
-    out = console()
-    out.print(outcomes(title, Outcome, report.objects, report.sizes, approved))
+    title = f"Sweep of mark {report.mark_id} of {report.repository}"
+    print_table(title, outcomes(Outcome, report.objects, report.sizes, approved))
     for sentence in what_was_done(report, left):
-        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        print_sentence(sentence)
     for repository, why in sorted(report.unread.items()):
-        out.print(cell(f"Not read, and released: {sentence_about(repository)}: {why}"), soft_wrap=True)
-    for sentence in (*why_failed(report), *what_is_next(report, left)):
-        out.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        print_sentence(f"Not read, and released: {sentence_about(repository)}: {why}")
+    for sentence in why_failed(report):
+        print_sentence(sentence)
+    for what, line in what_is_next(report, left):
+        print_command(what, line)
+    if quarantine is None:
+        again = command("report", report.repository, report.mark_id)
+        print_command("This report again, with what was rescued and why", again)
 
 
 def what_was_done(report: Report, left: int) -> Iterator[str]:
@@ -93,7 +103,7 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
     if earlier := max(0, deleted + aside - taken):
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
     if proofs := len(report.proofs) + bool(deleted + aside):
-        yield f"What is live was read again {plural(proofs, 'time')}."
+        yield f"Re-verified {plural(proofs, 'time')}."
     if left:
         kept = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == aside else ""
         yield f"{plural(left, 'object')}{kept} in quarantine: no space is freed until they are purged."
@@ -118,19 +128,18 @@ def why_failed(report: Report) -> Iterator[str]:
         yield f"{plural(one['objects'], 'object')} could not be deleted, such as {one['example']!r}: {said}{more}."
 
 
-def what_is_next(report: Report, left: int) -> Iterator[str]:
-    """The commands that follow a sweep."""
+def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
+    """The commands that follow a sweep, each after what it does."""
     name = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
-        yield f"Try those that failed again: {again}"
+        yield "Try those that failed again", again
     if left:
-        yield f"Bring them back: {command('undo', *name)}"
-        yield f"Delete them for good: {command('purge', *name)}"
-    yield f"This report again, with what was rescued and why: {command('report', *name)}"
+        yield "Bring them back", command("undo", *name)
+        yield "Delete them for good", command("purge", *name)
 
 
-# --- what was put aside ---------------------------------------------------------------------------------------------
+# --- quarantined objects --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,8 @@ class Done:
 
     partition: Partition
     objects: dict[str, int]
+    receipts: str = ""
+    """The folder of the receipts that say what became of each."""
 
     def show(self, *, as_json: bool) -> None:
         with printing():
@@ -149,32 +160,42 @@ class Done:
                 counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
                 text = counts or "nothing of it is in quarantine"
                 name = (self.partition.repository, self.partition.mark_id)
-                out = console()
-                out.print(cell(f"Mark {name[1]} of {name[0]}: {text}."), soft_wrap=True)
-                out.print(cell(f"Its report: {command('report', *name)}"), soft_wrap=True)
+                print_sentence(f"Mark {name[1]} of {name[0]}: {text}.")
+                print_command("Its report", command("report", *name))
+        if failed := self.objects.get(Outcome.FAILED.value):
+            raise SweptWithFailures(
+                f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be dealt with. "
+                f"The receipts under {self.receipts} say why; run the same command again to try again."
+            )
 
 
-def undo(partition: Partition, *, as_json: bool) -> None:
+def undo(partition: Partition) -> Done:
+    """Bring back what lies in a mark's quarantine."""
     from lakegc_assets.sweep import undo as work
 
-    if in_quarantine(partition) == 0:
-        Done(partition, {}).show(as_json=as_json)
+    return Done(partition, {}) if in_quarantine(partition) == 0 else finish(partition, work.undo)
+
+
+def purge(partition: Partition) -> Done:
+    """Delete for good what lies in a mark's quarantine and is still garbage."""
+    from lakegc_assets.sweep import undo as work
+
+    return Done(partition, {}) if is_purged(partition) else finish(partition, work.purge)
+
+
+def is_purged(partition: Partition) -> bool:
+    return in_quarantine(partition) == 0 and not has_copies(partition)
+
+
+def confirm_purge(partition: Partition, *, yes: bool) -> None:
+    """Have somebody type that quarantined objects are to be deleted for good, where there are any and `yes` isn't
+    given. Raises `WrongUsage` where they type something else, or nobody is there."""
+    if yes:
         return
-    finish(partition, work.undo, as_json=as_json)
-
-
-def purge(partition: Partition, *, yes: bool, as_json: bool) -> None:
-    from lakegc_assets.sweep import undo as work
-
-    if not yes and not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
-    objects = in_quarantine(partition)
-    if objects == 0 and not has_copies(partition):
-        Done(partition, {}).show(as_json=as_json)
-        return
-    if not yes:
-        ask(partition, objects)
-    finish(partition, work.purge, as_json=as_json)
+    if not is_purged(partition):
+        ask(partition, in_quarantine(partition))
 
 
 def in_quarantine(partition: Partition) -> int | None:
@@ -202,28 +223,20 @@ def has_copies(partition: Partition) -> bool:
 
 
 def ask(partition: Partition, objects: int | None) -> None:
-    """Want the word typed. Raises `WrongUsage` where somebody types another."""
     what = "What" if objects is None else f"{plural(objects, 'object')} that"
-    out = console()
-    out.print(
+    print_sentence(
         f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted for good; "
-        f"what is live by now is brought back instead. Type '{YES}' to go on.",
-        markup=False,
-        soft_wrap=True,
+        "those that are live by now are brought back instead."
     )
-    if typed("> ").strip() != YES:
-        raise WrongUsage("not purged: the word was not typed")
+    answer = typed(f"Type '{YES}' to delete them, anything else to stop: ").strip()
+    if answer != YES:
+        raise WrongUsage(f"'{answer}' is not '{YES}': nothing was purged")
 
 
-def finish(partition: Partition, work: Callable[[SweepRun], Tally], *, as_json: bool) -> None:
+def finish(partition: Partition, work: Callable[[SweepRun], Tally]) -> Done:
     with opened(partition) as run:
         tally = work(run)
-    Done(partition, dict(tally.objects)).show(as_json=as_json)
-    if failed := tally.objects.get(Outcome.FAILED.value):
-        raise SweptWithFailures(
-            f"{failed:,} quarantined objects of mark {partition.mark_id} could not be dealt with. The receipts under "
-            f"{run.undone.folder} say why; run the same command again to try these once more."
-        )
+    return Done(partition, dict(tally.objects), run.undone.folder)
 
 
 @contextmanager

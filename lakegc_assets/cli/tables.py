@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import cell, console, size
+from lakegc_assets.cli.console import cell, print_table, size
 from lakegc_assets.formatting import part
 from lakegc_assets.mark.totals import EVERYTHING_ELSE, Label, Sum, Totals, in_words
 
@@ -19,7 +19,7 @@ def show_sums(totals: Totals, kind: str, *, title: str = "") -> None:
     found = totals.ordered(kind)
     if not found:
         return
-    table = Table(title=title or f"By {kind}", title_justify="left")
+    table = Table()
     table.add_column(HEADINGS[kind], overflow="fold")
     for heading in ("objects", "bytes", "of the bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -30,7 +30,7 @@ def show_sums(totals: Totals, kind: str, *, title: str = "") -> None:
     if rest:
         others = Sum(sum(one.objects for _, one in rest), sum(one.bytes for _, one in rest))
         add_sum(table, f"… and {len(rest):,} more", others, totals.whole)
-    console().print(table)
+    print_table(title or f"By {kind}", table)
 
 
 def add_sum(table: Table, name: str, one: Sum, whole: Sum) -> None:

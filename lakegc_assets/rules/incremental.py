@@ -127,23 +127,19 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
     return found
 
 
-def late_uploads(record: MarkRecord, full_mark: str = "") -> str:
-    """What an incremental mark leaves to a full one, and when that is due; "" for a full mark.
-
-    `full_mark` is the command that makes one, as lakegc was called.
-    """
+def late_uploads(record: MarkRecord) -> str:
+    """What an incremental mark leaves to a full one, and when that is due; "" for a full mark."""
     if not record.optimized:
         return ""
-    full_mark = full_mark or f"lakegc mark {record.repository} --clean"
     marks = record.basis.get("full_in")
     if marks is None:  # made before this was recorded
-        return f"{LATE_UPLOADS}. To make one now: {full_mark}"
+        return f"{LATE_UPLOADS}."
     if marks == 0:
         return (
             f"{LATE_UPLOADS}, and one is due now. The next mark without --since is a full one, and so is the "
-            f"schedule's. To make it now: {full_mark}"
+            "schedule's."
         )
-    return f"{LATE_UPLOADS}. One is due after {plural(marks, 'more incremental mark')}. To make it now: {full_mark}"
+    return f"{LATE_UPLOADS}. One is due after {plural(marks, 'more incremental mark')}."
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
