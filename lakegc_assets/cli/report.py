@@ -119,7 +119,8 @@ def without_report(target: Target, mark_id: str) -> str:
         return f"{name} was not swept. The marks there are: {command('status', repository)}"
     if mark.record.state is MarkState.SWEEPING:
         return f"the sweep of {name} is at work, or was cut off. To resume it: {command('sweep', repository, mark_id)}"
-    return f"{name} is {mark.record.state}, and was not swept. What it would delete: {command('review', repository, mark_id)}"
+    review = command("review", repository, mark_id)
+    return f"{name} is {mark.record.state}, and was not swept. What it would delete: {review}"
 
 
 def reasons_of(place: Place, report: Report) -> Reasons:
