@@ -19,12 +19,13 @@ import pyarrow as pa
 from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
 from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
-from spark_resources.copying.backup_task import COUNTED, WANTED, backup_rows
+from spark_resources.copying.backup_task import WANTED, backup_rows
 from spark_resources.copying.copy_log import HELD, Fate
 from spark_resources.errors import SweptWithFailures
 from spark_resources.spark.datasets import Batches, arrow_to_spark, write_dataset
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
 from spark_resources.stores.parallel_listing import Part, listed
 from spark_resources.stores.place import Place
 
@@ -112,20 +113,13 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     tasks = tasks_for(spark, objects, run.limits)
     orders = run.orders(number, tasks, source=run.target.place, target=run.to, log=run.log)
 
-    def work(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None
-        yield from backup_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+    def work(batches: Batches, report: TaskReport) -> None:
+        backup_rows(batches, orders, *this_task(), report)
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
-    done: Counter[str] = Counter()
     with telling_copies(run.say, "copying", run.log, number, objects, size):
-        for row in in_order.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
-            done[row["outcome"]] += row["objects"]
-    return done
+        return run_tasks(in_order, work).by_key["objects"]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

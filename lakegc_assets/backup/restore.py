@@ -9,14 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from lakegc_assets.backup.context import CopyLimits, tasks_for, telling_copies
 from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import Say
-from spark_resources.copying.backup_task import COUNTED, CopyOrders, on_their_side
+from spark_resources.copying.backup_task import CopyOrders, on_their_side
 from spark_resources.copying.copy_log import HELD, Fate, Log
 from spark_resources.copying.restore_task import restore_rows
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
@@ -24,9 +22,10 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.readability import is_readable
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import Batches, arrow_to_spark, read_dataset
+from spark_resources.spark.datasets import Batches, read_dataset
 from spark_resources.spark.partitioning import id_tasks
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
 from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
@@ -199,18 +198,14 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
         bandwidth=None if bandwidth is None else bandwidth / tasks,
     )
 
-    def work(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None
-        yield from restore_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+    def work(batches: Batches, report: TaskReport) -> None:
+        restore_rows(batches, orders, *this_task(), report)
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
     with telling_copies(run.say, "bringing back", run.log, number, objects, size):
-        for row in spread.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
-            done.objects[row["outcome"]] += row["objects"]
-            done.size += row["bytes"] if row["outcome"] == Fate.COPIED.value else 0
+        report = run_tasks(spread, work)
+    done.objects.update(report.by_key["objects"])
+    done.size += report.by_key["bytes"][Fate.COPIED.value]
     return number
 
 
@@ -251,7 +246,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
     """How many of these the store has, asked anew, with the size that they are to have."""
     place = run.target.place
 
-    def look(batches: Batches) -> Batches:
+    def look(batches: Batches, report: TaskReport) -> None:
         store = place.store()
 
         def there(row: Mapping[str, Any]) -> bool:
@@ -262,11 +257,9 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
 
         with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
             for batch in batches:
-                count = sum(pool.map(there, batch.to_pylist()))
-                yield pa.RecordBatch.from_pydict({"stored": pa.array([count], pa.int64())})
+                report.count(stored=sum(pool.map(there, batch.to_pylist())))
 
-    found = rows.mapInArrow(on_executor(look), "stored long").collect()
-    return sum(row["stored"] for row in found)
+    return run_tasks(rows, look).counters["stored"]
 
 
 def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:

@@ -32,6 +32,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.lakefs import LakeFS
 from spark_resources.model import RANGE_IDS, RANGE_REFS
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -180,10 +181,8 @@ def check_ranges(context: Context, strays: list[str]) -> None:
     kept = everything.observe(observation, *totals).where(live_objects.note_or_lost()).persist()
     notes = [json.loads(row["note"]) for row in kept.where("note is not null").select("note").collect()]
     report.count({name: int(value or 0) for name, value in observation.get.items()})
-    for note in notes:
-        if "counts" in note:
-            report.count(note["counts"])
-    sort_findings(context, [finding_of(note) for note in notes if "counts" not in note])
+    report.count(TaskReport.summed(note["report"] for note in notes if "report" in note).counters)
+    sort_findings(context, [finding_of(note) for note in notes if "report" not in note])
     find_lost(context, kept.where("note is null"))
     kept.unpersist()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
-from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, count, note_of
+from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, note_of, report_of
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
@@ -22,9 +21,10 @@ from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_
 from spark_resources.lakefs.ranges import inside_addresses
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
-from spark_resources.spark.datasets import Batches, Counts, arrow_to_spark, task_name
+from spark_resources.spark.datasets import Batches, arrow_to_spark
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 
@@ -113,15 +113,17 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
 
 def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> DataFrame:
     def read(batches: Batches) -> Batches:
+        report = TaskReport()
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             try:
                 listed = read_uncommitted_file(place.store().read(key), where=key).column("physical_address")
                 kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(listed))
                 inside, outside = inside_addresses(listed.combine_chunks(), kinds, place.namespace)
                 yield batch_of(SIGHTINGS, address=inside, staged=True)
-                yield counted(f"reading {key}", outside=outside)
+                report.count(outside=outside)
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of("list of staged objects", key, error)])
+        yield report_of("reading lists of staged objects", report)
 
     return id_tasks(spark, "key", keys, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
 
@@ -163,18 +165,14 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
         folders += folders_in(store, DATA)
 
     def read(batches: Batches) -> Batches:
+        report = TaskReport()
         for folder in (folder for batch in batches for folder in batch.column(0).to_pylist()):
-            counts: Counts = {}
             for page in place.store().pages(folder, delimiter="/" if folder in (DATA, ROOT) else None):
-                count(counts, listed=len(page.objects), bytes_listed=sum(one.size for one in page.objects))
+                report.count(listed=len(page.objects), bytes_listed=sum(one.size for one in page.objects))
                 yield batch_of(SIGHTINGS, address=[one.key for one in page.objects], listed=True)
-            yield counted(f"listing {task_name()} {folder}", **counts)
+        yield report_of("listing", report)
 
     return id_tasks(spark, "folder", [ROOT, *folders], batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
-
-
-def counted(task: str, **counts: int) -> pa.RecordBatch:
-    return batch_of(SIGHTINGS, note=[json.dumps({"task": task, "counts": counts})])
 
 
 # --- compared -------------------------------------------------------------------------------------------------------

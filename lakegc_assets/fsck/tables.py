@@ -25,9 +25,10 @@ from spark_resources.lakefs.ranges import (
 )
 from spark_resources.model import RANGE_REFS, AddressType
 from spark_resources.model import Place as Where
-from spark_resources.spark.datasets import Batches, Counts, arrow_to_spark, task_name
+from spark_resources.spark.datasets import Batches, arrow_to_spark, task_name
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.sstable.blocks import MAGIC
 from spark_resources.stores.place import Place
 
@@ -43,7 +44,7 @@ METARANGES = pa.schema([("metarange_id", pa.string()), ("live", _FLAG), ("head",
 RANGES_FOUND = pa.schema([*METARANGES, *_DESCRIBED, ("bytes", pa.int64()), ("note", pa.string())])
 #: A table to prove: a range as its metarange describes it, or one that is there and that nothing known refers to.
 RANGES = pa.schema([*_DESCRIBED, ("live", _FLAG)])
-#: A live or stored address, or a note.
+#: A live or stored address, or a note: a finding, or the report of a task.
 SIGHTINGS = pa.schema(
     [("address", pa.string()), ("listed", _FLAG), ("committed", _FLAG), ("staged", _FLAG), ("note", pa.string())]
 )
@@ -78,6 +79,11 @@ def proved(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder |
 def note_of(what: str, thing: str, error: LakegcError) -> str:
     """A finding as it travels from an executor."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
+
+
+def report_of(work: str, report: TaskReport) -> pa.RecordBatch:
+    """The report of a task as a row of SIGHTINGS. The task is named in it, for equal notes count once."""
+    return batch_of(SIGHTINGS, note=[json.dumps({"task": f"{work} {task_name()}", "report": report.to_json()})])
 
 
 def finding_of(note: dict[str, Any]) -> Finding:
@@ -133,21 +139,21 @@ def proved_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_
     """The inside addresses of the live ones of these tables (rows of RANGES), all of them proved: SIGHTINGS."""
 
     def read(batches: Batches) -> Batches:
-        counts: Counts = {}
+        report = TaskReport()
         rows = [row for batch in batches for row in batch.to_pylist()]
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
         described = {str(row["range_id"]): row for row in rows if row["entries"] is not None}
         for range_id, data in tables(place, described):
             try:
-                yield from addresses_of_range(place, described[range_id], data, decoder, counts)
+                yield from addresses_of_range(place, described[range_id], data, decoder, report)
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of("range", range_id, error)])
         for table_id, data in tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
             try:
-                count(counts, other_tables=1, bytes=len(proved(table_id, data)))
+                report.count(other_tables=1, bytes=len(proved(table_id, data)))
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
-        yield batch_of(SIGHTINGS, note=[json.dumps({"task": f"proving {task_name()}", "counts": counts})])
+        yield report_of("proving", report)
 
     return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
 
@@ -161,7 +167,7 @@ def unreferred(data: bytes | LakegcError) -> str:
 
 
 def addresses_of_range(
-    place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, counts: Counts
+    place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, report: TaskReport
 ) -> Batches:
     """The inside addresses of one range where it is live; every entry is decoded in any case."""
     range_id = str(ref["range_id"])
@@ -169,15 +175,10 @@ def addresses_of_range(
     check_range(sstable.read_properties(whole, name=range_id), ref)
     batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
     keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
-    count(counts, ranges=1, bytes=len(whole), entries=batch.num_rows)
+    report.count(ranges=1, bytes=len(whole), entries=batch.num_rows)
     if ref["live"]:
-        count(counts, outside=outside)
+        report.count(outside=outside)
         yield batch_of(SIGHTINGS, address=keys, committed=True)
-
-
-def count(counts: Counts, **more: int) -> None:
-    for name, number in more.items():
-        counts[name] = counts.get(name, 0) + number
 
 
 # --- where an address stands ----------------------------------------------------------------------------------------

@@ -36,9 +36,10 @@ from spark_resources.model import (
     HOLDS_BETWEEN,
     RANGE_REFS,
 )
-from spark_resources.spark.datasets import Batches, Counts, Producer, write_produced, write_rows
+from spark_resources.spark.datasets import Batches, Producer, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
     if ranges:
         run.say(f"reading {plural(len(ranges), 'range')} with what holds keep")
         tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES))
-        dataset, counts = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
-        check_all_read(counts, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
+        dataset, report = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
+        check_all_read(report, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:
         dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
     notes.wrote(dataset, ADDRESSES_PART)
@@ -104,13 +105,12 @@ def joined(holds: Iterable[str]) -> str | None:
 def reading(place: Place, paths: PathHolds) -> Producer:
     """From rows of HELD_RANGES to the held addresses inside the namespace (HELD_ADDRESSES), every entry proved."""
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
         for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
             batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
-            for name, count in (("ranges", 1), ("entries", batch.num_rows)):
-                counts[name] = counts.get(name, 0) + count
+            report.count(ranges=1, entries=batch.num_rows)
             if refs[range_id]["hold"]:
                 yield held_batch(batch, refs[range_id]["hold"], place)
             for hold_id, rows in paths.matching(batch.column("path").to_pylist() if paths.patterns else []):
@@ -146,27 +146,30 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base
     held = judged.where(judged["hold"].isNotNull()).select(*HELD_OBJECTS.names)
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
-    dataset, counts = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
+    dataset, report = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
     notes.wrote(dataset, OBJECTS_PART)
-    notes.facts |= {"held": by_hold(counts), "held_objects": dataset.rows, "held_bytes": counts.get("bytes", 0)}
+    notes.facts |= {
+        "held": by_hold(report),
+        "held_objects": dataset.rows,
+        "held_bytes": report.counters["bytes"],
+    }
     return judged.where(judged["hold"].isNull()).drop("hold")
 
 
-def counting(batches: Batches, counts: Counts) -> Batches:
+def counting(batches: Batches, report: TaskReport) -> Batches:
     """HELD_OBJECTS as they are, with objects and bytes counted, and those of each hold."""
     for batch in batches:
         for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
-            counts["bytes"] = counts.get("bytes", 0) + size
+            report.count(bytes=size)
             for one in hold.split(HOLDS_BETWEEN):
-                for name, amount in (("objects", 1), ("bytes", size)):
-                    counts[f"{name} {one}"] = counts.get(f"{name} {one}", 0) + amount
+                report.count_for(one, objects=1, bytes=size)
         yield batch
 
 
-def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
+def by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
     """What each hold keeps; an object that two of them keep counts for both."""
-    ids = sorted(name.removeprefix("objects ") for name in counts if name.startswith("objects "))
-    return {one: {name: counts[f"{name} {one}"] for name in ("objects", "bytes")} for one in ids}
+    objects, sizes = report.by_key["objects"], report.by_key["bytes"]
+    return {one: {"objects": objects[one], "bytes": sizes[one]} for one in sorted(objects)}
 
 
 def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame]:

@@ -148,15 +148,15 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, si
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
     tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
-    dataset, sizes, counts = write_addresses(
+    dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
     )
     notes.wrote(dataset, part)
     notes.wrote(sizes, SIZES_PARTS[part])
-    check_all_read(counts, ranges=len(refs), entries=entries)
+    check_all_read(report, ranges=len(refs), entries=entries)
     notes.facts["inside"] += dataset.rows
-    notes.facts["outside"] += counts.get("outside", 0)
-    notes.facts["bytes_read"] += counts.get("bytes", 0)
+    notes.facts["outside"] += report.counters["outside"]
+    notes.facts["bytes_read"] += report.counters["bytes"]
 
 
 def read_live(run: MarkRun) -> DataFrame:

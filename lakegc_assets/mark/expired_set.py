@@ -39,8 +39,9 @@ from spark_resources.mark_store.mark import previous_mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, RANGE_REFS, SERVED, STORED_OBJECTS, MarkState, Scope
 from spark_resources.spark.arrow_shuffle import Met, Side, meet
-from spark_resources.spark.datasets import Counts, Dataset, File, read_file
+from spark_resources.spark.datasets import Dataset, File, read_file
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.parallel_listing import AT_ONCE
 
 if TYPE_CHECKING:
@@ -107,16 +108,18 @@ def addresses_if_few(objects: DataFrame, count: int) -> pa.Array | None:
     return objects.select("address").toArrow()["address"].combine_chunks() if count <= FEW_ENOUGH_TO_SEND else None
 
 
-def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, Counts]:
-    """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and its counts."""
+def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, TaskReport]:
+    """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and what it counts."""
 
-    def settle(met: Met) -> tuple[pa.Table, Counts]:
-        return reference_status.census(met, youngest)
+    def settle(met: Met, report: TaskReport) -> pa.Table:
+        rows, counts = reference_status.census(met, youngest)
+        report.count(**counts)
+        return rows
 
     return meet(run.spark(), run.place, sides(run), settle, reference_status.CENSUS, run.keep)
 
 
-def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame, Counts]:
+def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame, TaskReport]:
     """The same in a run that goes on from an earlier mark."""
     rows = run.rows("namespace_slices", FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
@@ -125,10 +128,12 @@ def changes_met(run: MarkRun, youngest: datetime, base: Base) -> tuple[DataFrame
     live = base.refs.keys() & {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
     only = addresses_told(run, told, base, live - base.counted)
 
-    def settle(met: Met) -> tuple[pa.Table, Counts]:
+    def settle(met: Met, report: TaskReport) -> pa.Table:
         if only is not None:
             check_all_asked(reference_status.told_now(met), only)
-        return reference_status.census_since(met, youngest, folders)
+        rows, counts = reference_status.census_since(met, youngest, folders)
+        report.count(**counts)
+        return rows
 
     return meet(run.spark(), run.place, [*told, base.known(live, only)], settle, reference_status.CENSUS, run.keep)
 
@@ -214,13 +219,14 @@ class Found:
     @classmethod
     def of(cls, run: MarkRun, cutoff: datetime, grain: timedelta) -> Found:
         """By a clean run."""
-        return cls.told(*everything_met(run, cutoff - grain), cutoff, grain)
+        found, report = everything_met(run, cutoff - grain)
+        return cls.told(found, dict(report.counters), cutoff, grain)
 
     @classmethod
     def since(cls, run: MarkRun, cutoff: datetime, grain: timedelta, base: Base) -> Found:
         """By a run that goes on from an earlier mark."""
-        found, facts = changes_met(run, cutoff - grain, base)
-        return cls.told(found, with_settled(facts, base.newest), cutoff, grain)
+        found, report = changes_met(run, cutoff - grain, base)
+        return cls.told(found, with_settled(dict(report.counters), base.newest), cutoff, grain)
 
     @classmethod
     def told(cls, kept: DataFrame, facts: dict[str, int], cutoff: datetime, grain: timedelta) -> Found:

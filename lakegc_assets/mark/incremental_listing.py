@@ -23,9 +23,10 @@ from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Looker
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, Counts, Producer, write_dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Batches, Producer, write_dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.parallel_listing import Part
 
@@ -107,11 +108,11 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
         run.say(f"looking up {plural(count, 'object')}")
         told = wanted.select("address").unionByName(base.gone())  # what a sweep took away needs no look
         asked = write_dataset(told, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
-        folder, counts = run.mark.folder(ASSET, LOOKED_UP_PART), Counts()
+        folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
             spread = wanted.repartitionByRange(1 + count // LOOKS_A_TASK, "slice", "address")
             rows = spread.sortWithinPartitions("slice", "address")
-            found, counts = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
+            found, report = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
         else:
             found = write_rows(run.place, folder, [], STORED_OBJECTS)
     notes.wrote(asked, LOOKED_AT_PART)
@@ -119,19 +120,19 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
     write_down(run, notes, gone, folders)
     notes.facts |= {"looked_at": count, "looked_up": found.rows, "let_go_ranges": len(gone)}
     notes.facts["objects"] += found.rows
-    notes.facts["bytes"] += counts.get("bytes", 0)
+    notes.facts["bytes"] += report.counters["bytes"]
 
 
 def looking(run: MarkRun) -> Producer:
     place = run.place
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         looker = Looker(place.store())
         for batch in batches:
             found = looker.look(pa.Table.from_batches([batch])).combine_chunks()
             wanted = pc.is_in(found["address"], value_set=batch.column("address"))
             for objects in found.filter(wanted).to_batches():
-                counts["bytes"] = counts.get("bytes", 0) + (pc.sum(objects.column("size")).as_py() or 0)
+                report.count(bytes=pc.sum(objects.column("size"), min_count=0).as_py())
                 slices = slices_of(objects.column("address"))
                 yield pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)
 

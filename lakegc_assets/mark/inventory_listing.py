@@ -18,8 +18,9 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import are_candidates
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, Counts, write_produced
+from spark_resources.spark.datasets import Batches, write_produced
 from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import KINDS
 
@@ -63,25 +64,25 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
     unholdable = run.store.quirks.unholdable
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             for table in read_inventory(inventory, files[key]):
                 found = candidates(table, prefix, local_adapter=local_adapter, unholdable=unholdable)
-                counts["listed"] = counts.get("listed", 0) + len(table)
-                counts["bytes"] = counts.get("bytes", 0) + (pc.sum(found["size"]).as_py() or 0)
+                report.count(listed=len(table), bytes=pc.sum(found["size"], min_count=0).as_py())
                 yield from found.to_batches()
 
     tasks = id_tasks(run.spark(), "file", list(files), batch=1)
-    dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
+    dataset, report = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
     notes.wrote(dataset)
+    listed = report.counters["listed"]
     notes.facts |= {
         "objects": dataset.rows,
-        "bytes": counts.get("bytes", 0),
-        "inventory_objects": counts.get("listed", 0),
-        "not_candidates": counts.get("listed", 0) - dataset.rows,
+        "bytes": report.counters["bytes"],
+        "inventory_objects": listed,
+        "not_candidates": listed - dataset.rows,
         "unreadable_names": 0,
     }
-    run.say(f"{dataset.rows:,} of {counts.get('listed', 0):,} objects of the inventory may ever be collected here")
+    run.say(f"{dataset.rows:,} of {listed:,} objects of the inventory may ever be collected here")
 
 
 def candidates(

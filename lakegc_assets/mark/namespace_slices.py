@@ -18,9 +18,10 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.incremental_listing import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
 from lakegc_assets.rules.addresses import are_candidates
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, Counts, Dataset, Producer, read_datasets, write_produced
+from spark_resources.spark.datasets import Batches, Dataset, Producer, read_datasets, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.parallel_listing import AT_ONCE, Part, listed, spread
 from spark_resources.stores.place import Place
@@ -92,15 +93,12 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     parts = parts_of(run.store, whole, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
     tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
     produce = producer(run.place, local_adapter=run.local_adapter)
-    dataset, counts = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
+    dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
     notes.wrote(dataset)
     notes.facts |= {
         "objects": dataset.rows,
-        "bytes": counts.get("bytes", 0),
         "slices": len(whole) - 1,
-        "pages": counts.get("pages", 0),
-        "not_candidates": counts.get("not_candidates", 0),
-        "unreadable_names": counts.get("unreadable_names", 0),
+        **{name: report.counters[name] for name in ("bytes", "pages", "not_candidates", "unreadable_names")},
     }
     run.say(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
 
@@ -137,24 +135,25 @@ def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ON
 def producer(place: Place, *, local_adapter: bool) -> Producer:
     """What a task does with its rows of `tasks_of`: lists their candidates."""
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]
-        yield from candidates(place, parts, counts, local_adapter=local_adapter)
+        yield from candidates(place, parts, report, local_adapter=local_adapter)
 
     return produce
 
 
-def candidates(place: Place, parts: Sequence[Part], counts: Counts, *, local_adapter: bool) -> Iterator[pa.RecordBatch]:
+def candidates(
+    place: Place, parts: Sequence[Part], report: TaskReport, *, local_adapter: bool
+) -> Iterator[pa.RecordBatch]:
     """The candidates among what the parts hold, as STORED_OBJECTS."""
     for folder, page in listed(place.store(), parts, at_once=place.settings.listing_requests):
         found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
-        for name, number in (
-            ("pages", 1),
-            ("unreadable_names", page.unreadable_names),
-            ("not_candidates", len(page.objects) - len(found)),
-            ("bytes", pc.sum(found.column("size"), min_count=0).as_py()),
-        ):
-            counts[name] = counts.get(name, 0) + number
+        report.count(
+            pages=1,
+            unreadable_names=page.unreadable_names,
+            not_candidates=len(page.objects) - len(found),
+            bytes=pc.sum(found.column("size"), min_count=0).as_py(),
+        )
         if len(found):
             yield stored_batch(found, slice_listed(folder))
 

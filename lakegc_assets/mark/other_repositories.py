@@ -169,10 +169,10 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
         f"asking what is staged on {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')}"
     )
     tasks = row_tasks(run.spark(), branches, batch=4)
-    dataset, counts = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
+    dataset, report = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
     notes.wrote(dataset, part)
-    notes.facts[part] = {"branches": len(branches), "asked": counts.get("asked", 0), "addresses": dataset.rows}
-    found.unread.update(counts.errors)
+    notes.facts[part] = {"branches": len(branches), "asked": report.counters["asked"], "addresses": dataset.rows}
+    found.unread.update(report.errors)
     return dataset
 
 
@@ -191,13 +191,13 @@ def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[
 def asking(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
-    def produce(batches: Batches, counts: TaskReport) -> Batches:
-        unread = counts.errors
+    def produce(batches: Batches, report: TaskReport) -> Batches:
+        unread = report.errors
         for row in (row for batch in batches for row in batch.to_pylist()):
             keys = []
             with reading_of(row["repository"], unread):
                 for address in staged_addresses(lakefs, row["repository"], row["branch"]):
-                    counts["asked"] = counts.get("asked", 0) + 1
+                    report.count(asked=1)
                     keys.append(inside(address, namespace))
             here = pa.array([key for key in keys if key is not None], pa.string())
             yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
@@ -264,17 +264,17 @@ def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table)
         Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(in_here(table))))),
     ]
     tasks = row_tasks(run.spark(), unread, batch=16)
-    datasets, counts = write_outputs(tasks, reading(run, found), run.place, outputs)
-    if counts.get("tables", 0) != len(unread):
+    datasets, report = write_outputs(tasks, reading(run, found), run.place, outputs)
+    if report.counters["tables"] != len(unread):
         raise DamagedData(
-            f"{counts.get('tables', 0)} tables of other repositories were read, where there are {len(unread)}. "
+            f"{report.counters['tables']} tables of other repositories were read, where there are {len(unread)}. "
             "Nothing was marked; run it again.",
             invariant=3,
         )
     for dataset, part in zip(datasets, (COMMITTED_PART, CLEAN_PART), strict=True):
         notes.wrote(dataset, part)
     notes.facts[FACTS]["addresses"] = datasets[0].rows
-    found.unread.update(counts.errors)
+    found.unread.update(report.errors)
 
 
 def in_here(table: pa.Table) -> pa.ChunkedArray:
@@ -289,11 +289,11 @@ def reading(run: MarkRun, found: Others) -> Producer:
     places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
-    def produce(batches: Batches, counts: TaskReport) -> Batches:
-        unread = counts.errors
+    def produce(batches: Batches, report: TaskReport) -> Batches:
+        unread = report.errors
         where = {row["table_id"]: row["repository"] for batch in batches for row in batch.to_pylist()}
         clean: list[str] = []
-        counts["tables"], counts["bytes"] = len(where), 0
+        report.count(tables=len(where))
 
         def fetch(table_id: str) -> bytes:
             with reading_of(where[table_id], unread):
@@ -301,9 +301,9 @@ def reading(run: MarkRun, found: Others) -> Producer:
             return b""
 
         for table_id, data in fetched_ahead(where, fetch, ahead):
-            counts["bytes"] += len(data)
+            report.count(bytes=len(data))
             with reading_of(where[table_id], unread):
-                decoder = sstable.default_decoder(counts["bytes"])
+                decoder = sstable.default_decoder(report.counters["bytes"])
                 keys = inside_keys(data, table_id, places[where[table_id]], namespace, decoder)
                 if len(keys):
                     ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))

@@ -30,8 +30,9 @@ from spark_resources.model import (
     RANGE_REFS,
     SERVED,
 )
-from spark_resources.spark.datasets import Batches, Counts, Dataset, Producer, write_dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Batches, Dataset, Producer, write_dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,9 +65,9 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
         notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
         asked = asked.join(beyond, "size", "left_anti")
     run.say(f"asking what branches serve at {plural(count - notes.facts['unasked'], 'path')}")
-    answers, counts = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
+    answers, report = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
     notes.wrote(answers, ANSWERS_PART)
-    notes.facts |= {"unanswered": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}
+    notes.facts |= {"unanswered": report.counters["unanswered"], "served_inside": report.counters["inside"]}
     if notes.facts["unanswered"]:
         notes.facts["unclear"] += reasons_in(run, answers)
     for why in notes.facts["unclear"]:
@@ -167,11 +168,13 @@ def asking(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
     columns = ["repository", "branch", "path", "size"]
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         rows = (row for batch in batches for row in batch.select(columns).to_pylist())
         for batch in answered(rows, lakefs, namespace):
-            counts["unanswered"] = counts.get("unanswered", 0) + batch.num_rows - batch.column("unclear").null_count
-            counts["inside"] = counts.get("inside", 0) + batch.num_rows - batch.column("address").null_count
+            report.count(
+                unanswered=batch.num_rows - batch.column("unclear").null_count,
+                inside=batch.num_rows - batch.column("address").null_count,
+            )
             yield batch
 
     return produce

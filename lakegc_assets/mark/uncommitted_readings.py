@@ -23,8 +23,9 @@ from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
 from spark_resources.lakefs.ranges import inside_addresses
 from spark_resources.model import ADDRESSES, AddressType
-from spark_resources.spark.datasets import Batches, Counts, Dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Batches, Dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.task_report import TaskReport
 
 TRIES = 3
 
@@ -54,13 +55,13 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
 
     def read_list(name: str) -> UncommittedLists:
         lists = list_staged(run)
-        dataset, counts = read_lists(run, lists, run.mark.folder(asset, name))
-        reading.add(name, dataset, pages=lists.pages, files=lists.files, **counts)
+        dataset, report = read_lists(run, lists, run.mark.folder(asset, name))
+        reading.add(name, dataset, pages=lists.pages, files=lists.files, **report.counters)
         return lists
 
     lists = read_list(part)
-    changed, counts = changed_paths(run, run.mark.folder(asset, diff_part))
-    reading.add(diff_part, changed, **counts)
+    changed, report = changed_paths(run, run.mark.folder(asset, diff_part))
+    reading.add(diff_part, changed, **report.counters)
     for number in range(1, TRIES):
         if not (why := why_repeat(lists, changed)):
             break
@@ -83,20 +84,20 @@ def list_staged(run: MarkRun) -> UncommittedLists:
         return NO_LIST
 
 
-def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, Counts]:
+def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
     """All files of one list. Raises `DamagedData` where they are fewer than the pages that announced one."""
     keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
     place = run.place
     if not keys:
-        return write_rows(place, folder, [], ADDRESSES), {}
+        return write_rows(place, folder, [], ADDRESSES), TaskReport()
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             listed = read_uncommitted_file(place.store().read(key), where=f"{place.store().where}/{key}")
             addresses = listed.column("physical_address").combine_chunks()
             kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(addresses))
             inside, outside = inside_addresses(addresses, kinds, place.namespace)
-            counts["outside"] = counts.get("outside", 0) + outside
+            report.count(outside=outside)
             yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
 
     return write_produced(id_tasks(run.spark(), "key", keys, batch=1), produce, place, folder, ADDRESSES)
@@ -128,16 +129,16 @@ def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
 # --- path by path ---------------------------------------------------------------------------------------------------
 
 
-def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Counts]:
+def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
     """The addresses inside the namespace that branches serve at every path of their uncommitted diffs."""
     branches = sorted(run.lakefs.branches(run.partition.repository))
     namespace, lakefs, repository = run.place.namespace, run.lakefs, run.partition.repository
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
             found = staged_addresses(lakefs, repository, branch)
             while addresses := list(islice(found, WINDOW)):
-                counts["asked"] = counts.get("asked", 0) + len(addresses)
+                report.count(asked=len(addresses))
                 keys = [key for key in (inside(address, namespace) for address in addresses) if key is not None]
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
 

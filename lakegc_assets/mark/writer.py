@@ -16,13 +16,13 @@ from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
 from spark_resources.spark.datasets import (
     BATCH_ROWS,
     Batches,
-    Counts,
     Dataset,
     arrow_to_spark,
     having,
     parquet,
     write_outputs,
 )
+from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,10 +38,10 @@ def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Tabl
     reference's layout; with `unsettled`, all objects that met, too, for the marks to come."""
     all_known = expiry_reasons.all_known(run, notes)
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         rows = explained(*sorted_out(batches), verdicts, all_known=all_known)
         expired = rows.filter(pc.is_valid(rows["reason"]))
-        counts["bytes"] = pc.sum(expired["size"], min_count=0).as_py()
+        report.count(bytes=pc.sum(expired["size"], min_count=0).as_py())
         yield from rows.to_batches(max_chunksize=BATCH_ROWS)
 
     record = run.mark.record
@@ -56,14 +56,14 @@ def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Tabl
     outputs = {part: having("reason", output) for part, output in of_expired.items()}
     if unsettled:
         outputs[UNSETTLED_PART] = parquet(run.mark.folder(ASSET, UNSETTLED_PART), UNSETTLED)
-    written, counts = write_outputs(met, produce, run.place, list(outputs.values()))
+    written, report = write_outputs(met, produce, run.place, list(outputs.values()))
     datasets = dict(zip(outputs, written, strict=True))
     for part, found in datasets.items():
         notes.wrote(found, part)
     dataset, text = datasets[""], datasets["deleted.text"]
     notes.facts |= {
         "expired": dataset.rows,
-        "expired_bytes": counts.get("bytes", 0),
+        "expired_bytes": report.counters["bytes"],
         "not_in_text": dataset.rows - text.rows,
         "kept_as_served_or_unclear": notes.facts["unreferenced"]
         - notes.facts["kept_for_other_repositories"]

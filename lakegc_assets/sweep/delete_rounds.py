@@ -22,8 +22,6 @@ from spark_resources.deleting.lookup import Looker
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import (
-    COUNTED,
-    NOT_SETTLED,
     PENDING,
     Action,
     Orders,
@@ -32,8 +30,9 @@ from spark_resources.deleting.sweep_task import (
 )
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.model import RECEIPTS, Outcome
-from spark_resources.spark.datasets import Batches, arrow_to_spark
-from spark_resources.spark.remote_errors import errors_from_executors, lost_attempts, on_executor, tasks_ended
+from spark_resources.spark.datasets import Batches, task_name
+from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
+from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
@@ -129,9 +128,7 @@ def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
         return
     receipts, number, at, mark_id = run.receipts, proof.number, proof.began, run.mark.record.mark_id
 
-    def write(batches: Batches) -> Batches:
-        from spark_resources.spark.datasets import task_name
-
+    def write(batches: Batches, _: TaskReport) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
@@ -146,11 +143,8 @@ def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
             rescued = pa.table(columns, schema=RECEIPTS)
             found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
             receipts.write("receipt", number, f"rescued-{task_name()}", found)
-        yield from ()
 
-    told = proof.rescued.join(pending.select("address", "slice", "intended"), "address")
-    with errors_from_executors():
-        told.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+    run_tasks(proof.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
 
 
 def taken_away(store: Store, rows: pa.Table) -> pa.Table:
@@ -185,30 +179,20 @@ def round_of(
         ramp=None if run.store.quirks.ramp is None else run.store.quirks.ramp / tasks,
     )
 
-    def work(batches: Batches) -> Batches:
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        assert task is not None
-        # not the attempt's number, which begins anew where a whole stage is tried again: receipts would be overwritten
-        yield from sweep_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+    def work(batches: Batches, report: TaskReport) -> None:
+        sweep_rows(batches, orders, *this_task(), report)
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(orders.request_time, at_rest(spark))
     heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
-    with (
-        errors_from_executors(), watched, heads or nullcontext(),
-        telling_settled(run, DOING[action], receipts, number, objects),
-    ):  # fmt: skip
-        counts = sorted_rows.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect()
+    with watched, heads or nullcontext(), telling_settled(run, DOING[action], receipts, number, objects):
+        report = run_tasks(sorted_rows, work)
     done.seconds = time.monotonic() - began
-    for row in counts:
-        if row["outcome"] != NOT_SETTLED:
-            done.objects[row["outcome"]] += row["objects"]
-        done.requests += row["requests"]
-        done.attempts += row["attempts"]
+    done.objects.update(report.by_key["objects"])
+    done.requests += report.counters["requests"]
+    done.attempts += report.counters["attempts"]
     run.lease.check()
     if not done.settled and not (heads is not None and heads.moved):
         raise nothing_settled(run, objects, until, "" if heads is None else heads.trouble)

@@ -31,6 +31,7 @@ from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, 
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
@@ -194,7 +195,7 @@ class HeadWatch:
         return [found[one] for one in unread.to_pylist()]
 
     def _addresses(self, refs: Sequence[Ref]) -> pa.Array:
-        counts: dict[str, int] = {}
-        parts = [keys for _, keys, _ in address_batches(self.place, refs, counts, decoder_for(refs))]
-        check_all_read(counts, ranges=len(refs), entries=sum(int(ref["entries"]) for ref in refs))
+        report = TaskReport()
+        parts = [keys for _, keys, _ in address_batches(self.place, refs, report, decoder_for(refs))]
+        check_all_read(report, ranges=len(refs), entries=sum(int(ref["entries"]) for ref in refs))
         return pc.unique(pa.chunked_array(parts, pa.string()))

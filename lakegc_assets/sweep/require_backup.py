@@ -10,10 +10,9 @@ from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.usable_backup import divided, held, required
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import waiting
-from spark_resources.deleting.sweep_task import COUNTED
 from spark_resources.model import RECEIPTS
-from spark_resources.spark.datasets import Batches, arrow_to_spark, task_name
-from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.datasets import Batches, task_name
+from spark_resources.spark.task_report import TaskReport, run_tasks
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def book(run: SweepRun, left: DataFrame, number: int) -> None:
     """Write the receipts of what is left alone."""
     receipts, at = run.receipts, run.store.now()
 
-    def write(batches: Batches) -> Batches:
+    def write(batches: Batches, _: TaskReport) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
@@ -57,6 +56,5 @@ def book(run: SweepRun, left: DataFrame, number: int) -> None:
             when = pa.repeat(pa.scalar(at, RECEIPTS.field("at").type), len(table))
             columns = [*(table[name] for name in ("address", "size", "outcome", "code", "why")), attempts, when]
             receipts.write("receipt", number, f"unbacked-{task_name()}", pa.table(columns, schema=RECEIPTS))
-        yield from ()
 
-    left.mapInArrow(on_executor(write), arrow_to_spark(COUNTED)).collect()
+    run_tasks(left, write)

@@ -27,6 +27,7 @@ from spark_resources.deleting.sweep_task import chunks
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import Batches
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
 from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
@@ -41,7 +42,6 @@ WANTED = pa.schema(
         pa.field("slice", pa.string(), nullable=False),
     ]
 )
-COUNTED = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 CHUNK = 1_000  # objects: each chunk costs a listing and a file of the log
 
 
@@ -108,8 +108,8 @@ class Line:
         }
 
 
-def backup_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int) -> Batches:
-    """Copy rows of WANTED, sorted by slice and address; yields COUNTED."""
+def backup_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int, report: TaskReport) -> None:
+    """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` for each outcome."""
     task = _Backup(orders)
     with (
         ThreadPoolExecutor(max_workers=1) as ahead,
@@ -121,21 +121,17 @@ def backup_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: i
         while (found := looked.result()) is not None:
             looked = ahead.submit(task.next_looked, pieces)
             lines = list(pool.map(lambda one: task.line(*one), found))
-            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+            write_lines(orders, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
 
 
-def written(orders: CopyOrders, stem: str, lines: list[Line]) -> Iterator[pa.RecordBatch]:
-    """Write the lines to the log; what they count."""
+def write_lines(orders: CopyOrders, stem: str, lines: list[Line], report: TaskReport) -> None:
+    """Write the lines to the log, and count them."""
     at = orders.log.place.store().now()
     table = pa.Table.from_pylist([line.row(at) for line in lines], schema=LOGGED)
     orders.log.write(orders.run, f"{orders.token}-{stem}", table)
-    groups = table.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
-    rows = [
-        {"outcome": row["outcome"], "objects": row["size_count"], "bytes": row["size_sum"]}
-        for row in groups.to_pylist()
-    ]
-    yield from pa.Table.from_pylist(rows, schema=COUNTED).to_batches()
+    for line in lines:
+        report.count_for(line.outcome.value, objects=1, bytes=line.size)
 
 
 @dataclass(slots=True)

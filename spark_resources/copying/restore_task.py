@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_resources.copying.backup_task import CopyOrders, Line, attempted, from_json, written
+from spark_resources.copying.backup_task import CopyOrders, Line, attempted, from_json, write_lines
 from spark_resources.copying.copy_log import LOGGED, Fate
 from spark_resources.copying.verified_copy import Copier, Differs
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.spark.datasets import Batches
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, StoredObject
 from spark_resources.stores.open_transfer import streams_of
 
@@ -21,13 +22,13 @@ BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_
 """What a backup says of each object: its log, and where lakeFS had it."""
 
 
-def restore_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int) -> Batches:
-    """Bring back rows of BACKED_UP; yields COUNTED."""
+def restore_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int, report: TaskReport) -> None:
+    """Bring back rows of BACKED_UP. Counts `objects` and `bytes` for each outcome."""
     copier = orders.copier()
     with ThreadPoolExecutor(max_workers=orders.at_once, thread_name_prefix="lakegc-copy") as pool:
         for number, chunk in enumerate(chunks(batches, CHUNK)):
             lines = list(pool.map(lambda row: restored(copier, row, orders.folder), chunk.to_pylist()))
-            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+            write_lines(orders, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
 
 
 def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:

@@ -32,6 +32,7 @@ from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.spark.datasets import Batches
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
@@ -45,16 +46,6 @@ PENDING = pa.schema(
         pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
     ]
 )
-COUNTED = pa.schema(
-    [
-        ("outcome", pa.string()),
-        ("objects", pa.int64()),
-        ("bytes", pa.int64()),
-        ("attempts", pa.int64()),  # times that a request named one of these keys
-        ("requests", pa.int64()),
-    ]
-)
-NOT_SETTLED = "not settled"
 SINGLES_A_CHUNK = 1_000  # keys, where a store takes no batches: each chunk costs a listing, an intent and a receipt
 
 
@@ -113,8 +104,11 @@ class Orders:
         return timedelta(seconds=settings.connect_timeout + settings.read_timeout + 5)
 
 
-def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int) -> Batches:
-    """Settle rows of PENDING, sorted by slice and address; yields COUNTED."""
+def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int, report: TaskReport) -> None:
+    """Settle rows of PENDING, sorted by slice and address.
+
+    Counts `objects` for each outcome, `not_settled` ones, `requests`, and `attempts`: times that a request named a key.
+    """
     task, stem = _Task.of(orders), f"{partition:05d}-{attempt}"
     rows = task.since_earlier_attempts(batches, f"{orders.round:04d}/{partition:05d}-")
     batch = orders.place.store().quirks.delete_batch
@@ -124,10 +118,10 @@ def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int) -
         for number, chunk in enumerate(chunks(rows, size)):
             following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
             if waiting is not None:
-                yield from task.settle(*waiting.result())
+                task.settle(*waiting.result(), report)
             waiting = following
         if waiting is not None:
-            yield from task.settle(*waiting.result())
+            task.settle(*waiting.result(), report)
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
@@ -206,14 +200,15 @@ class _Task:
         cut_off = receipts_of_cut_off(self.store, found.cut_off, self.orders.mark_id, at)
         return found.garbage, pa.concat_tables([found.receipts(at), cut_off]), stem
 
-    def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
+    def settle(self, garbage: pa.Table, others: pa.Table, stem: str, report: TaskReport) -> None:
         before = self.sender.requests
         sent = self.act(garbage) if len(garbage) else []
         receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.orders.action], self.now())])
         if len(receipts):
             self.orders.receipts.write("receipt", self.orders.round, stem, receipts)
         not_settled = sum(1 for each in sent if each.result is None)
-        yield from counted(receipts, not_settled, self.sender.requests - before)
+        report.count(not_settled=not_settled, requests=self.sender.requests - before)
+        count_receipts(receipts, report)
 
     def look_again(self, rows: pa.Table, keys: Sequence[str]) -> LookedAgain:
         """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
@@ -357,19 +352,9 @@ def _receipts(rows: pa.Table, outcome: Outcome, why: str, at: datetime) -> pa.Ta
     return pa.table([rows["address"], rows["size"], *constant], schema=RECEIPTS)
 
 
-def counted(receipts: pa.Table, not_settled: int, requests: int) -> Batches:
-    """Objects, bytes and attempts by outcome, and the requests on their own, as COUNTED."""
-    groups = receipts.group_by("outcome", use_threads=False)
-    totals = groups.aggregate([("size", "count"), ("size", "sum"), ("attempts", "sum")]).to_pylist()
-    nothing = {"outcome": NOT_SETTLED, "bytes": 0, "attempts": 0, "requests": requests, "objects": not_settled}
-    rows = [
-        {
-            "outcome": row["outcome"],
-            "objects": row["size_count"],
-            "bytes": row["size_sum"],
-            "attempts": row["attempts_sum"],
-            "requests": 0,
-        }
-        for row in totals
-    ]
-    yield from pa.Table.from_pylist([*rows, nothing], schema=COUNTED).to_batches()
+def count_receipts(receipts: pa.Table, report: TaskReport) -> None:
+    """Count `objects` for each outcome, and `attempts`."""
+    groups = receipts.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("attempts", "sum")])
+    for row in groups.to_pylist():
+        report.count_for(row["outcome"], objects=row["size_count"])
+        report.count(attempts=row["attempts_sum"])

@@ -29,7 +29,6 @@ from spark_resources.model import (
 )
 from spark_resources.spark.datasets import (
     Batches,
-    Counts,
     Dataset,
     all_batches,
     arrow_to_spark,
@@ -39,6 +38,7 @@ from spark_resources.spark.datasets import (
 )
 from spark_resources.spark.partitioning import id_tasks, row_tasks
 from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import read_proven
 from spark_resources.stores.place import Place
 
@@ -222,16 +222,15 @@ def table_ids(place: Place) -> Iterator[str]:
 
 
 def address_batches(
-    place: Place, refs: Iterable[Ref], counts: Counts, decoder: sstable.Decoder
+    place: Place, refs: Iterable[Ref], report: TaskReport, decoder: sstable.Decoder
 ) -> Iterator[tuple[str, pa.Array, pa.Array]]:
-    """The inside addresses of each of these ranges (rows of RANGE_REFS), and the sizes of all of its entries; counts
-    ranges, bytes, entries, outside."""
+    """The inside addresses of each of these ranges (rows of RANGE_REFS), and the sizes of all of its entries. Counts
+    `ranges`, `bytes`, `entries` and `outside` in the report."""
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
         batch = proven_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
-        for name, count in (("ranges", 1), ("bytes", len(data)), ("entries", batch.num_rows), ("outside", outside)):
-            counts[name] = counts.get(name, 0) + count
+        report.count(ranges=1, bytes=len(data), entries=batch.num_rows, outside=outside)
         yield range_id, keys, batch.column(2)
 
 
@@ -260,28 +259,29 @@ def check_range(found: sstable.TableProperties, ref: Ref) -> None:
         )
 
 
-def check_all_read(counts: Counts, *, ranges: int, entries: int) -> None:
+def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     """Raise `DamagedData` (invariant 3) where fewer ranges or entries were read than are needed."""
-    if (counts.get("ranges", 0), counts.get("entries", 0)) != (ranges, entries):
+    read = report.counters
+    if (read["ranges"], read["entries"]) != (ranges, entries):
         raise DamagedData(
-            f"{counts.get('ranges', 0)} ranges with {counts.get('entries', 0)} entries were read, where {ranges} with "
-            f"{entries} are needed. Nothing was marked; run it again.",
+            f"{read['ranges']} ranges with {read['entries']} entries were read, where {ranges} with {entries} are "
+            "needed. Nothing was marked; run it again.",
             invariant=3,
         )
 
 
 def write_addresses(
     ranges: DataFrame, place: Place, folder: str, *, total_entries: int, sizes_folder: str, sized: Collection[str]
-) -> tuple[Dataset, Dataset, Counts]:
+) -> tuple[Dataset, Dataset, TaskReport]:
     """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES); of the
     ranges with one of the ids `sized` also the sizes of all entries (RANGE_SIZES), each in one file."""
     numbers_sized = frozenset(map(range_number, sized))
     schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
 
-    def produce(batches: Batches, counts: Counts) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = (row for batch in batches for row in batch.to_pylist())
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
-        for range_id, addresses, sizes in address_batches(place, refs, counts, decoder):
+        for range_id, addresses, sizes in address_batches(place, refs, report, decoder):
             number = pa.scalar(range_number(range_id), pa.int64())
             columns = [pa.repeat(number, len(addresses)), addresses, pa.nulls(len(addresses), pa.int64())]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -294,8 +294,8 @@ def write_addresses(
         having("address", parquet(folder, RANGE_ADDRESSES)),
         having("size", parquet(sizes_folder, RANGE_SIZES)),
     ]
-    (addresses, sizes), counts = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
-    return addresses, sizes, counts
+    (addresses, sizes), report = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
+    return addresses, sizes, report
 
 
 def range_number(range_id: str) -> int:
@@ -309,7 +309,7 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
-        for range_id, addresses, _ in address_batches(place, refs, {}, decoder_for(refs)):
+        for range_id, addresses, _ in address_batches(place, refs, TaskReport(), decoder_for(refs)):
             ids = pa.repeat(pa.scalar(range_id, pa.string()), len(addresses))
             yield pa.RecordBatch.from_arrays([ids, addresses], schema=schema)
 

@@ -9,7 +9,6 @@ bucket holds so many rows that a task can, however large the tables are, and wha
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -21,10 +20,11 @@ import pyarrow.compute as pc
 
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import Batches, Counts, Dataset, arrow_to_spark, read_file
+from spark_resources.spark.datasets import Batches, Dataset, arrow_to_spark, read_file
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.persistence import Kept
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ _LUMPS = pa.schema(
     ]
 )
 _SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/é\n")
-_COUNTS = "counts"
+_REPORT = "report"
 
 Met: TypeAlias = Mapping[str, pa.Table]
 """The rows of each side, by its name."""
-Settle: TypeAlias = Callable[[Met], tuple[pa.Table, Counts]]
+Settle: TypeAlias = Callable[[Met, TaskReport], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,11 @@ def addresses_once(table: pa.Table) -> pa.Table:
 
 def meet(
     spark: SparkSession, place: Place, sides: Sequence[Side], settle: Settle, schema: pa.Schema, keep: Kept
-) -> tuple[DataFrame, Counts]:
-    """What `settle` makes of all sides, bucket by bucket: rows of `schema`, by address, which are kept; and its counts.
+) -> tuple[DataFrame, TaskReport]:
+    """What `settle` makes of all sides, bucket by bucket: rows of `schema`, by address, which are kept; and its report.
 
-    `settle` gets every row of the addresses that it gets any row of; it is called once a task, maybe with no rows.
+    `settle` gets every row of the addresses that it gets any row of, and a report to fill; it is called once a task,
+    maybe with no rows. The report's `by_key` has the rows of each side that were `read`, `sent` and `met`.
     Raises `DamagedData` for a file that isn't the one that was written, and where not all rows met (invariant 3);
     `LakegcError` where machines hash in different ways.
     """
@@ -99,7 +100,7 @@ def meet(
     cores = spark.sparkContext.defaultParallelism
     buckets = buckets_for(sum(side.rows if side.most is None else side.most for side in sides), cores)
     wanted = {side.name: side.wanted for side in sides}
-    told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_COUNTS, pa.string())])
+    told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
 
     def share(batches: Batches) -> Batches:
         for task in (number for batch in batches for number in batch.column(0).to_pylist()):
@@ -109,11 +110,11 @@ def meet(
             yield from lumps(side.share(held) if side.share else held, number, buckets, read=len(held))
 
     def gather(batches: Batches) -> Batches:
-        met, seen = gathered(batches, wanted)
-        found, counts = settle(met)
+        report = TaskReport()
+        found = settle(gathered(batches, wanted, report), report)
         nothing = {field.name: pa.nulls(1, field.type) for field in schema}
-        yield from pa.table({**nothing, _COUNTS: [json.dumps([seen, counts])]}, schema=told).to_batches()
-        rows = found.append_column(_COUNTS, pa.nulls(len(found), pa.string()))
+        yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=told).to_batches()
+        rows = found.append_column(_REPORT, pa.nulls(len(found), pa.string()))
         yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
 
     tasks = _file_tasks(spark, [file.rows for _, _, file in files])
@@ -121,27 +122,20 @@ def meet(
     settled = _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(told))
     found = keep(settled.repartition("address"))  # once, and not for each of the joins to come
     with errors_from_executors():
-        rows = [json.loads(row[_COUNTS]) for row in found.where(f"{_COUNTS} IS NOT NULL").select(_COUNTS).collect()]
-    check_all_met(sides, buckets, [seen for seen, _ in rows])
-    return found.where(f"{_COUNTS} IS NULL").drop(_COUNTS), added_up(counts for _, counts in rows)
+        reports = [row[_REPORT] for row in found.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
+    total = TaskReport.summed(reports)
+    check_all_met(sides, total, tasks=len(reports), buckets=buckets)
+    return found.where(f"{_REPORT} IS NULL").drop(_REPORT), total
 
 
-def added_up(counted: Iterable[Counts]) -> Counts:
-    total: Counts = {}
-    for name, count in (pair for counts in counted for pair in counts.items()):
-        total[name] = total.get(name, 0) + count
-    return total
-
-
-def check_all_met(sides: Sequence[Side], buckets: int, seen: Sequence[Counts]) -> None:
+def check_all_met(sides: Sequence[Side], total: TaskReport, *, tasks: int, buckets: int) -> None:
     """Raise `DamagedData` (invariant 3) where a bucket, or any row of a side, is lost between the tasks."""
-    total = added_up(seen)
     for side in sides:
-        read, sent, met = (total.get(f"{name} {side.name}", 0) for name in ("read", "sent", "met"))
-        if len(seen) != buckets or read != side.rows or met != sent:
+        read, sent, met = (total.by_key[name][side.name] for name in ("read", "sent", "met"))
+        if tasks != buckets or read != side.rows or met != sent:
             raise DamagedData(
                 f"not all that is known of addresses was compared: of {side.rows:,} rows ({side.name}) {read:,} were "
-                f"read, {sent:,} sent and {met:,} taken, in {len(seen)} tasks of {buckets}. Nothing was marked; run it "
+                f"read, {sent:,} sent and {met:,} taken, in {tasks} tasks of {buckets}. Nothing was marked; run it "
                 "again.",
                 invariant=3,
             )
@@ -177,19 +171,17 @@ def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa
         announced = (0, 0)
 
 
-def gathered(batches: Batches, wanted: Mapping[str, pa.Schema]) -> tuple[dict[str, pa.Table], Counts]:
-    """The rows of a task's lumps by side, and how many were read and sent for them and have come."""
+def gathered(batches: Batches, wanted: Mapping[str, pa.Schema], report: TaskReport) -> dict[str, pa.Table]:
+    """The rows of a task's lumps by side. Counts how many were `read` and `sent` for each side, and how many `met`."""
     names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
-    seen: Counts = {}
     for batch in batches:
         lump = dict(zip(_LUMPS.names, batch.columns, strict=True))
         check_hashed_alike(lump["hashed"])
         counted = (lump[name].to_pylist() for name in ("side", "read", "sent"))
         for number, read, sent, packed in zip(*counted, lump["rows"], strict=True):
             pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
-            for name, count in (("read", read), ("sent", sent), ("met", len(pieces[number][-1]))):
-                seen[f"{name} {names[number]}"] = seen.get(f"{name} {names[number]}", 0) + count
-    return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}, seen
+            report.count_for(names[number], read=read, sent=sent, met=len(pieces[number][-1]))
+    return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}
 
 
 def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:

@@ -87,7 +87,6 @@ def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 # --- writing --------------------------------------------------------------------------------------------------------
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-Counts: TypeAlias = dict[str, int]
 Producer: TypeAlias = Callable[[Batches, TaskReport], Batches]
 
 

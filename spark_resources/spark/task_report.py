@@ -1,24 +1,45 @@
-"""What a task reports beside its rows; executors fill it, the driver adds all of them up."""
+"""What a task reports to the driver beside its rows. Executors fill it; the driver adds up those of all tasks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SAMPLES_KEPT = 10
 
 
-class TaskReport(dict[str, int]):
-    """Counters by name, which are summed over tasks; `errors` by what each is about, such as a repository that could
-    not be read, of which the first one stays; and `samples` of a kind, such as addresses, of which a few stay."""
+@dataclass(slots=True)
+class TaskReport:
+    """The report of one task, or the sum of several.
 
-    def __init__(self, counters: Mapping[str, int] | None = None) -> None:
-        super().__init__(counters or {})
-        self.errors: dict[str, str] = {}
-        self.samples: dict[str, list[str]] = {}
+    `counters` by name; what was never counted is 0. `by_key`: counters of each of several things, first by the
+    counter's name, then by the thing's key, such as the id of a hold. `errors` by what each is about, such as a
+    repository that could not be read; the first one stays. `samples` of a kind, such as addresses; a few stay.
+    """
 
-    def count(self, name: str, more: int = 1) -> None:
-        self[name] = self.get(name, 0) + more
+    counters: Counter[str] = field(default_factory=Counter)
+    by_key: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    errors: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, list[str]] = field(default_factory=dict)
+
+    def count(self, **amounts: int) -> None:
+        """Add these amounts to the counters of these names."""
+        self.counters.update(amounts)
+
+    def count_for(self, key: str, **amounts: int) -> None:
+        """Add these amounts to the counters of one thing."""
+        for name, amount in amounts.items():
+            self.by_key[name][key] += amount
 
     def error(self, about: str, why: str) -> None:
         self.errors.setdefault(about, why)
@@ -26,18 +47,57 @@ class TaskReport(dict[str, int]):
     def sample(self, kind: str, *values: str) -> None:
         self.samples[kind] = [*self.samples.get(kind, ()), *values][:SAMPLES_KEPT]
 
+    def add(self, other: TaskReport) -> None:
+        self.counters.update(other.counters)
+        for name, amounts in other.by_key.items():
+            self.by_key[name].update(amounts)
+        for about, why in sorted(other.errors.items()):
+            self.error(about, why)
+        for kind, values in other.samples.items():
+            self.sample(kind, *values)
+
     def to_json(self) -> str:
-        return json.dumps({"counters": self, "errors": self.errors, "samples": self.samples})
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> TaskReport:
+        """The report that `to_json` gave."""
+        plain = json.loads(text)
+        by_key = defaultdict(Counter, {name: Counter(amounts) for name, amounts in plain["by_key"].items()})
+        return cls(Counter(plain["counters"]), by_key, plain["errors"], plain["samples"])
 
     @classmethod
     def summed(cls, texts: Iterable[str]) -> TaskReport:
-        """All tasks' reports as one, each as `to_json` gave it."""
+        """The reports of all tasks as one, each as `to_json` gave it."""
         total = cls()
-        for told in map(json.loads, texts):
-            for name, count in told["counters"].items():
-                total.count(name, count)
-            for about, why in sorted(told["errors"].items()):
-                total.error(about, why)
-            for kind, values in told["samples"].items():
-                total.sample(kind, *values)
+        for text in texts:
+            total.add(cls.from_json(text))
         return total
+
+
+def this_task() -> tuple[int, int]:
+    """Inside a task: its partition, and a number that no other attempt in the session has.
+
+    The attempt's own number begins anew where a whole stage is tried again: its files would be overwritten.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    return task.partitionId(), task.taskAttemptId()
+
+
+def run_tasks(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch], TaskReport], None]) -> TaskReport:
+    """One Spark job that gives no rows: `work` gets the batches of each partition and a report to fill.
+
+    Returns the sum of the reports. Raises the lakegc error of a task as it was raised there.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        report = TaskReport()
+        work(batches, report)
+        yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+
+    with errors_from_executors():
+        reports = rows.mapInArrow(on_executor(run), "report string").collect()
+    return TaskReport.summed(row["report"] for row in reports)

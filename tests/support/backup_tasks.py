@@ -13,6 +13,7 @@ from spark_resources.copying.backup_task import WANTED, CopyOrders, backup_rows,
 from spark_resources.copying.copy_log import Fate, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store
 from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
@@ -61,8 +62,7 @@ class Task:
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
         """What the log says of each object, after a run over these rows."""
         orders = self.orders(**changes)
-        for _ in backup_rows(iter(rows.to_batches()), orders, 0, 0):
-            pass
+        backup_rows(iter(rows.to_batches()), orders, 0, 0, TaskReport())
         return self.logged(orders.run)
 
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
@@ -77,8 +77,7 @@ class Task:
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
         orders = self.orders(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)
-        for _ in restore_rows(iter(rows.to_batches()), orders, 0, 0):
-            pass
+        restore_rows(iter(rows.to_batches()), orders, 0, 0, TaskReport())
         return self.logged(orders.run, log)
 
 

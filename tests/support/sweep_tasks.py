@@ -14,9 +14,10 @@ import pytest
 
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.sweep_task import NOT_SETTLED, PENDING, Action, Orders, sweep_rows
+from spark_resources.deleting.sweep_task import PENDING, Action, Orders, sweep_rows
 from spark_resources.mark_store.lease import take_lease
 from spark_resources.model import Namespace
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store, StoreSettings
 from spark_resources.stores.place import Place
 
@@ -76,11 +77,10 @@ class Task:
 
     def run(self, rows: pa.Table, orders: Orders, *, attempt: int = 0) -> dict[str, int]:
         """Let the task work; the objects by what became of them."""
-        counted: dict[str, int] = {}
-        for batch in sweep_rows(iter(rows.to_batches()), orders, 0, attempt):
-            for row in batch.to_pylist():
-                counted[row["outcome"]] = counted.get(row["outcome"], 0) + row["objects"]
-        return {outcome: count for outcome, count in counted.items() if count or outcome != NOT_SETTLED}
+        report = TaskReport()
+        sweep_rows(iter(rows.to_batches()), orders, 0, attempt, report)
+        not_settled = report.counters["not_settled"]
+        return report.by_key["objects"] | ({"not settled": not_settled} if not_settled else {})
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
         """Outcome and the store's code of each key that a receipt names; more than one receipt is a fault."""

@@ -19,8 +19,9 @@ from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.spark import arrow_shuffle
 from spark_resources.spark.arrow_shuffle import Met, Side, meet
-from spark_resources.spark.datasets import Batches, Counts, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
+from spark_resources.spark.datasets import Batches, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
 from spark_resources.spark.persistence import Kept
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -224,7 +225,7 @@ def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
     return finish_dataset(place, f"{name}/", parts)
 
 
-def count_by_address(met: Met) -> tuple[pa.Table, Counts]:
+def count_by_address(met: Met, report: TaskReport) -> pa.Table:
     """A row for each address of a task, with how often it is in each input."""
     sides = {name: met[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
@@ -232,7 +233,8 @@ def count_by_address(met: Met) -> tuple[pa.Table, Counts]:
         {"task": task, "address": one, **{name: of_side.count(one) for name, of_side in sides.items()}}
         for one in {*sides["stored"], *sides["live"]}
     ]
-    return pa.Table.from_pylist(rows, schema=MET), {"addresses": len(rows)}
+    report.count(addresses=len(rows))
+    return pa.Table.from_pylist(rows, schema=MET)
 
 
 @pytest.fixture
@@ -260,12 +262,12 @@ def test_all_rows_of_an_address_come_to_one_task(
     """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
 
-    found, counts = meet(spark, place, sides, count_by_address, MET, keep)
+    found, report = meet(spark, place, sides, count_by_address, MET, keep)
 
     rows = found.collect()
     stored, live = (of_side(place, side) for side in sides)
     by_address = {row["address"]: row for row in rows}
-    assert len(rows) == len(by_address) == counts["addresses"]
+    assert len(rows) == len(by_address) == report.counters["addresses"]
     assert by_address.keys() == {*stored, *live}
     assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
     assert {one for one, row in by_address.items() if row["live"]} == set(live)

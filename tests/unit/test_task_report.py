@@ -1,17 +1,22 @@
-"""What tasks report beside their rows."""
+"""What tasks report to the driver beside their rows."""
 
 from __future__ import annotations
 
-from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_resources.errors import DamagedData
+from spark_resources.spark.datasets import Batches
+from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport, run_tasks, this_task
 
 
 def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
     """If an error were taken for a counter because of its text, a repository that could not be read wouldn't be named,
     and would look as if it referred to nothing."""
-    first, second = TaskReport(), TaskReport({"tables": 3})
-    first.count("tables", 2)
-    first.count("unread\tlake\twhy")
+    first, second = TaskReport(), TaskReport()
+    first.count(**{"tables": 2, "unread\tlake\twhy": 1})
     first.error("lake", "no rights\tto read\nit \x1b")
+    second.count(tables=3, bytes=0)
     second.error("lake", "another reason")
     second.error("archive", "damaged")
     for number in range(2 * SAMPLES_KEPT):
@@ -19,6 +24,47 @@ def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
     second.sample("lost", "data/x")
     total = TaskReport.summed([first.to_json(), second.to_json(), TaskReport().to_json()])
 
-    assert total == {"tables": 5, "unread\tlake\twhy": 1}
+    assert total.counters == {"tables": 5, "unread\tlake\twhy": 1, "bytes": 0}
+    assert total.counters["never counted"] == 0
     assert total.errors == {"lake": "no rights\tto read\nit \x1b", "archive": "damaged"}
     assert total.samples == {"lost": [f"data/{number}" for number in range(SAMPLES_KEPT)]}
+
+
+def test_counters_of_things_are_summed_for_each_thing() -> None:
+    """Neither a thing nor a counter is taken for another one because of its name."""
+    first, second = TaskReport(), TaskReport()
+    first.count_for("bytes of Ada", objects=1, bytes=10)
+    first.count(objects=7)
+    second.count_for("bytes of Ada", objects=2)
+    second.count_for("Ada", bytes=5)
+    total = TaskReport.summed([first.to_json(), second.to_json()])
+
+    assert total.by_key == {"objects": {"bytes of Ada": 3}, "bytes": {"bytes of Ada": 10, "Ada": 5}}
+    assert total.counters == {"objects": 7}
+
+
+def test_the_reports_of_all_tasks_come_back(spark: SparkSession) -> None:
+    """Partitions without rows report, too."""
+
+    def work(batches: Batches, report: TaskReport) -> None:
+        report.count(tasks=1, rows=sum(batch.num_rows for batch in batches))
+        partition, attempt = this_task()
+        report.count_for(str(partition), tasks=1)
+        report.sample("attempts", str(attempt))
+
+    report = run_tasks(spark.range(0, 2, 1, 3), work)
+
+    assert report.counters == {"tasks": 3, "rows": 2}
+    assert report.by_key["tasks"] == {"0": 1, "1": 1, "2": 1}
+    assert len(set(report.samples["attempts"])) == 3
+
+
+def test_an_error_of_a_task_is_raised_as_it_was(spark: SparkSession) -> None:
+    """Nothing of the other tasks' reports is taken for the whole."""
+
+    def work(batches: Batches, report: TaskReport) -> None:
+        if any(0 in batch.column(0).to_pylist() for batch in batches):
+            raise DamagedData("a range is missing", invariant=3)
+
+    with pytest.raises(DamagedData, match="a range is missing"):
+        run_tasks(spark.range(0, 2, 1, 2), work)
