@@ -20,7 +20,7 @@ from lakegc_assets.sweep.context import Proof, SweepRun, Verified
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Looker
 from spark_resources.deleting.permit import PermitGiver
-from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.deleting.sweep_task import (
     PENDING,
     Action,
@@ -29,7 +29,7 @@ from spark_resources.deleting.sweep_task import (
     sweep_rows,
 )
 from spark_resources.errors import LakegcError, Refused
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import Outcome
 from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
@@ -133,14 +133,8 @@ def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
         if rows:
             table = pa.concat_tables(rows)
             taken = taken_away(receipts.store, table)
-            values = (Outcome.RESCUED.value, "", 0, at)
             left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
-            outcome, code, attempts, when = (
-                pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(left))
-                for name, value in zip(("outcome", "code", "attempts", "at"), values, strict=True)
-            )
-            columns = [left["address"], left["size"], outcome, code, left["why"], attempts, when]
-            rescued = pa.table(columns, schema=RECEIPTS)
+            rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=at)
             found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
             receipts.write("receipt", number, f"rescued-{task_name()}", found)
 

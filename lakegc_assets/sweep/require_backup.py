@@ -10,7 +10,7 @@ from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.usable_backup import divided, held, required
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import waiting
-from spark_resources.model import RECEIPTS
+from spark_resources.deleting.receipts import receipt_rows
 from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.task_report import TaskReport, run_tasks
 from spark_resources.stores.place import Place
@@ -52,9 +52,7 @@ def book(run: SweepRun, left: DataFrame, number: int) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
-            attempts = pa.repeat(pa.scalar(0, pa.int32()), len(table))
-            when = pa.repeat(pa.scalar(at, RECEIPTS.field("at").type), len(table))
-            columns = [*(table[name] for name in ("address", "size", "outcome", "code", "why")), attempts, when]
-            receipts.write("receipt", number, f"unbacked-{task_name()}", pa.table(columns, schema=RECEIPTS))
+            rows_left = receipt_rows(table, outcome=table["outcome"], code=table["code"], why=table["why"], at=at)
+            receipts.write("receipt", number, f"unbacked-{task_name()}", rows_left)
 
     run_tasks(left, write)

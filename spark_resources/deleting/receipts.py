@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from spark_resources.errors import DamagedData
-from spark_resources.model import RECEIPTS
+from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.spark.task_logs import names, rows_of, table_of
 from spark_resources.stores.base import Store
@@ -29,6 +30,33 @@ if TYPE_CHECKING:
 INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
 NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
 _NAME = names("intent|receipt")
+
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+
+def receipt_rows(
+    objects: pa.Table,
+    *,
+    at: datetime,
+    outcome: Outcome | Column,
+    code: str | Column = "",
+    why: str | Column = "",
+    attempts: int | Column = 0,
+) -> pa.Table:
+    """Receipts (RECEIPTS) of these objects (columns address and size).
+
+    A value is that of all rows; a column has one for each. `at` is a time of the store's clock.
+    """
+    values = {
+        "address": objects["address"], "size": objects["size"], "outcome": outcome, "code": code, "why": why,
+        "attempts": attempts, "at": at,
+    }  # fmt: skip
+    return pa.table([_column(values[field.name], field, len(objects)) for field in RECEIPTS], schema=RECEIPTS)
+
+
+def _column(value: object, field: pa.Field, rows: int) -> Column:
+    return value if isinstance(value, Column) else pa.repeat(pa.scalar(value, field.type), rows)
 
 
 @dataclass(frozen=True, slots=True)

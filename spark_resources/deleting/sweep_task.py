@@ -27,7 +27,7 @@ from spark_resources.deleting.lookup import Looker
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
-from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
 from spark_resources.model import RECEIPTS, Outcome
@@ -275,7 +275,10 @@ class Judged:
     def receipts(self, at: datetime) -> pa.Table:
         """Receipts of what is changed or gone."""
         return pa.concat_tables(
-            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, CHANGED, at)]
+            [
+                receipt_rows(self.gone, outcome=Outcome.ALREADY_GONE, at=at),
+                receipt_rows(self.changed, outcome=Outcome.CHANGED, why=CHANGED, at=at),
+            ]
         )
 
 
@@ -303,17 +306,13 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
     addresses = pa.array([each.key for each in answered], pa.string())
     index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
     results = [each.result for each in answered if each.result is not None]
-    return pa.table(
-        [
-            addresses,
-            garbage["size"].combine_chunks().take(index),
-            pa.array([_outcome(each, done).value for each in answered], pa.string()),
-            pa.array([each.code for each in results], pa.string()),
-            pa.array([each.message for each in results], pa.string()),
-            pa.array([each.attempts for each in answered], pa.int32()),
-            pa.array([at] * len(answered), RECEIPTS.field("at").type),
-        ],
-        schema=RECEIPTS,
+    return receipt_rows(
+        pa.table({"address": addresses, "size": garbage["size"].combine_chunks().take(index)}),
+        outcome=pa.array([_outcome(each, done).value for each in answered], pa.string()),
+        code=pa.array([each.code for each in results], pa.string()),
+        why=pa.array([each.message for each in results], pa.string()),
+        attempts=pa.array([each.attempts for each in answered], pa.int32()),
+        at=at,
     )
 
 
@@ -324,8 +323,8 @@ def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime
     why = "by an attempt that was cut off before it wrote this"
     return pa.concat_tables(
         [
-            _receipts(rows.filter(aside), Outcome.QUARANTINED, why, at),
-            _receipts(rows.filter(pc.invert(aside)), Outcome.DELETED, why, at),
+            receipt_rows(rows.filter(aside), outcome=Outcome.QUARANTINED, why=why, at=at),
+            receipt_rows(rows.filter(pc.invert(aside)), outcome=Outcome.DELETED, why=why, at=at),
         ]
     )
 
@@ -341,15 +340,6 @@ def _outcome(sent: Sent, done: Outcome) -> Outcome:
             return Outcome.ALREADY_GONE
         case _:  # gone at a repeated attempt: the first one did it, and its answer was lost
             return done
-
-
-def _receipts(rows: pa.Table, outcome: Outcome, why: str, at: datetime) -> pa.Table:
-    values = (outcome.value, "", why, 0, at)
-    constant = [
-        pa.repeat(pa.scalar(value, RECEIPTS.field(name).type), len(rows))
-        for name, value in zip(RECEIPTS.names[2:], values, strict=True)
-    ]
-    return pa.table([rows["address"], rows["size"], *constant], schema=RECEIPTS)
 
 
 def count_receipts(receipts: pa.Table, report: TaskReport) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.rules import sweep_outcomes
-from spark_resources.deleting.receipts import INTENTS, Receipts
+from spark_resources.deleting.receipts import INTENTS, Receipts, receipt_rows
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Namespace, Outcome
 from spark_resources.spark.datasets import parquet_bytes
@@ -45,6 +45,24 @@ def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
 
     assert [receipts.read(key) for key in receipts.keys("receipt")] == [written]
     assert [receipts.read(key) for key in receipts.keys("intent")] == [intents("data/s/a")]
+
+
+def test_receipt_rows_have_each_value_in_its_own_column() -> None:
+    """Whatever the order of the objects' columns; a value is that of all rows, and a column has one for each."""
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    objects = pa.table({"slice": ["data/s/"] * 2, "size": [3, 5], "address": ["a", "b"]})
+    same = receipt_rows(objects, outcome=Outcome.CHANGED, why="its size", at=at)
+    columns = {"outcome": ["deleted", "failed"], "code": ["", "Busy"], "why": ["", "too fast"]}
+    attempts = pa.array([1, 8], pa.int32())
+    each = receipt_rows(objects, **{name: pa.array(of) for name, of in columns.items()}, attempts=attempts, at=at)
+
+    alike: dict[str, Any] = {"outcome": "changed", "code": "", "why": "its size", "attempts": 0, "at": at}
+    assert same.to_pylist() == [{"address": "a", "size": 3, **alike}, {"address": "b", "size": 5, **alike}]
+    assert each.to_pylist() == [
+        {"address": "a", "size": 3, "outcome": "deleted", "code": "", "why": "", "attempts": 1, "at": at},
+        {"address": "b", "size": 5, "outcome": "failed", "code": "Busy", "why": "too fast", "attempts": 8, "at": at},
+    ]
+    assert same.schema == each.schema == RECEIPTS
 
 
 def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
