@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,11 +38,12 @@ from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import all_rows
 from spark_resources.stores.base import Store
+from spark_resources.stores.polling import poll
 
 MARK_ID = "demo"
 ME = "the demo"
 GONE = 410
-POLLS, POLL_S = 300, 0.1
+LONGEST_WAIT_S, POLL_S = 30.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,8 @@ def wait_until_old(store: Store, written: datetime) -> None:
     store's clock: its times are as coarse as its quirks say, here and there. Two seconds at the most, on a folder none.
     """
     old = written + 2 * store.quirks.time_resolution
-    for _ in range(POLLS):
-        if store.now() >= old:
-            return
-        time.sleep(POLL_S)
-    raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
+    if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
+        raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
 
 
 def collected(

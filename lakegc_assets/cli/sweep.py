@@ -33,16 +33,16 @@ from lakegc_assets.sweep.delete_rounds import Tally
 from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_at_once
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
-from spark_resources.deleting.batches import PASSING
 from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState, Outcome, Partition
+from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_RIGHTS
 
 YES = "purge"
 NEXT_STEPS = {
-    **dict.fromkeys(PASSING, "the store was busy or out of reach: try again later, or with a lower --rate"),
+    **dict.fromkeys(TRANSIENT_CODES, "the store was busy or out of reach: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
 """By a receipt's code, what helps; missing rights, and what is the object's own, aside."""

@@ -1,4 +1,9 @@
-"""Batches of deletes in flight: repeated where the store may yet do it, each key with what became of it."""
+"""Batches of deletes in flight: repeated where the store may yet do it, each key with what became of it.
+
+Deletes of users' objects have a loop of their own, and not the stores' retry policy: before each repetition the keys
+pass every check of a first request, and the pace of the task is part of the wait. Which failures are transient is the
+store's to say.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +23,7 @@ SINGLES_IN_FLIGHT = 16  # where a store takes no batches
 LONGEST_WAIT_S = 30.0
 CHANGED = "size, time or checksum differ from what was marked"
 
-# What passes: the store is busy, or the answer got lost. Deleting is idempotent, so asking again settles it.
-PASSING = frozenset(
-    {
-        "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
-        "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "OperationTimedOut",
-        "500", "502", "503", "504", "429", "408", "NoAnswer", "NotSent", "unknown",
-        "ReadTimeoutError", "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError",
-        "ServiceRequestError", "ServiceResponseError", "ServiceRequestTimeoutError", "ServiceResponseTimeoutError",
-        "TooManyRequests",
-        "ConnectionError", "HTTPClientError", "ResponseStreamingError", "IncompleteReadError", "ProxyConnectionError",
-        "rateLimitExceeded", "userRateLimitExceeded", "ReadTimeout", "ConnectTimeout", "ChunkedEncodingError",
-        "TransportError",
-    }
-)  # fmt: skip
-# no sign that it was too fast
+# codes of failures that pass and are no sign that keys were sent too fast
 _NOT_TOO_MUCH = frozenset(
     {"NoAnswer", "NotSent", "unknown", "EndpointConnectionError", "TransportError", "ServiceRequestError"}
 )
@@ -133,9 +124,9 @@ class Sender:
             with self._lock:
                 self.requests += 1
             results = self.store.delete_many(waiting)
-            again = [each.key for each in results if _passes(each) and attempt < self.tries]
-            done += [Sent(each.key, each, attempt) for each in results if not (_passes(each) and attempt < self.tries)]
-            if any(_passes(each) and each.code not in _NOT_TOO_MUCH for each in results):
+            again = [each.key for each in results if each.transient and attempt < self.tries]
+            done += [Sent(each.key, each, attempt) for each in results if not (each.transient and attempt < self.tries)]
+            if any(each.transient and each.code not in _NOT_TOO_MUCH for each in results):
                 self.pace.turned_away(prefix)
             elif not again:
                 self.pace.went_well(prefix)
@@ -155,7 +146,3 @@ class Sender:
         changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
         done += [Sent(each.key, each, attempts, changed=True) for each in changed]
         return list(found.unchanged)
-
-
-def _passes(result: DeleteResult) -> bool:
-    return result.deletion is Deletion.FAILED and result.code in PASSING

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +9,7 @@ from spark_resources.errors import DamagedData, Unavailable
 from spark_resources.lakefs import responses
 from spark_resources.lakefs.connection import Connection, Question
 from spark_resources.lakefs.responses import Body, Repository
+from spark_resources.stores.polling import poll
 
 Progress = Callable[[float], None]
 """Called while a task of the server runs, with the seconds waited so far."""
@@ -62,15 +62,17 @@ def finished(
 ) -> Body:
     """The status of a task once the server calls it done. Raises `Unavailable` past `task_timeout_s`."""
     settings = connection.settings
-    waited = 0.0
-    while not (status := connection.body(question, **arguments)).flag(done):
-        if waited >= settings.task_timeout_s:
-            raise Unavailable(
-                f"lakeFS at {connection.where} was asked for {question.what} and is not done after {waited:.0f} "
-                "seconds. Look at the server's load and log, then try again."
-            )
-        time.sleep(settings.poll_s)
-        waited += settings.poll_s
-        if progress is not None:
-            progress(waited)
+
+    def look() -> Body | None:
+        status = connection.body(question, **arguments)
+        return status if status.flag(done) else None
+
+    status = poll(
+        look, timeout_s=settings.task_timeout_s, first_wait_s=settings.poll_s, waited=progress or (lambda _: None)
+    )
+    if status is None:
+        raise Unavailable(
+            f"lakeFS at {connection.where} was asked for {question.what} and is not done after "
+            f"{settings.task_timeout_s:.0f} seconds. Look at the server's load and log, then try again."
+        )
     return status

@@ -9,7 +9,6 @@ import base64
 import json
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from spark_resources.errors import (
     WrongUsage,
 )
 from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.polling import poll
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,16 +120,14 @@ def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
 
     False where a session doesn't tell.
     """
-    give_up = time.monotonic() + limit_s
     try:
         executors = spark.sparkContext._jsc.sc().statusStore().executorList
-        while True:
+
+        def ended() -> bool | None:
             found = executors(False)
-            if not any(found.apply(number).activeTasks() for number in range(found.size())):
-                return True
-            if time.monotonic() > give_up:
-                return False
-            time.sleep(0.1)
+            return None if any(found.apply(number).activeTasks() for number in range(found.size())) else True
+
+        return poll(ended, timeout_s=limit_s, first_wait_s=0.1) is True
     except Exception:  # whatever it is, nobody knows
         return False
 

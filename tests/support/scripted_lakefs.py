@@ -86,7 +86,7 @@ def settings(endpoint: str) -> LakeFSSettings:
         SECRET,
         retry=requests(3),
         poll_s=0.001,
-        task_timeout_s=0.01,
+        task_timeout_s=0.5,
         read_timeout_s=5,
         slow_read_timeout_s=5,
     )

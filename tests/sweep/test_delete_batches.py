@@ -19,6 +19,8 @@ from spark_resources.stores.local.store import LocalStore
 from spark_resources.stores.s3.store import S3Store
 from tests.support.store_providers import answering
 
+TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
+
 
 class Troubled(LocalStore):
     """A folder whose deletes some trouble comes before: it says with what code a key fails this time, or nothing."""
@@ -41,7 +43,11 @@ class Troubled(LocalStore):
             self.batches.append(wanted)
         codes = {key: self.trouble(key, self.named[key]) for key in wanted}
         done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
-        return [done.get(key) or DeleteResult(key, Deletion.FAILED, codes[key], "said so") for key in wanted]
+        failed = {
+            key: DeleteResult(key, Deletion.FAILED, code, "said so", transient=code in TRANSIENT)
+            for key, code in codes.items()
+        }
+        return [done.get(key) or failed[key] for key in wanted]
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:

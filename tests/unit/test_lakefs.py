@@ -295,7 +295,9 @@ def test_a_task_is_polled_until_it_is_completed(script: Script, lake: LakeFS) ->
     waited: list[float] = []
 
     assert lake.prepare_commits("lake", progress=waited.append) == LOCATION
-    assert waited == [pytest.approx(0.001), pytest.approx(0.002)]
+    first, second = waited
+    assert first >= 0.001
+    assert second >= first + 0.001
     assert script.asked[-1][1] == {"id": "t"}
 
 

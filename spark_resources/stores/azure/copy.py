@@ -11,6 +11,7 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 
 from spark_resources.errors import Unavailable
+from spark_resources.stores.polling import poll
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient
@@ -34,21 +35,26 @@ def copy_blob(
         source_etag=tag,
         source_match_condition=MatchConditions.IfNotModified,
     )
-    copy, status, reason = answer["copy_id"], str(answer["copy_status"]), ""
-    until, pause = seconds() + longest, _FIRST_WAIT_S
-    while status == "pending" and seconds() < until:
-        wait(pause)
-        pause = min(_LONGEST_WAIT_S, pause * 2)
+    copy = answer["copy_id"]
+
+    def ending() -> tuple[str, str] | None:
         state = target.get_blob_properties().copy
         if state.id != copy:
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten while something was copied there")
-        status, reason = str(state.status), state.status_description or ""
-    if status == "pending":
+        return None if state.status == "pending" else (str(state.status), state.status_description or "")
+
+    ended: tuple[str, str] | None = (str(answer["copy_status"]), "")
+    if answer["copy_status"] == "pending":
+        ended = poll(
+            ending, timeout_s=longest, first_wait_s=_FIRST_WAIT_S, longest_wait_s=_LONGEST_WAIT_S, seconds=seconds,
+            sleep=wait,
+        )  # fmt: skip
+    if ended is None:
         _stop(target, copy)
         raise Unavailable(f"{source.blob_name!r} in {where} was not copied in {longest:.0f} seconds. Try again.")
-    if status != "success":
+    if ended[0] != "success":
         raise Unavailable(
-            f"{source.blob_name!r} in {where} could not be copied: it ended as {status} {reason}".rstrip()
+            f"{source.blob_name!r} in {where} could not be copied: it ended as {' '.join(ended)}".rstrip()
         )
 
 

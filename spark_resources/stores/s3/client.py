@@ -59,6 +59,7 @@ PASSING = frozenset(
         "ConditionalRequestConflict",
     }
 )  # fmt: skip
+UNKNOWN = "unknown"  # the code of an error that names none
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _RIGHTS = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (
@@ -221,7 +222,7 @@ def _sentence(text: str) -> str:
 
 def code_of(error: ClientError) -> str:
     """The store's own code, e.g. `NoSuchKey`; for an answer without a body the HTTP status as text."""
-    return str(error.response.get("Error", {}).get("Code", "unknown"))
+    return str(error.response.get("Error", {}).get("Code", UNKNOWN))
 
 
 def status_of(error: ClientError) -> int:

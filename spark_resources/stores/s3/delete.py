@@ -12,7 +12,7 @@ from botocore.parsers import ResponseParserError
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
 from spark_resources.stores.keys import fits_xml
-from spark_resources.stores.s3.client import PASSING, code_of, is_transient
+from spark_resources.stores.s3.client import PASSING, UNKNOWN, code_of, is_transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -70,8 +70,8 @@ def _delete_batch(
         return dict.fromkeys(wholes, _because(error))
     answers: dict[str, _Answer] = {one["Key"]: _deleted for one in answer.get("Deleted", ()) if "Key" in one}
     for failed in (one for one in answer.get("Errors", ()) if "Key" in one):
-        code = failed.get("Code", "unknown")
-        answers[failed["Key"]] = _with(code, failed.get("Message", ""), transient=code in {*PASSING, "unknown"})
+        code = failed.get("Code", UNKNOWN)
+        answers[failed["Key"]] = _with(code, failed.get("Message", ""), transient=code in {*PASSING, UNKNOWN})
     silent = _with(
         "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
     )
@@ -108,7 +108,7 @@ def _with(code: str, message: str, *, transient: bool) -> _Answer:
 def _because(error: Exception) -> _Answer:
     if isinstance(error, ClientError):
         message = str(error.response.get("Error", {}).get("Message", ""))
-        return _with(code_of(error), message, transient=is_transient(error))
+        return _with(code_of(error), message, transient=is_transient(error) or code_of(error) == UNKNOWN)
     return _with(type(error).__name__, str(error), transient=is_transient(error))
 
 

@@ -1,0 +1,35 @@
+"""Waiting for what goes on elsewhere: a copy in a store, a task of the lakeFS server, tasks of Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def poll(
+    look: Callable[[], _T | None],
+    *,
+    timeout_s: float,
+    first_wait_s: float,
+    longest_wait_s: float | None = None,
+    waited: Callable[[float], None] = lambda _: None,
+    seconds: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _T | None:
+    """What `look` gives once that isn't None; None where it still is after `timeout_s` seconds.
+
+    The wait doubles each time up to `longest_wait_s`, and stays as it is where none is given; the last look comes when
+    the time is over. `waited` is told after each wait how many seconds have passed.
+    """
+    began, wait_s = seconds(), first_wait_s
+    while (found := look()) is None:
+        left = began + timeout_s - seconds()
+        if left <= 0:
+            return None
+        sleep(min(wait_s, left))
+        waited(seconds() - began)
+        wait_s = wait_s if longest_wait_s is None else min(2 * wait_s, longest_wait_s)
+    return found

@@ -1,0 +1,54 @@
+"""Waiting for what goes on elsewhere, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_resources.stores.polling import poll
+
+
+class Clock:
+    """A clock that only waiting moves on."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def seconds(self) -> float:
+        return sum(self.waits)
+
+
+def polled(answers: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
+    clock = Clock()
+    found = poll(lambda: next(answers), seconds=clock.seconds, sleep=clock.waits.append, **more)
+    return found, clock.waits
+
+
+def test_what_is_there_at_once_is_not_waited_for() -> None:
+    assert polled(iter(["done"]), timeout_s=0, first_wait_s=1) == ("done", [])
+
+
+def test_the_wait_doubles_up_to_the_longest() -> None:
+    answers = iter([None, None, None, None, "done"])
+
+    assert polled(answers, timeout_s=60, first_wait_s=1, longest_wait_s=3) == ("done", [1, 2, 3, 3])
+
+
+def test_the_last_look_comes_when_the_time_is_over() -> None:
+    """It isn't waited longer than that, and what is there by then is found."""
+    assert polled(iter([None, None, "done"]), timeout_s=1.5, first_wait_s=1) == ("done", [1, 0.5])
+    assert polled(iter([None, None, None]), timeout_s=1.5, first_wait_s=1) == (None, [1, 0.5])
+
+
+def test_an_error_of_the_look_ends_the_waiting() -> None:
+    with pytest.raises(StopIteration):
+        polled(iter([None]), timeout_s=5, first_wait_s=1)
+
+
+def test_who_waits_is_told_how_long() -> None:
+    told: list[float] = []
+    polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=told.append)
+
+    assert told == [2, 4]
