@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores.base import Quirks, Store
+from spark_resources.stores.extras import needs_extra
 from spark_resources.stores.settings import StoreSettings
 
 __all__ = ["Quirks", "Store", "StoreSettings", "lookalike", "open_store"]
@@ -17,18 +18,20 @@ _GOOGLES = ".googleapis.com"  # the end of the names of Google's own end points,
 def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks | None = None) -> Store:
     """The store of a namespace, by its scheme; nothing is read yet. `quirks` are what a probe found, where one ran.
 
-    Raises `WrongUsage` for a scheme that lakegc can't read yet, and where a setting is missing.
+    Raises `WrongUsage` for a scheme that lakegc can't read yet, and where a setting or the provider's extra is missing.
     """
     if namespace.scheme == "s3":
         from spark_resources.stores.s3.store import S3Store  # boto3 takes half a second to import
 
         return S3Store(namespace, settings, quirks)
     if namespace.scheme == "gs":
-        from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long
+        with needs_extra("gcs", "Cloud Storage"):
+            from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long
 
         return GCSStore(namespace, settings, quirks)
     if namespace.is_azure:
-        from spark_resources.stores.azure.store import AzureStore  # and Azure's
+        with needs_extra("azure", "Azure Blob Storage"):
+            from spark_resources.stores.azure.store import AzureStore  # and Azure's
 
         return AzureStore(namespace, settings, quirks)
     if namespace.scheme == "local":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -36,8 +39,59 @@ def test_ci_tries_the_lowest_versions_and_looks_at_the_licences_of_the_lock() ->
     """Only permitted licences are listed, so a new one stops it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
-    assert "--resolution lowest-direct ." in steps
+    assert "--resolution lowest-direct '.[azure,gcs]'\n" in steps
     assert "uv run pip-licenses" in steps
     allowed = PROJECT["tool"]["pip-licenses"]["allow-only"].split(";")
     assert "Apache-2.0" in allowed
     assert not [one for one in allowed if "BUSL" in one or "GPL" in one]
+
+
+def test_every_extra_is_in_the_environment_of_the_two_commands() -> None:
+    """`uv run` installs the default groups, and `--no-dev` leaves out one of them only."""
+    extras = PROJECT["project"]["optional-dependencies"]
+
+    assert set(extras) == {"azure", "gcs"}
+    assert PROJECT["dependency-groups"]["stores"] == [f"lakegc[{','.join(sorted(extras))}]"]
+    assert PROJECT["tool"]["uv"]["default-groups"] == ["dev", "stores"]
+
+
+OPENED = """
+import sys
+for name in {missing}:
+    sys.modules[name] = None  # as if it weren't installed
+from spark_resources.errors import WrongUsage
+from spark_resources.model import Namespace
+from spark_resources.stores import StoreSettings, open_store
+try:
+    print(open_store(Namespace.parse({uri!r}), StoreSettings({settings})))
+except WrongUsage as error:
+    print(error)
+"""
+
+
+def opened(uri: str, missing: list[str], settings: str = "") -> str:
+    """What opening a store comes to in a process that lacks some packages."""
+    code = OPENED.format(uri=uri, missing=missing, settings=settings)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+@pytest.mark.parametrize(
+    ("uri", "missing", "extra"),
+    [
+        ("gs://bucket/lake", "google.auth", "gcs"),
+        ("https://account.blob.core.windows.net/container/lake", "azure.storage.blob", "azure"),
+        ("https://account.blob.core.windows.net/container/lake", "azure.identity", "azure"),
+    ],
+)
+def test_a_missing_package_of_a_provider_is_an_error_that_names_its_extra(uri: str, missing: str, extra: str) -> None:
+    """And it names the package."""
+    said = opened(uri, [missing])
+
+    assert missing in said
+    assert f"pip install 'lakegc[{extra}]'" in said
+
+
+def test_other_stores_work_without_the_extras(tmp_path: Path) -> None:
+    said = opened("local://lake", ["google.auth", "azure", "requests"], f"local_path={str(tmp_path)!r}")
+    assert "LocalStore" in said
+    assert "S3Store" in opened("s3://bucket/lake", ["google.auth", "azure"])

@@ -30,6 +30,7 @@ from requests.adapters import HTTPAdapter
 from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.extras import needs_extra
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
@@ -132,7 +133,8 @@ def _credential(place: Container, settings: StoreSettings) -> _Credential:
 @lru_cache(maxsize=1)
 def _logged_in() -> TokenCredential:
     """One for the process: it holds the tokens that it got."""
-    from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
+    with needs_extra("azure", "Logging in to Azure"):
+        from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
 
     return DefaultAzureCredential()
 

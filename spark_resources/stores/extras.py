@@ -1,0 +1,24 @@
+"""Packages of providers that are installed on request only, as extras of lakegc."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_resources.errors import WrongUsage
+
+_OURS = frozenset({"lakegc_assets", "spark_resources"})
+
+
+@contextmanager
+def needs_extra(extra: str, provider: str) -> Iterator[None]:
+    """Around the import of a provider's modules. Raises `WrongUsage` that names the extra where one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            raise
+        raise WrongUsage(
+            f"{provider} needs the Python package {error.name}, which isn't installed. Install the extra '{extra}', on "
+            f"the machines of executors, too: pip install 'lakegc[{extra}]'"
+        ) from error
