@@ -129,7 +129,7 @@ class PermitWatch:
         Raises `Refused` where the round was stopped, or the permit isn't renewed.
         """
         with self._lock:
-            while True:
+            while True:  # no common poll: each turn decides anew whether a delete is permitted (invariant 1)
                 if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
                     self._read()
                 if self._permit.stopped:

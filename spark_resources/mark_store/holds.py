@@ -261,6 +261,7 @@ def _tell_marks(place: Place, holds: Holds) -> None:
 
     Raises `Refused` where a record is written by somebody else again and again.
     """
+    # not the retry policy: what is repeated is a reading that another writer overtook, and it needs no wait
     for last in (*[False] * (TRIES - 1), True):
         try:
             for mark in signed_marks(place):

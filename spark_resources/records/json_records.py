@@ -67,7 +67,7 @@ class Records:
 
     def read_with_version(self, key: str) -> tuple[bytes, Version]:
         """A record, without its envelope. Raises `NotThere`, and `Untrusted` for one that wasn't signed as it is."""
-        while True:
+        while True:  # no retry: the record has to be the newest of its versions, so it is read again if it was replaced
             data, tag = self.store.read_with_tag(key)
             where = f"{self.store.where}/{key}"
             content, signature = opened(data, where)

@@ -4,7 +4,8 @@ Whoever sends a request says of its failure whether it may pass: `Transient`, or
 repeated, and nothing below a policy repeats by itself, so a policy's times hold for all that it calls.
 
 Deletes are not repeated here: before each repetition a sweep makes the checks of a first one. A store says of each
-key that failed whether that may pass (`DeleteResult.transient`).
+key that failed whether that may pass (`DeleteResult.transient`). What is waited for, and has not failed, is polled
+(`polling`). Other loops that read again do so since what they read was overtaken or fails a check: a rule, no retry.
 """
 
 from __future__ import annotations
