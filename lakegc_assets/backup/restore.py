@@ -26,7 +26,6 @@ from spark_resources.spark.datasets import Batches, read_dataset
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings
@@ -137,7 +136,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         done.unknown = unknown(run, rows, chosen)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
         done.unheld = {name: count for name, count in totals.items() if name not in HELD}
-        in_backup = rows.where(_held())
+        in_backup = rows.where(has_copy())
         objects = sum(totals.get(name, 0) for name in HELD)
         if objects:
             # before anything is back: a mark that goes on from an earlier one looks at all of this mark's objects then
@@ -148,7 +147,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
     return done
 
 
-def _held() -> Any:
+def has_copy() -> Any:
     from pyspark.sql import functions as F
 
     return F.col("outcome").isin(*HELD)
@@ -176,7 +175,7 @@ def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]
             )
         return ()
     listed = id_tasks(run.spark(), "address", sorted(set(chosen.keys)), batch=50_000)
-    lacking = listed.join(rows.where(_held()), "address", "left_anti").orderBy("address")
+    lacking = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
     return tuple(row["address"] for row in lacking.take(NAMED))
 
 
@@ -212,7 +211,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
 def never_replaces(place: Place) -> bool:
     """Whether a copy on the store's side fails where something is: tried out, for lookalikes ignore the condition."""
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
-    return copies_if_absent(streams_of(store), store, scratch, About(0, store.now(), None, ""))
+    return copies_if_absent(store.streams, store, scratch, About(0, store.now(), None, ""))
 
 
 # --- looking at what is back ------------------------------------------------------------------------------------------
@@ -230,7 +229,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
     done.lacking = tuple(row["address"] for row in named(Fate.VANISHED))
     done.taken = tuple(row["address"] for row in named(Fate.TAKEN))
     done.failed = {row["address"]: row["why"] for fate in (Fate.FAILED, Fate.COLD) for row in named(fate)}
-    back = words.where(_held()).select("address", "size")
+    back = words.where(has_copy()).select("address", "size")
     run.say("looking at what is back")
     done.stored = stored(run, back)
     paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakegc_assets.backup.destination import backup_place, made, refuse_overlap, refuse_owned
-from lakegc_assets.backup.restore import Chosen, RestoreRun, _held, wanted
+from lakegc_assets.backup.restore import Chosen, RestoreRun, has_copy, wanted
 from lakegc_assets.formatting import plural
 from spark_resources.copying.backup_task import from_json
 from spark_resources.copying.restore_task import backed_up
 from spark_resources.copying.verified_copy import Copier, Throttle
 from spark_resources.errors import LakegcError, NotThere
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own
 from spark_resources.stores.settings import StoreSettings
@@ -72,7 +71,7 @@ def sampled(run: RestoreRun, chosen: Chosen, count: int, seed: int) -> list[dict
 
     rows = wanted(run, chosen)  # starts Spark, without which no expression can be made
     order = F.sha2(F.concat(F.lit(f"{seed} "), F.col("address")), 256)
-    return [row.asDict() for row in rows.where(_held()).orderBy(order).limit(count).collect()]
+    return [row.asDict() for row in rows.where(has_copy()).orderBy(order).limit(count).collect()]
 
 
 def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
@@ -80,7 +79,7 @@ def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) 
     try:
         copy = backed_up(copier, row, run.folder)
         copier.copy(copy, key, kept=from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"])
-        streams = streams_of(copier.target)
+        streams = copier.target.streams
         back = Hashed(streams.pieces(key, streams.about(key))).drained()
         return judged(run, row, back)
     except LakegcError as error:
@@ -102,7 +101,7 @@ def judged(run: RestoreRun, row: Mapping[str, Any], back: Hashed) -> tuple[str, 
 
 def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
     """The SHA-256 of the original, where it is still in its place as it was; None where it isn't."""
-    streams = streams_of(run.target.place.store())
+    streams = run.target.place.store().streams
     try:
         about = streams.about(row["address"])
     except (NotThere, LakegcError):

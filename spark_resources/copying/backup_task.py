@@ -29,7 +29,6 @@ from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.transfer import About, Cold
 
@@ -72,7 +71,7 @@ class CopyOrders:
 
 def on_their_side(one: Place, other: Place) -> bool:
     """Whether a store copies by itself between these places. A folder doesn't: that is this machine's work."""
-    first, second = streams_of(one.store()).server, streams_of(other.store()).server
+    first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
 

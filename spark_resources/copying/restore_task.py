@@ -15,7 +15,6 @@ from spark_resources.deleting.sweep_task import chunks
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, StoredObject
-from spark_resources.stores.open_transfer import streams_of
 
 CHUNK = 500  # objects: a kill leaves no more of each task without a line in the log
 BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
@@ -59,7 +58,7 @@ def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[st
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
     """The copy as it lies in the backup. Raises `NotThere` where it isn't, `Differs` where it isn't what was copied."""
     key = folder + row["key"]
-    about = streams_of(copier.source).about(key)
+    about = copier.source.streams.about(key)
     if about.size != row["size"] or about.checksum != row["copy_checksum"]:
         raise Differs(
             f"{key!r} in {copier.source.where} has {about.size} bytes, {about.checksum}; what was copied there had "

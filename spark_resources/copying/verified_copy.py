@@ -11,7 +11,6 @@ from datetime import timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.retry import delete_own
 from spark_resources.stores.transfer import About, Hashed, Streams
 
@@ -78,11 +77,11 @@ class Copier:
 
     @property
     def _from(self) -> Streams:
-        return streams_of(self.source)
+        return self.source.streams
 
     @property
     def _to(self) -> Streams:
-        return streams_of(self.target)
+        return self.target.streams
 
     def copy(self, found: StoredObject, key: str, *, kept: About | None = None, sha256: str | None = None) -> Copy:
         """Copy an object that is still as it was found to a key where nothing is.

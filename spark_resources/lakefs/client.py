@@ -37,7 +37,7 @@ class LakeFS:
 
     def __init__(self, settings: LakeFSSettings) -> None:
         self.settings = settings
-        self._connection = Connection(settings)
+        self.connection = Connection(settings)
 
     def __reduce__(self) -> tuple[type[LakeFS], tuple[LakeFSSettings]]:
         return (LakeFS, (self.settings,))
@@ -48,18 +48,18 @@ class LakeFS:
     @property
     def where(self) -> str:
         """The server's address, for messages."""
-        return self._connection.where
+        return self.connection.where
 
     @property
     def last_date(self) -> datetime | None:
         """The server's clock in the newest answer to any thread, to the whole second; None before the first."""
-        return self._connection.last_date
+        return self.connection.last_date
 
     def server_time(self) -> datetime:
         """The server's clock, from the `Date` of an answer that it gives now, to the whole second below."""
-        answer = self._connection.ask(_CONFIG)
+        answer = self.connection.ask(_CONFIG)
         if answer.status >= 500:  # it may be a proxy that says so
-            raise self._connection.refusal(_CONFIG, answer)
+            raise self.connection.refusal(_CONFIG, answer)
         if answer.date is None:
             raise Unavailable(
                 f"lakeFS at {self.where} answers without a readable Date header, so its clock is unknown; "
@@ -71,27 +71,27 @@ class LakeFS:
 
     def config(self) -> Server:
         """The block store types by storage id, and the server's version."""
-        answer = self._connection.ask(_CONFIG)
+        answer = self.connection.ask(_CONFIG)
         if answer.status == 404:
             return self._config_of_an_older_server()
         if not answer.fine:
-            raise self._connection.refusal(_CONFIG, answer)
+            raise self.connection.refusal(_CONFIG, answer)
         return responses.server(Body.of(answer.json, _CONFIG.what))
 
     def _config_of_an_older_server(self) -> Server:
         """Before there was one call for the configuration, there were two for its parts."""
         storage = Question("InternalApi", "get_storage_config", "its storage configuration", "fs:ReadConfig")
         version = Question("InternalApi", "get_lake_fs_version", "its version", "fs:ReadConfig")
-        kind = self._connection.body(storage).filled("blockstore_type")
-        return Server({"": kind}, self._connection.body(version).maybe_text("version"))
+        kind = self.connection.body(storage).filled("blockstore_type")
+        return Server({"": kind}, self.connection.body(version).maybe_text("version"))
 
     def repository(self, repository: str) -> Repository:
-        return pagination.repository(self._connection, repository)
+        return pagination.repository(self.connection, repository)
 
     def repositories(self) -> Iterator[Repository]:
         """Every repository that these credentials may list."""
         question = Question("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
-        for page in pagination.pages(self._connection, question):
+        for page in pagination.pages(self.connection, question):
             yield from map(responses.repository, page)
 
     def rules(self, repository: str) -> Rules | None:
@@ -102,13 +102,13 @@ class LakeFS:
             f"the retention rules of repository '{repository}'",
             "retention:GetGarbageCollectionRules",
         )
-        answer = self._connection.ask(question, repository=repository)
+        answer = self.connection.ask(question, repository=repository)
         if answer.fine:
             return responses.rules(Body.of(answer.json, question.what))
         if answer.names_nothing:
             self.repository(repository)  # raises if it is the repository that isn't there
             return None
-        raise self._connection.refusal(question, answer)
+        raise self.connection.refusal(question, answer)
 
     # --- references and commits -------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class LakeFS:
     def _references(self, question: Question, **arguments: Any) -> dict[str, str]:
         return {
             each.filled("id"): each.filled("commit_id")
-            for page in pagination.pages(self._connection, question, **arguments)
+            for page in pagination.pages(self.connection, question, **arguments)
             for each in page
         }
 
@@ -142,14 +142,14 @@ class LakeFS:
         question = Question(
             "CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit"
         )
-        return responses.commit(self._connection.body(question, repository=repository, commit_id=commit_id))
+        return responses.commit(self.connection.body(question, repository=repository, commit_id=commit_id))
 
     def log(self, repository: str, ref: str) -> Iterator[Commit]:
         """Every commit that a branch, tag or commit reaches, by any parent."""
         question = Question(
             "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
         )
-        for page in pagination.pages(self._connection, question, repository=repository, ref=ref):
+        for page in pagination.pages(self.connection, question, repository=repository, ref=ref):
             yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
@@ -157,13 +157,13 @@ class LakeFS:
 
         Commits are dumped before branches, so a head made meanwhile can be missing (formats §2).
         """
-        return gc_prepare.dump_refs(self._connection, repository)
+        return gc_prepare.dump_refs(self.connection, repository)
 
     # --- the lists for collectors -----------------------------------------------------------------------------------
 
     def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
         """Have the server list the retained commits; the location of its CSV, or None where there are no rules."""
-        return gc_prepare.prepare_commits(self._connection, repository, progress)
+        return gc_prepare.prepare_commits(self.connection, repository, progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page; where the lists are and how many files they hold.
@@ -171,7 +171,7 @@ class LakeFS:
         The server's list can lack what is staged (formats §2). Raises `Interrupted` where a branch was deleted
         meanwhile.
         """
-        return gc_prepare.prepare_uncommitted(self._connection, repository)
+        return gc_prepare.prepare_uncommitted(self.connection, repository)
 
     # --- what branches serve ----------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class LakeFS:
         question = Question(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
         )
-        answer = self._connection.ask(
+        answer = self.connection.ask(
             question, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
         )
         if answer.fine:
@@ -196,14 +196,14 @@ class LakeFS:
         if answer.names_nothing:
             self.head(repository, branch)  # raises if it is the branch that isn't there: both answers look alike
             return None
-        raise self._connection.refusal(question, answer)
+        raise self.connection.refusal(question, answer)
 
     def head(self, repository: str, branch: str) -> str:
         """The head commit of a branch."""
         question = Question(
             "BranchesApi", "get_branch", f"branch '{branch}' of repository '{repository}'", "fs:ReadBranch"
         )
-        return self._connection.body(question, repository=repository, branch=branch).filled("commit_id")
+        return self.connection.body(question, repository=repository, branch=branch).filled("commit_id")
 
     def list_objects(
         self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""
@@ -213,7 +213,7 @@ class LakeFS:
             "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
         )
         page, offset = pagination.page(
-            self._connection,
+            self.connection,
             question,
             after,
             amount,
@@ -252,7 +252,7 @@ class LakeFS:
 
     def _changes(self, question: Question, after: str, **arguments: str) -> Iterator[Change]:
         while True:
-            page, offset = pagination.page(self._connection, question, after, LARGEST_PAGE, **arguments)
+            page, offset = pagination.page(self.connection, question, after, LARGEST_PAGE, **arguments)
             changes = list(map(responses.change, page))
             yield from changes
             if offset is None:

@@ -89,9 +89,9 @@ class Connection:
 
     def ask(self, question: Question, **arguments: Any) -> Answer:
         """The answer whatever its status. Raises `Unavailable` where there is none, or none that lakeFS could give."""
-        return self._checked(question, *self._raw(question, arguments))
+        return self._checked(question, *self.raw(question, arguments))
 
-    def _raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+    def raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         """Status, headers and body as they came, asked for by the retry policy: every call here may be repeated.
 
         No chained error leaves it that shows headers or a body in full.

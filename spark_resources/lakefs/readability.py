@@ -17,10 +17,10 @@ def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
         "ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject"
     )
     arguments = {"repository": repository, "ref": ref, "path": path, "range": "bytes=0-0"}
-    status, _, body = lakefs._connection._raw(question, arguments)
+    status, _, body = lakefs.connection.raw(question, arguments)
     if status in (200, 206, _EMPTY):
         return True
     if status == _GONE:
         return False
     shown = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    raise lakefs._connection.refusal(question, Answer(status, None, shown[:300], None))
+    raise lakefs.connection.refusal(question, Answer(status, None, shown[:300], None))

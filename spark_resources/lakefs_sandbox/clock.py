@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.local.store import CLOCK_FILE
+from spark_resources.stores.local.client import CLOCK_FILE
 
 
 class Clock(Protocol):

@@ -16,6 +16,7 @@ from spark_resources.errors import Unavailable
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
+    from spark_resources.stores.transfer import Streams
 
 
 class AlreadyThere(Unavailable):
@@ -134,6 +135,11 @@ class Store(Protocol):
     @property
     def clock_offset(self) -> timedelta:
         """How far this store's clock was set away from the machine's on purpose, for a sandbox; zero otherwise."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """Its objects in pieces, and copies from other namespaces."""
         ...
 
     def now(self) -> datetime:

@@ -14,7 +14,6 @@ from spark_resources.model import Namespace
 from spark_resources.stores import StoreSettings
 from spark_resources.stores.base import StoredObject
 from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from tests.support.azurite import Azurite
 from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
@@ -51,7 +50,7 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     """Objects are backed up, deleted and restored."""
     for address in NESTED:
         task.write(address, address.encode() * 9, owner="ada")
-    before = {address: streams_of(task.store).about(address) for address in NESTED}
+    before = {address: task.store.streams.about(address) for address in NESTED}
     logged = task.back_up(task.marked(NESTED), resumed=False)
     task.store.delete_many(NESTED)
     back = task.restore(list(logged.values()), server_side=provider.name in KEEP_CONDITIONS)
@@ -60,7 +59,7 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     assert {row["key"] for row in logged.values()} == {f"objects/{address}" for address in NESTED}
     assert outcomes(back) == all_of(NESTED, Fate.COPIED)
     for address in NESTED:
-        about = streams_of(task.store).about(address)
+        about = task.store.streams.about(address)
         assert task.store.read(address) == address.encode() * 9
         assert (about.checksum or "").partition("-")[0] == (before[address].checksum or "").partition("-")[0]
         assert (about.headers, about.metadata) == (before[address].headers, before[address].metadata)
@@ -90,7 +89,7 @@ def test_what_a_folder_cannot_hold_is_restored_from_the_log(moto_server: MotoSer
     assert outcomes(back) == all_of(names, Fate.COPIED)
     for name in names:
         assert task.store.read(name) == name.encode()
-        assert streams_of(task.store).about(name).metadata == {"owner": "ada"}
+        assert task.store.streams.about(name).metadata == {"owner": "ada"}
 
 
 def test_copies_between_providers_are_identical_there_and_back(
@@ -118,7 +117,7 @@ def test_copies_between_providers_are_identical_there_and_back(
         assert outcomes(back) == all_of(names, Fate.COPIED)
         for name in names:
             assert task.store.read(name) == name.encode() * 3
-            assert streams_of(task.store).about(name).metadata == {"owner": "ada"}
+            assert task.store.streams.about(name).metadata == {"owner": "ada"}
 
 
 def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) -> None:

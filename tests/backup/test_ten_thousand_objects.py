@@ -31,7 +31,6 @@ from spark_resources.model import Rules
 from spark_resources.settings import Settings
 from spark_resources.stores import Store
 from spark_resources.stores.keys import LONG_SEGMENT, NEWLINE, SAMPLES
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.transfer import About
 from tests.support.command_line import NO_AGE, Lakegc
 from tests.support.mark_runs import quick_environment, target_of
@@ -131,7 +130,7 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
         names = [hostile(number) for number in range(MANY - COMMITTED)]
         found = Lake(repository, settings, lakegc, tmp_path, names, expired)
         store = found.store
-        streams = streams_of(store)
+        streams = store.streams
 
         def write(name: str) -> None:
             about = About(0, store.now(), None, "", {"Content-Type": "text/x-lake"}, {"owner": "ada"})
@@ -181,7 +180,7 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     store = lake.store
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(store.read, lake.names)) == [name.encode() * 2 for name in lake.names]
-        kept = list(pool.map(streams_of(store).about, lake.names))
+        kept = list(pool.map(store.streams.about, lake.names))
     assert {(about.headers["Content-Type"], *about.metadata.items()) for about in kept} == {
         ("text/x-lake", ("owner", "ada"))
     }

@@ -7,10 +7,8 @@ import pytest
 from spark_resources.errors import NotThere
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, open_store
-from spark_resources.stores.azure.transfer import AzureStreams
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.gcs.transfer import GCSStreams
-from spark_resources.stores.open_transfer import open_streams
+from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.transfer import About, Hashed, Streams, copies_if_absent, parts
 from tests.support.azurite import Azurite
@@ -33,9 +31,8 @@ def two_stores(provider: Provider) -> tuple[Store, Store]:
 
 def in_parts(store: Store) -> Streams:
     """Streams that send more than one part for a few MB."""
-    kinds = {"S3Store": S3Streams, "AzureStore": AzureStreams, "GCSStore": GCSStreams}
-    kind = kinds.get(type(store).__name__)
-    return open_streams(store) if kind is None else kind(store, part=PART)  # type: ignore[operator]
+    whole = store.streams
+    return whole if isinstance(whole, LocalStreams) else type(whole)(store, part=PART)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
@@ -69,7 +66,7 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
     source.write("a", data)
     if KEEPS_CONDITIONS[provider.name]:
         with pytest.raises(AlreadyThere):
-            open_streams(target).copy(open_streams(source), source.stat("a"), "there")
+            target.streams.copy(source.streams, source.stat("a"), "there")
         assert target.read("there") == b"first"
 
 
@@ -79,7 +76,7 @@ def test_whether_copies_respect_conditions_is_found_out_by_trying(provider: Prov
     about = About(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
 
-    found = copies_if_absent(open_streams(store), store, scratch, about)
+    found = copies_if_absent(store.streams, store, scratch, about)
 
     assert found is KEEPS_CONDITIONS[provider.name]
     assert [one for page in store.pages(scratch) for one in page.objects] == []
@@ -88,11 +85,11 @@ def test_whether_copies_respect_conditions_is_found_out_by_trying(provider: Prov
 def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
     """Copies go from namespace to namespace."""
     source, target = two_stores(provider)
-    open_streams(source).put("a", [b"hello"], about_of(source, b"hello"))
-    told = open_streams(target).copy(open_streams(source), source.stat("a"), "deep/er/b")
-    copy, original = open_streams(target).about("deep/er/b"), open_streams(source).about("a")
+    source.streams.put("a", [b"hello"], about_of(source, b"hello"))
+    told = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
+    copy, original = target.streams.about("deep/er/b"), source.streams.about("a")
 
-    assert open_streams(source).server == open_streams(target).server
+    assert source.streams.server == target.streams.server
     assert target.read("deep/er/b") == b"hello"
     assert (copy.headers, copy.metadata) == (original.headers, original.metadata)
     assert told in (None, target.stat("deep/er/b").checksum)
@@ -102,19 +99,19 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
     """Reading is conditional on what was looked up."""
     source, target = two_stores(provider)
     source.write("a", b"first")
-    streams = open_streams(source)
+    streams = source.streams
     about, found = streams.about("a"), source.stat("a")
     source.write("a", b"other bytes")
     with pytest.raises(Changed):
         list(streams.pieces("a", about))
     if provider.name not in ("moto", "local"):  # the one ignores the condition, the other's look is anew; see copies
         with pytest.raises(Changed):
-            open_streams(target).copy(streams, found, "b")
+            target.streams.copy(streams, found, "b")
     source.delete_many(["a"])
     with pytest.raises(NotThere):
         list(streams.pieces("a", about))
     with pytest.raises(NotThere):
-        open_streams(target).copy(streams, found, "c")
+        target.streams.copy(streams, found, "c")
 
 
 def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadata(moto_server: MotoServer) -> None:
@@ -145,9 +142,9 @@ def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoSer
     for uri, settings in (("s3://cold", moto_server.settings()), (f"{account}/cold", azurite.settings())):
         source = open_store(Namespace.parse(f"{uri}/ns"), settings)
         target = open_store(Namespace.parse(f"{uri}/to"), settings)
-        found, streams = source.stat("a"), open_streams(source)
+        found, streams = source.stat("a"), source.streams
         with pytest.raises(Cold, match="archive"):
-            open_streams(target).copy(streams, found, "a")
+            target.streams.copy(streams, found, "a")
         with pytest.raises(Cold, match="archive"):
             list(streams.pieces("a", streams.about("a")))
 
@@ -165,9 +162,9 @@ def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
 def test_a_missing_object_raises_not_there_from_every_lookup(provider: Provider) -> None:
     """A restore and a sweep rely on it."""
     source, target = two_stores(provider)
-    streams = open_streams(source)
+    streams = source.streams
 
     with pytest.raises(NotThere):
         streams.about("nothing")
     with pytest.raises(NotThere):
-        open_streams(target).copy(streams, StoredObject("nothing", 1, source.now()), "b")
+        target.streams.copy(streams, StoredObject("nothing", 1, source.now()), "b")

@@ -150,8 +150,8 @@ def test_a_key_is_used_only_for_its_own_account() -> None:
     settings = StoreSettings(azure_account="Account", azure_account_key="YW55")
     ours, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
 
-    assert hasattr(ours._client.credential, "account_key")
-    assert hasattr(other._client.credential, "get_token")
+    assert hasattr(ours.client.credential, "account_key")
+    assert hasattr(other.client.credential, "get_token")
 
 
 def test_the_machines_identity_is_refused_without_tls() -> None:
@@ -544,7 +544,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
             azurite.settings(azure_endpoint_url=between.url),
         )
         results = delete_keys(
-            store._client, ["a", "b"], full=store._full, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
+            store.client, ["a", "b"], full=store.full, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
         )
 
         assert [method for method, _ in between.seen] == ["POST"]
@@ -562,7 +562,7 @@ def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: C
             azurite.settings(azure_endpoint_url=between.url),
         )
         wanted = ["a", "b", "c", "d", "e"]
-        results = delete_keys(store._client, wanted, full=store._full, batch=256, seconds=lambda: next(clock))
+        results = delete_keys(store.client, wanted, full=store.full, batch=256, seconds=lambda: next(clock))
 
     assert [(result.key, result.code) for result in results if result.deletion is Deletion.FAILED] == [
         ("d", "NotSent"),

@@ -15,7 +15,6 @@ from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store
-from spark_resources.stores.open_transfer import streams_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.transfer import About
 
@@ -41,7 +40,7 @@ class Task:
 
     def write(self, address: str, data: bytes, **metadata: str) -> None:
         about = About(len(data), self.store.now(), None, "", {"Content-Type": "text/x-lake"}, metadata)
-        streams_of(self.store).put(address, [data], about)
+        self.store.streams.put(address, [data], about)
 
     def marked(self, addresses: Iterable[str]) -> pa.Table:
         """Rows as a mark would have them now, in the order of tasks."""

@@ -20,7 +20,7 @@ from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder, Leas
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Quirks, Store
-from spark_resources.stores.local.store import CLOCK_FILE
+from spark_resources.stores.local.client import CLOCK_FILE
 from spark_resources.stores.settings import StoreSettings
 from tests.support.s3_servers import MotoServer
 

@@ -41,6 +41,8 @@ _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
 PASSING = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
+OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content isn't met
+THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})  # nor is the one that nothing is there
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {

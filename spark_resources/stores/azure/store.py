@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from azure.core import MatchConditions
@@ -17,10 +18,19 @@ from azure.core.exceptions import AzureError, HttpResponseError
 from spark_resources.errors import NotThere, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.azure.client import code_of, container_client, container_of, service_client, told
+from spark_resources.stores.azure.client import (
+    OVERWRITTEN,
+    THERE,
+    code_of,
+    container_client,
+    container_of,
+    service_client,
+    told,
+)
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
 from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
+from spark_resources.stores.azure.transfer import AzureStreams
 from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
@@ -36,8 +46,6 @@ NEVER = frozenset(
 AZURE = Quirks(byte_order=False, tells_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER)
 
 OWN = "_lakefs/retention/gc/lakegc/"
-_OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})
-_THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *_OVERWRITTEN})
 
 
 class AzureStore:
@@ -46,18 +54,18 @@ class AzureStore:
     def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
         """Nothing is sent yet. Raises `WrongUsage` where the namespace can't be one in Azure."""
         quirks = AZURE if quirks is None else quirks
-        self._place = container_of(namespace, settings.azure_endpoint_url)
-        self._client = container_client(self._place, settings)
+        self.place = container_of(namespace, settings.azure_endpoint_url)
+        self.client = container_client(self.place, settings)
         self._settings = settings
         self.retry: RetryPolicy = settings.retry
-        self._prefix = self._place.prefix
+        self._prefix = self.place.prefix
         self._quirks = replace(
             quirks,
             tells_missing_deletes=True,
             delete_batch=min(quirks.delete_batch, BATCH),
             unholdable=quirks.unholdable | NEVER,
         )
-        self.where = f"{namespace.uri} at {self._place.endpoint}" if settings.azure_endpoint_url else namespace.uri
+        self.where = f"{namespace.uri} at {self.place.endpoint}" if settings.azure_endpoint_url else namespace.uri
         keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
 
     @property
@@ -68,11 +76,15 @@ class AzureStore:
     def clock_offset(self) -> timedelta:
         return timedelta(0)
 
+    @cached_property
+    def streams(self) -> AzureStreams:
+        return AzureStreams(self)
+
     @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
-            date = list_blobs(self._client, self._prefix, page_size=1).date
+            date = list_blobs(self.client, self._prefix, page_size=1).date
         try:
             return http_time(str(date))
         except ValueError as error:
@@ -104,7 +116,7 @@ class AzureStore:
     def _listed(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
         with told(self.where, "list", prefix):
             return list_blobs(
-                self._client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
+                self.client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
             )
 
     def _check_start_after(self, delimiter: str | None) -> None:
@@ -144,18 +156,18 @@ class AzureStore:
     @retried
     def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its tag as Azure writes it."""
-        client = self._client.get_blob_client(self._full(key))
+        client = self.client.get_blob_client(self.full(key))
         with told(self.where, doing, key):
             about = client.get_blob_properties()
         if about.size is None or about.last_modified is None or not about.etag:
             raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
-        self._check_object(key, about)
+        self.check_object(key, about)
         found = StoredObject(
             key, about.size, about.last_modified, checksum(about.content_settings.content_md5, about.etag)
         )
         return found, str(about.etag)
 
-    def _check_object(self, key: str, about: Any) -> None:
+    def check_object(self, key: str, about: Any) -> None:
         if is_folder(about.metadata or {}, about.size):
             raise NotThere(f"{key!r} does not exist in {self.where}: it is a directory")
 
@@ -164,13 +176,13 @@ class AzureStore:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        client = self._client.get_blob_client(self._full(key))
+        client = self.client.get_blob_client(self.full(key))
         with told(self.where, "read", key):
             download = client.download_blob()
             data: bytes = download.readall()
         if not download.properties.etag:
             raise Unavailable(f"the answer with {key!r} in {self.where} lacks a tag: is this Azure?")
-        self._check_object(key, download.properties)
+        self.check_object(key, download.properties)
         return data, unquoted(download.properties.etag)
 
     def etag_is_md5(self, key: str) -> bool:
@@ -198,7 +210,7 @@ class AzureStore:
     @retried
     def _service_properties(self) -> dict[str, Any]:
         with told(self.where, "ask for the properties of"):
-            return service_client(self._place, self._settings).get_service_properties()
+            return service_client(self.place, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's own newest file is a version; None where there is none, or it may not be looked at."""
@@ -207,7 +219,7 @@ class AzureStore:
             newest = max(own, key=lambda found: found.modified, default=None)
             if newest is None:
                 return None
-            return self._client.get_blob_client(self._full(newest.key)).get_blob_properties().version_id is not None
+            return self.client.get_blob_client(self.full(newest.key)).get_blob_properties().version_id is not None
         except (AzureError, Unavailable):
             return None
 
@@ -226,7 +238,7 @@ class AzureStore:
             try:
                 return self._put(key, data, overwrite=False)
             except HttpResponseError as error:
-                if code_of(error) not in _THERE:
+                if code_of(error) not in THERE:
                     raise
         raise AlreadyThere(f"{key!r} exists already in {self.where}")
 
@@ -241,35 +253,35 @@ class AzureStore:
                 condition = MatchConditions.IfNotModified
                 return self._put(key, data, overwrite=True, etag=f'"{tag}"', match_condition=condition)
             except HttpResponseError as error:
-                if code_of(error) not in _OVERWRITTEN | {"BlobNotFound"}:
+                if code_of(error) not in OVERWRITTEN | {"BlobNotFound"}:
                     raise
         raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
-        answer = self._client.get_blob_client(self._full(key)).upload_blob(data, **condition)
+        answer = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
         return unquoted(str(answer["etag"]))
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        to = self._client.get_blob_client(self._full(target))
+        to = self.client.get_blob_client(self.full(target))
         _, tag = self._look(source, "copy")
         with told(self.where, "copy", source):
-            copy_blob(self._client.get_blob_client(self._full(source)), to, tag, token=self._token(), where=self.where)
+            copy_blob(self.client.get_blob_client(self.full(source)), to, tag, token=self.token(), where=self.where)
 
-    def _token(self) -> str:
-        return getattr(self._client.credential, "signature", "")
+    def token(self) -> str:
+        return getattr(self.client.credential, "signature", "")
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
         batch = self._quirks.delete_batch
-        return delete_keys(self._client, list(keys), full=self._full, batch=batch, no_batches=self._takes_no_batches)
+        return delete_keys(self.client, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches)
 
     def _takes_no_batches(self) -> None:
         self._quirks = replace(self._quirks, delete_batch=1)
 
-    def _full(self, key: str) -> str:
+    def full(self, key: str) -> str:
         keys.check_key(key, self.where, self._quirks.unholdable)
         full = self._prefix + key
         if len(full.encode("utf-16-le")) > 2 * keys.LONGEST_KEY:

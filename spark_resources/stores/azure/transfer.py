@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobBlock, ContentSettings
 
 from spark_resources.errors import NotThere, Unavailable, WrongUsage
-from spark_resources.stores.azure.client import code_of, in_our_words
+from spark_resources.stores.azure.client import OVERWRITTEN, THERE, code_of, in_our_words
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
-from spark_resources.stores.azure.store import _OVERWRITTEN, _THERE, AzureStore
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import PART, About, Cold, Streams, parts, plain_text, whole
+
+if TYPE_CHECKING:
+    from spark_resources.stores.azure.store import AzureStore
 
 _FIELDS = {
     "Content-Type": "content_type",
@@ -41,19 +43,19 @@ class AzureStreams:
     """The blobs of one namespace."""
 
     def __init__(self, store: AzureStore, *, part: int = PART) -> None:
-        self._store, self._client, self._part = store, store._client, part
+        self._store, self._client, self._part = store, store.client, part
         self.where = store.where
         self.retry: RetryPolicy = store.retry
 
     @property
     def server(self) -> str:
-        return f"azure {self._store._place.endpoint.lower()}"
+        return f"azure {self._store.place.endpoint.lower()}"
 
     @retried
     def about(self, key: str) -> About:
         with self._told("look at", key):
-            about = self._client.get_blob_client(self._store._full(key)).get_blob_properties()
-        self._store._check_object(key, about)
+            about = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
+        self._store.check_object(key, about)
         settings = about.content_settings
         headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
         if about.size is None or about.last_modified is None or not about.etag:
@@ -71,7 +73,7 @@ class AzureStreams:
 
     @retried
     def _piece(self, key: str, about: About, start: int, length: int) -> bytes:
-        blob = self._client.get_blob_client(self._store._full(key))
+        blob = self._client.get_blob_client(self._store.full(key))
         with self._told("read", key):
             download = blob.download_blob(
                 offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
@@ -80,7 +82,7 @@ class AzureStreams:
         return data
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
-        blob = self._client.get_blob_client(self._store._full(key))
+        blob = self._client.get_blob_client(self._store.full(key))
         kept: dict[str, Any] = {
             _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
         }
@@ -117,11 +119,11 @@ class AzureStreams:
         about = source.about(found.key)
         if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
             raise Changed(f"{found.key!r} in {source.where} is another object by now")
-        blob = source._client.get_blob_client(source._store._full(found.key))
-        target = self._client.get_blob_client(self._store._full(key))
+        blob = source._client.get_blob_client(source._store.full(found.key))
+        target = self._client.get_blob_client(self._store.full(key))
         with self._told("copy", found.key, there=key):
             copy_blob(
-                blob, _Absent(target), about.tag, token=source._store._token(), where=self.where  # type: ignore[arg-type]
+                blob, _Absent(target), about.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip
         return None
 
@@ -135,15 +137,15 @@ class AzureStreams:
                 raise Cold(
                     f"{key!r} in {self.where} is in the archive tier: it can't be read before it is rehydrated"
                 ) from None
-            if doing == "write" and code in _THERE:
+            if doing == "write" and code in THERE:
                 raise AlreadyThere(f"{key!r} exists already in {self.where}") from None
-            if doing == "copy" and code in _THERE | {"SourceConditionNotMet"}:
+            if doing == "copy" and code in THERE | {"SourceConditionNotMet"}:
                 try:
                     self._store.stat(there)
                 except NotThere:
                     raise Changed(f"{key!r} is another object by now") from None
                 raise AlreadyThere(f"{there!r} exists already in {self.where}") from None
-            if doing == "read" and code in _OVERWRITTEN:
+            if doing == "read" and code in OVERWRITTEN:
                 self._store.stat(key)  # raises where nothing is there at all
                 raise Changed(f"{key!r} in {self.where} is another object by now") from None
             raise in_our_words(error, self.where, doing, key) from None

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -27,6 +28,7 @@ from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
 from spark_resources.stores.gcs.delete import LARGEST, delete_keys
 from spark_resources.stores.gcs.listing import FIELDS, OBJECT_FIELDS, Listed, Listing, is_text, listed, listing_of
+from spark_resources.stores.gcs.transfer import GCSStreams
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
@@ -50,14 +52,14 @@ class GCSStore:
         """Nothing is sent yet. Raises `WrongUsage` for credentials that can't be used, and a path no key can have."""
         # what the API does is the same everywhere; what a server holds, and in which order, is its own
         self._quirks = GCS if quirks is None else replace(quirks, tells_missing_deletes=True, delete_batch=LARGEST)
-        self._client = GCSClient(settings)
+        self.client = GCSClient(settings)
         self.retry: RetryPolicy = settings.retry
-        self._bucket = namespace.bucket
-        self._listing = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
+        self.bucket = namespace.bucket
+        self._listing = f"/storage/v1/b/{quote(self.bucket, safe='')}/o"
         self._prefix = f"{namespace.path}/" if namespace.path else ""
-        endpoint = urlsplit(self._client.base)
+        endpoint = urlsplit(self.client.base)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
-        if self._bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
+        if self.bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
             raise WrongUsage(
                 f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
                 "and ?, which lakeFS reads as those of a URL"
@@ -71,6 +73,10 @@ class GCSStore:
     @property
     def clock_offset(self) -> timedelta:
         return timedelta(0)
+
+    @cached_property
+    def streams(self) -> GCSStreams:
+        return GCSStreams(self)
 
     @retried
     def now(self) -> datetime:
@@ -117,7 +123,7 @@ class GCSStore:
 
     def _list(self, asked: Mapping[str, str]) -> requests.Response:
         params = {**asked, "fields": FIELDS, "prettyPrint": "false"}
-        return self._client.request("GET", self._listing, params=params)
+        return self.client.request("GET", self._listing, params=params)
 
     def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
         """One page; `folded` has the prefixes of the pages before, and gets this one's."""
@@ -142,11 +148,11 @@ class GCSStore:
 
     @retried
     def _look(self, key: str, doing: str) -> Listed:
-        full = self._full(key)
+        full = self.full(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
-        with told(self.where, doing, key), self._absence(key):
-            path = object_path(self._bucket, full)
-            answer = self._client.request("GET", path, params=params)
+        with told(self.where, doing, key), self.absence(key):
+            path = object_path(self.bucket, full)
+            answer = self.client.request("GET", path, params=params)
         try:
             document = answer.json()
             if document["kind"] != "storage#object" or not is_text(document["name"]):
@@ -159,7 +165,7 @@ class GCSStore:
         return found
 
     @contextmanager
-    def _absence(self, key: str) -> Iterator[None]:
+    def absence(self, key: str) -> Iterator[None]:
         """Tells a missing object from a missing bucket, and from a server that isn't Cloud Storage: all say 404."""
         try:
             yield
@@ -178,9 +184,9 @@ class GCSStore:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        full = self._full(key)
-        with told(self.where, "read", key), self._absence(key):
-            return read_object(self._client, self._bucket, full)
+        full = self.full(key)
+        with told(self.where, "read", key), self.absence(key):
+            return read_object(self.client, self.bucket, full)
 
     def etag_is_md5(self, key: str) -> bool:
         return False  # what is listed as the checksum is another one
@@ -196,7 +202,7 @@ class GCSStore:
     def _about_bucket(self) -> requests.Response:
         params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
         with told(self.where, "ask for the versioning of"):
-            return self._client.request("GET", self._listing.removesuffix("/o"), params=params)
+            return self.client.request("GET", self._listing.removesuffix("/o"), params=params)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class GCSStore:
         )
 
     def _replace(self, key: str, data: bytes, tag: str) -> str:
-        self._full(key)
+        self.full(key)
         # 0 would mean that no object may be there, and what is no generation can't be one's tag
         if tag.isdecimal() and int(tag):
             with told(self.where, "write", key):
@@ -236,25 +242,25 @@ class GCSStore:
         raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str:
-        full = self._full(key)
-        return write_object(self._client, self._bucket, full, data, condition)
+        full = self.full(key)
+        return write_object(self.client, self.bucket, full, data, condition)
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        full_target = self._full(target)
+        full_target = self.full(target)
         found = self._look(source, "copy")
-        with told(self.where, "copy", source), self._absence(source):
-            copy_object(self._client, self._bucket, found, full_target, self.where)
+        with told(self.where, "copy", source), self.absence(source):
+            copy_object(self.client, self.bucket, found, full_target, self.where)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
         return delete_keys(
-            self._client,
-            self._bucket,
+            self.client,
+            self.bucket,
             list(keys),
-            full=self._full,
+            full=self.full,
             batch=self._quirks.delete_batch,
             check_bucket=self._check_bucket,
         )
@@ -265,7 +271,7 @@ class GCSStore:
         """Raises `NotThere` where the bucket isn't."""
         self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
-    def _full(self, key: str) -> str:
+    def full(self, key: str) -> str:
         keys.check_key(key, self.where, self._quirks.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
@@ -15,7 +15,6 @@ from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
 from spark_resources.stores.gcs.client import Answered, Errors, in_our_words, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import listed
-from spark_resources.stores.gcs.store import GCSStore
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import (
     PART,
@@ -28,6 +27,9 @@ from spark_resources.stores.transfer import (
     resumed,
     whole,
 )
+
+if TYPE_CHECKING:
+    from spark_resources.stores.gcs.store import GCSStore
 
 _FIELDS = {
     "Content-Type": "contentType",
@@ -45,7 +47,7 @@ class GCSStreams:
     """The objects of one namespace."""
 
     def __init__(self, store: GCSStore, *, part: int = PART) -> None:
-        self._store, self._client, self._bucket, self._part = store, store._client, store._bucket, part
+        self._store, self._client, self._bucket, self._part = store, store.client, store.bucket, part
         self.where = store.where
         self.retry: RetryPolicy = store.retry
 
@@ -55,8 +57,8 @@ class GCSStreams:
 
     @retried
     def about(self, key: str) -> About:
-        path = object_path(self._bucket, self._store._full(key))
-        with self._told("look at", key), self._store._absence(key):
+        path = object_path(self._bucket, self._store.full(key))
+        with self._told("look at", key), self._store.absence(key):
             params = {"fields": _ASKED, "prettyPrint": "false"}
             answer = self._client.request("GET", path, params=params).json()
         try:
@@ -79,7 +81,7 @@ class GCSStreams:
     @contextmanager
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
         """Gives the object's bytes from `start` on, piece by piece."""
-        path = object_path(self._bucket, self._store._full(key))
+        path = object_path(self._bucket, self._store.full(key))
         params, headers = {"alt": "media", "generation": about.tag}, {"Accept-Encoding": "gzip"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
         try:
@@ -96,7 +98,7 @@ class GCSStreams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
-        full = self._store._full(key)
+        full = self._store.full(key)
         kept: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
         kept |= {"metadata": dict(about.metadata)} if about.metadata else {}
         all_parts = parts(pieces, max(self._part, 256 * 1024))
@@ -177,10 +179,10 @@ class GCSStreams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not of one server")
-        about, full = source.about(found.key), self._store._full(key)
+        about, full = source.about(found.key), self._store.full(key)
         if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
             raise Changed(f"{found.key!r} in {source.where} is another object by now")
-        path = object_path(source._bucket, source._store._full(found.key))
+        path = object_path(source._bucket, source._store.full(found.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
             "sourceGeneration": about.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"

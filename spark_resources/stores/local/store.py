@@ -1,54 +1,33 @@
 """A folder of this machine as a store, as lakeFS's local block adapter lays it out (formats §4).
 
-Listing is `local_tree`'s, changing is `local_files`'; here they become a store, with its errors and its clock.
+Listing is `listing`'s, changing is `files`', errors and clock are `client`'s; here they become a store.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import NoReturn
+from functools import cached_property
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.stores import keys
 from spark_resources.stores.base import (
     AlreadyThere,
     Changed,
     DeleteResult,
     Deleting,
-    Deletion,
     Page,
     Quirks,
     StoredObject,
 )
-from spark_resources.stores.local.files import Changes, NotAnObject, file_of
-from spark_resources.stores.local.listing import HIDDEN, descended, walk
+from spark_resources.stores.local.client import QUIRKS, Folder
+from spark_resources.stores.local.copy import copy_object
+from spark_resources.stores.local.delete import delete_keys
+from spark_resources.stores.local.listing import walk
+from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.retry import NO_RETRIES
-
-CLOCK_FILE = ".clock"
-_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
-
-_QUIRKS = Quirks(
-    tells_missing_deletes=True,
-    time_resolution=timedelta(milliseconds=10),  # the kernel stamps files with a clock that ticks this coarsely
-    unholdable=frozenset(
-        {
-            keys.EMPTY_SEGMENT,
-            keys.LEADING_SLASH,
-            keys.TRAILING_SLASH,
-            keys.DOT_SEGMENT,
-            keys.NUL,
-            keys.LONG_SEGMENT,
-            keys.BOTH,
-        }
-    ),
-)
 
 
 class LocalStore:
@@ -57,25 +36,21 @@ class LocalStore:
     retry = NO_RETRIES  # what a folder says doesn't pass
 
     def __init__(self, local_path: str, inside: str) -> None:
-        self._base = Path(local_path)
-        self._inside = keys.check_key(inside, f"the folder {local_path}", _QUIRKS.unholdable).encode().split(b"/")
-        self._root_path = self._base / inside
-        self.where = f"the folder {self._root_path}"
+        self.folder = Folder(local_path, inside)
+        self.where = self.folder.where
 
     @property
     def quirks(self) -> Quirks:
-        return _QUIRKS
+        return QUIRKS
 
     @property
     def clock_offset(self) -> timedelta:
         """What `<local_path>/.clock` says, zero without it. Raises `Unavailable` where it can't be read."""
-        path = self._base / CLOCK_FILE
-        try:
-            return timedelta(seconds=float(json.loads(path.read_bytes())["offset_seconds"]))
-        except FileNotFoundError:
-            return timedelta(0)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise Unavailable(f'{path} must hold {{"offset_seconds": <number>}} and does not: {error}') from error
+        return self.folder.clock_offset
+
+    @cached_property
+    def streams(self) -> LocalStreams:
+        return LocalStreams(self)
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self.clock_offset
@@ -95,12 +70,12 @@ class LocalStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if delimiter not in (None, "/"):
             raise WrongUsage(f"{self.where} can be listed with the delimiter '/' only, not {delimiter!r}")
-        start = keys.check_prefix(prefix, self.where, _QUIRKS.unholdable).encode()
+        start = keys.check_prefix(prefix, self.where, QUIRKS.unholdable).encode()
         after = keys.as_bytes(start_after or "", self.where)
         objects: list[StoredObject] = []
         prefixes: list[str] = []
         unreadable = 0
-        with self._told("list", prefix), self._root() as root:
+        with self.folder.reading("list", prefix), self.folder.root() as root:
             for key, status in walk(root, start, after=after, fold=delimiter is not None):
                 if key is None:
                     unreadable += 1
@@ -115,11 +90,11 @@ class LocalStore:
                 yield Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        with self._file("look at", key) as descriptor:
+        with self.folder.file("look at", key) as descriptor:
             return _stored(key, os.fstat(descriptor))
 
     def read(self, key: str) -> bytes:
-        with self._file("read", key) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
+        with self.folder.file("read", key) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
             return file.readall()  # in one piece, which nobody has to put together
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
@@ -129,18 +104,18 @@ class LocalStore:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, key: str, data: bytes) -> str:
-        with self._changing("write", key) as changes, changes.staged([data], self._stamp()) as staged, changes.lock():
+        with self.folder.writing("write", key, [data]) as (changes, staged):
             changes.place(staged, key)
         return _tag(data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        with self._changing("write", key) as changes, changes.staged([data], self._stamp()) as staged, changes.lock():
+        with self.folder.writing("write", key, [data]) as (changes, staged):
             if not changes.place_if_free(staged, key):
                 raise AlreadyThere(f"{key!r} exists already in {self.where}")
         return _tag(data)
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        with self._changing("replace", key) as changes, changes.staged([data], self._stamp()) as staged, changes.lock():
+        with self.folder.writing("replace", key, [data]) as (changes, staged):
             try:
                 current = _tag(self.read(key))
             except NotThere:
@@ -152,92 +127,10 @@ class LocalStore:
         return _tag(data)
 
     def copy(self, source: str, target: str) -> None:
-        if source == target:
-            raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        with (
-            self._changing("copy to", target) as changes,
-            self._file("copy", source) as descriptor,
-            changes.staged(_pieces(descriptor), self._stamp()) as staged,
-            changes.lock(),
-        ):
-            changes.place(staged, target)
+        copy_object(self.folder, source, target)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        return [self._deleted(key) for key in keys]
-
-    def _deleted(self, key: str) -> DeleteResult:
-        try:
-            with self._changing("delete", key) as changes, changes.lock():
-                was_there = changes.remove(key)
-        except LakegcError as error:
-            return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
-        return DeleteResult(key, Deletion.DELETED if was_there else Deletion.ALREADY_GONE)
-
-    # --- below ------------------------------------------------------------------------------------------------------
-
-    def _check(self, key: str) -> None:
-        keys.check_key(key, self.where, _QUIRKS.unholdable)
-        if HIDDEN in key.encode().split(b"/"):
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc keeps unfinished writes there")
-
-    def _stamp(self) -> float | None:
-        """The time that a written file is to show, in seconds since the epoch; None for the machine's own."""
-        offset = self.clock_offset
-        return (datetime.now(UTC) + offset).timestamp() if offset else None
-
-    @contextmanager
-    def _root(self) -> Iterator[int]:
-        """The namespace's folder. The configured path may be a link; what a namespace names below it may not."""
-        try:
-            base = os.open(self._base, _PASSED | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                root = descended(base, self._inside)
-            finally:
-                os.close(base)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotThere(
-                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the local block adapter's path as this "
-                "machine sees it."
-            ) from error
-        try:
-            yield root
-        finally:
-            os.close(root)
-
-    @contextmanager
-    def _file(self, doing: str, key: str) -> Iterator[int]:
-        self._check(key)
-        with self._told(doing, key), self._root() as root, file_of(root, key) as descriptor:
-            yield descriptor
-
-    @contextmanager
-    def _changing(self, doing: str, key: str) -> Iterator[Changes]:
-        self._check(key)
-        try:
-            with self._root() as root, Changes.under(root) as changes:
-                yield changes
-        except NotAnObject as error:
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: {error}") from error
-        except OSError as error:
-            self._fail(doing, key, error)
-
-    @contextmanager
-    def _told(self, doing: str, key: str) -> Iterator[None]:
-        """Turns the system's errors on reading into the project's."""
-        try:
-            yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise NotThere(f"{key!r} does not exist in {self.where}") from error
-        except OSError as error:
-            self._fail(doing, key, error)
-
-    def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
-        what = f"could not {doing} {key!r} in {self.where}: {error.strerror or error}"
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise Forbidden(f"{what}. Run as a user who may, or give this one the right to.") from error
-        if error.errno == errno.ENAMETOOLONG:
-            raise WrongUsage(what) from error
-        raise Unavailable(what) from error
+        return delete_keys(self.folder, keys)
 
 
 def _stored(key: str, status: os.stat_result) -> StoredObject:
@@ -246,8 +139,3 @@ def _stored(key: str, status: os.stat_result) -> StoredObject:
 
 def _tag(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _pieces(descriptor: int) -> Iterator[bytes]:
-    while piece := os.read(descriptor, 1 << 20):
-        yield piece

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.local.store import LocalStore
 from spark_resources.stores.transfer import PIECE, About, Streams, whole
+
+if TYPE_CHECKING:
+    from spark_resources.stores.local.store import LocalStore
 
 
 class LocalStreams:
     """The objects of one folder."""
 
     def __init__(self, store: LocalStore) -> None:
-        self._store = store
+        self._folder = store.folder
         self.where = store.where
 
     @property
@@ -24,14 +27,14 @@ class LocalStreams:
         return "local"
 
     def about(self, key: str) -> About:
-        with self._store._file("look at", key) as descriptor:
+        with self._folder.file("look at", key) as descriptor:
             return _about(os.fstat(descriptor))
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
         return whole(self._pieces(key, about), about.size, key, self.where)
 
     def _pieces(self, key: str, about: About) -> Iterator[bytes]:
-        with self._store._file("read", key) as descriptor:
+        with self._folder.file("read", key) as descriptor:
             if _about(os.fstat(descriptor)).tag != about.tag:
                 raise Changed(f"{key!r} in {self.where} is another object by now")
             while piece := os.read(descriptor, PIECE):
@@ -40,12 +43,7 @@ class LocalStreams:
                 raise Changed(f"{key!r} in {self.where} was written to while it was read")
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
-        store = self._store
-        with (
-            store._changing("write", key) as changes,
-            changes.staged(pieces, store._stamp()) as staged,
-            changes.lock(),
-        ):
+        with self._folder.writing("write", key, pieces) as (changes, staged):
             if not changes.place_if_free(staged, key):
                 raise AlreadyThere(f"{key!r} exists already in {self.where}")
         return frozenset()

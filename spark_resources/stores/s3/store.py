@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -32,6 +33,7 @@ from spark_resources.stores.s3.delete import delete_keys
 from spark_resources.stores.s3.fast_reads import QuickReads
 from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
 from spark_resources.stores.s3.listing import Listing, listing_of, parsed, read_listings_here
+from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
 
 AWS = Quirks(md5_etags=True)
@@ -65,15 +67,15 @@ class S3Store:
             )
         if quirks is None:
             quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
-        self._client = s3_client(settings)
-        read_listings_here(self._client)
-        self._bucket = namespace.bucket
+        self.client = s3_client(settings)
+        read_listings_here(self.client)
+        self.bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._quirks = quirks
         self.retry: RetryPolicy = settings.retry
-        self._quick = QuickRequests.of(self._client, settings, self._bucket)
-        self._reads = QuickReads.of(self._client, settings, self._bucket)
-        endpoint = urlsplit(self._client.meta.endpoint_url)
+        self.quick = QuickRequests.of(self.client, settings, self.bucket)
+        self._reads = QuickReads.of(self.client, settings, self.bucket)
+        endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, quirks.unholdable)
 
@@ -85,11 +87,15 @@ class S3Store:
     def clock_offset(self) -> timedelta:
         return timedelta(0)
 
+    @cached_property
+    def streams(self) -> S3Streams:
+        return S3Streams(self)
+
     @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
         with told(self.where, "ask the time of"):
-            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+            answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
             listing_of(answer)  # so that it is the store that answers, and no web server before it
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
@@ -131,13 +137,13 @@ class S3Store:
 
     @retried
     def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
-        if self._quick is not None:
+        if self.quick is not None:
             with suppress(LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
-                answer = self._quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+                answer = self.quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
                 if answer is not None:
                     return parsed(answer)
         with told(self.where, "list", prefix):
-            return listing_of(self._client.list_objects_v2(Bucket=self._bucket, **request))
+            return listing_of(self.client.list_objects_v2(Bucket=self.bucket, **request))
 
     def _page(self, listing: Listing, asked: str) -> ArrowPage:
         skip = len(self._prefix)
@@ -161,16 +167,16 @@ class S3Store:
         return ArrowPage(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        head = self._head(key, "look at")
+        head = self.head(key, "look at")
         etag = _unquoted(head.get("ETag", "")) or None
         return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
 
     @retried
-    def _head(self, key: str, doing: str) -> Mapping[str, Any]:
-        full = self._full(key)
+    def head(self, key: str, doing: str) -> Mapping[str, Any]:
+        full = self.full(key)
         with told(self.where, doing, key):
             try:
-                return self._client.head_object(Bucket=self._bucket, Key=full)
+                return self.client.head_object(Bucket=self.bucket, Key=full)
             except ClientError as error:
                 if status_of(error) != 404:
                     raise
@@ -184,7 +190,7 @@ class S3Store:
 
     def read_proven(self, key: str) -> bytes:
         """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_proven`)."""
-        full = self._full(key)
+        full = self.full(key)
         if self._reads is not None:
             with suppress(LeftToBoto3):
                 if (found := self._reads.read(full)) is not None:
@@ -193,17 +199,17 @@ class S3Store:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        full = self._full(key)
+        full = self.full(key)
         with told(self.where, "read", key):
-            answer = self._client.get_object(Bucket=self._bucket, Key=full)
+            answer = self.client.get_object(Bucket=self.bucket, Key=full)
             return answer["Body"].read(), _unquoted(answer["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
         """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
-        if not self._quirks.md5_etags or self._bucket.endswith(_DIRECTORY_BUCKET):
+        if not self._quirks.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
             return False
         try:
-            head = self._head(key, "look at")
+            head = self.head(key, "look at")
         except Unavailable as error:
             if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
                 return False  # encrypted with a key of the client's own: not even a HEAD without it
@@ -226,7 +232,7 @@ class S3Store:
     @retried
     def _versioning(self) -> str | None:
         with told(self.where, "ask for the versioning of"):
-            return self._client.get_bucket_versioning(Bucket=self._bucket).get("Status")
+            return self.client.get_bucket_versioning(Bucket=self.bucket).get("Status")
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -274,29 +280,29 @@ class S3Store:
                 raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
-        answer = self._client.put_object(Bucket=self._bucket, Key=self._full(key), Body=data, **condition)  # type: ignore[arg-type]
+        answer = self.client.put_object(Bucket=self.bucket, Key=self.full(key), Body=data, **condition)  # type: ignore[arg-type]
         return _unquoted(answer["ETag"])
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        full_target = self._full(target)
-        head = self._head(source, "copy")
+        full_target = self.full(target)
+        head = self.head(source, "copy")
         with told(self.where, "copy", source):
-            copy_object(self._client, self._bucket, self._full(source), full_target, head)
+            copy_object(self.client, self.bucket, self.full(source), full_target, head)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
         batch = self._quirks.delete_batch
         return delete_keys(
-            self._client, self._bucket, list(keys), full=self._full, batch=batch, no_batches=self._takes_no_batches
+            self.client, self.bucket, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches
         )
 
     def _takes_no_batches(self) -> None:
         self._quirks = replace(self._quirks, delete_batch=1)
 
-    def _full(self, key: str) -> str:
+    def full(self, key: str) -> str:
         keys.check_key(key, self.where, self._quirks.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
@@ -20,7 +20,6 @@ from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, Stored
 from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3.client import code_of, in_our_words, is_transient, status_of
 from spark_resources.stores.s3.copy import ONE_REQUEST
-from spark_resources.stores.s3.store import S3Store
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
@@ -34,6 +33,9 @@ from spark_resources.stores.transfer import (
     whole,
 )
 
+if TYPE_CHECKING:
+    from spark_resources.stores.s3.store import S3Store
+
 _ARGUMENTS = {
     "Content-Type": "ContentType",
     "Content-Encoding": "ContentEncoding",
@@ -46,17 +48,17 @@ _NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # of metadata: what a head
 _MOST_PARTS = 9_000  # the store takes 10,000
 _COPIED_PART = 512 * 1024**2
 _Asked = Callable[[Callable[[], Any]], Any]  # the answer to a request, repeated
-_UNLESS_THERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
+_UNLESSTHERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
 
 
 class S3Streams:
     """The objects of one namespace. `one_request` is the most that one request copies, in bytes."""
 
     def __init__(self, store: S3Store, *, one_request: int = ONE_REQUEST, part: int = PART) -> None:
-        self._store, self._client, self._bucket = store, store._client, store._bucket
+        self._store, self._client, self._bucket = store, store.client, store.bucket
         self._one_request, self._part = one_request, part
-        self._conditions: Mapping[str, Any] = _UNLESS_THERE
-        self._quick = store._quick
+        self._conditions: Mapping[str, Any] = _UNLESSTHERE
+        self._quick = store.quick
         self.retry: RetryPolicy = store.retry
         self.where = store.where
 
@@ -65,7 +67,7 @@ class S3Streams:
         return f"s3 {self._client.meta.endpoint_url}"
 
     def about(self, key: str) -> About:
-        head = self._store._head(key, "look at")
+        head = self._store.head(key, "look at")
         tag = str(head.get("ETag", ""))
         headers = {name: str(head[field]) for name, field in _ARGUMENTS.items() if head.get(field)}
         modified = head["LastModified"].astimezone(UTC)
@@ -83,7 +85,7 @@ class S3Streams:
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
         """Gives the object's bytes from `start` on, piece by piece."""
         span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
-        answer = self._client.get_object(Bucket=self._bucket, Key=self._store._full(key), IfMatch=about.tag, **span)
+        answer = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
         with closing(answer["Body"]) as body:
             if answer.get("ETag") != about.tag:
                 raise Changed(f"{key!r} in {self.where} is another object by now")
@@ -93,14 +95,14 @@ class S3Streams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
-        full, kept = self._store._full(key), _kept(about)
+        full, kept = self._store.full(key), _kept(about)
         size = max(self._part, -(-about.size // _MOST_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
             put = self._client.put_object
-            self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESS_THERE, **kept))
+            self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESSTHERE, **kept))
             return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
         return self._put_parts(key, full, chain(first, all_parts), kept)
 
@@ -136,7 +138,7 @@ class S3Streams:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
             self._refuse_there(key)  # for lookalikes that don't know the condition of the next request
             completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
-            answer = asked(partial(completed, **_UNLESS_THERE))
+            answer = asked(partial(completed, **_UNLESSTHERE))
             return str(answer.get("ETag", "")).strip('"')
         except BaseException:
             with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes what is left
@@ -153,8 +155,8 @@ class S3Streams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not of one server")
-        full, tag = self._store._full(key), f'"{found.checksum}"' if found.checksum else None
-        place = {"Bucket": source._bucket, "Key": source._store._full(found.key)}
+        full, tag = self._store.full(key), f'"{found.checksum}"' if found.checksum else None
+        place = {"Bucket": source._bucket, "Key": source._store.full(found.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
 
         def asked(request: Callable[[], Any]) -> Any:
@@ -192,7 +194,7 @@ class S3Streams:
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield asked(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store._full(key), sent, _kept(about), asked) or None
+        return self._in_parts(key, self._store.full(key), sent, _kept(about), asked) or None
 
     def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The answer to a request that copies. A refused condition is the target's or the source's: a look tells."""

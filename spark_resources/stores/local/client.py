@@ -1,0 +1,130 @@
+"""A folder of this machine, opened for each use: its files and its clock, and the system's errors as lakegc's."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NoReturn
+
+from spark_resources.errors import Forbidden, NotThere, Unavailable, WrongUsage
+from spark_resources.stores import keys
+from spark_resources.stores.base import Quirks
+from spark_resources.stores.local.files import Changes, NotAnObject, file_of
+from spark_resources.stores.local.listing import HIDDEN, descended
+
+CLOCK_FILE = ".clock"
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
+
+QUIRKS = Quirks(
+    tells_missing_deletes=True,
+    time_resolution=timedelta(milliseconds=10),  # the kernel stamps files with a clock that ticks this coarsely
+    unholdable=frozenset(
+        {
+            keys.EMPTY_SEGMENT,
+            keys.LEADING_SLASH,
+            keys.TRAILING_SLASH,
+            keys.DOT_SEGMENT,
+            keys.NUL,
+            keys.LONG_SEGMENT,
+            keys.BOTH,
+        }
+    ),
+)
+
+
+class Folder:
+    """The files under `<local_path>/<inside>`. The root must be there already; links are never followed."""
+
+    def __init__(self, local_path: str, inside: str) -> None:
+        self._base = Path(local_path)
+        self._inside = keys.check_key(inside, f"the folder {local_path}", QUIRKS.unholdable).encode().split(b"/")
+        self.where = f"the folder {self._base / inside}"
+
+    @property
+    def clock_offset(self) -> timedelta:
+        """What `<local_path>/.clock` says, zero without it. Raises `Unavailable` where it can't be read."""
+        path = self._base / CLOCK_FILE
+        try:
+            return timedelta(seconds=float(json.loads(path.read_bytes())["offset_seconds"]))
+        except FileNotFoundError:
+            return timedelta(0)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise Unavailable(f'{path} must hold {{"offset_seconds": <number>}} and does not: {error}') from error
+
+    def stamp(self) -> float | None:
+        """The time that a written file is to show, in seconds since the epoch; None for the machine's own."""
+        offset = self.clock_offset
+        return (datetime.now(UTC) + offset).timestamp() if offset else None
+
+    def check(self, key: str) -> None:
+        """Raise `WrongUsage` for a key that a folder can't hold."""
+        keys.check_key(key, self.where, QUIRKS.unholdable)
+        if HIDDEN in key.encode().split(b"/"):
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc keeps unfinished writes there")
+
+    @contextmanager
+    def root(self) -> Iterator[int]:
+        """The namespace's folder. The configured path may be a link; what a namespace names below it may not."""
+        try:
+            base = os.open(self._base, _PASSED | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                root = descended(base, self._inside)
+            finally:
+                os.close(base)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotThere(
+                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the local block adapter's path as this "
+                "machine sees it."
+            ) from error
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    @contextmanager
+    def file(self, doing: str, key: str) -> Iterator[int]:
+        """The descriptor of an object, to be read."""
+        self.check(key)
+        with self.reading(doing, key), self.root() as root, file_of(root, key) as descriptor:
+            yield descriptor
+
+    @contextmanager
+    def changing(self, doing: str, key: str) -> Iterator[Changes]:
+        """The folder, for a change at this key. Turns the system's errors on writing into the project's."""
+        self.check(key)
+        try:
+            with self.root() as root, Changes.under(root) as changes:
+                yield changes
+        except NotAnObject as error:
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: {error}") from error
+        except OSError as error:
+            self._fail(doing, key, error)
+
+    @contextmanager
+    def writing(self, doing: str, key: str, pieces: Iterable[bytes]) -> Iterator[tuple[Changes, bytes]]:
+        """The folder under its lock, and the staged file with this content, to be placed at the key."""
+        with self.changing(doing, key) as changes, changes.staged(pieces, self.stamp()) as staged, changes.lock():
+            yield changes, staged
+
+    @contextmanager
+    def reading(self, doing: str, key: str) -> Iterator[None]:
+        """Turns the system's errors on reading into the project's."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise NotThere(f"{key!r} does not exist in {self.where}") from error
+        except OSError as error:
+            self._fail(doing, key, error)
+
+    def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
+        what = f"could not {doing} {key!r} in {self.where}: {error.strerror or error}"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise Forbidden(f"{what}. Run as a user who may, or give this one the right to.") from error
+        if error.errno == errno.ENAMETOOLONG:
+            raise WrongUsage(what) from error
+        raise Unavailable(what) from error

@@ -1,0 +1,29 @@
+"""Copying a file inside its folder, in one step as every write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from spark_resources.errors import WrongUsage
+from spark_resources.stores.local.client import Folder
+
+_PIECE = 1 << 20  # bytes read at a time
+
+
+def copy_object(folder: Folder, source: str, target: str) -> None:
+    """Copy to another key, over what may be there. Raises `WrongUsage` where both are the same."""
+    if source == target:
+        raise WrongUsage(f"{source!r} in {folder.where} can't be copied onto itself")
+    with (
+        folder.changing("copy to", target) as changes,
+        folder.file("copy", source) as descriptor,
+        changes.staged(_pieces(descriptor), folder.stamp()) as staged,
+        changes.lock(),
+    ):
+        changes.place(staged, target)
+
+
+def _pieces(descriptor: int) -> Iterator[bytes]:
+    while piece := os.read(descriptor, _PIECE):
+        yield piece
