@@ -66,7 +66,7 @@ def azurite() -> Iterator[azurite_server.Azurite]:
 
 @pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs", "azure"])
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
-    """One kind of store, with its declared quirks: a test that asks for it runs once for each."""
+    """One kind of store, with its declared capabilities: a test that asks for it runs once for each."""
     if request.param == "local":
         return store_providers.local(tmp_path_factory.mktemp("local"))
     if request.param == "seaweedfs":

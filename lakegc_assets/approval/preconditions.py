@@ -20,7 +20,7 @@ from spark_resources.model import Rules
 
 
 def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
-    if not (proposal.store.quirks.conditional_writes or single_deployment):
+    if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{proposal.store.where} has no conditional writes, so two people could not be kept apart. If this is the "
             "only lakegc that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
@@ -49,7 +49,7 @@ def check_word(proposal: Proposal, word: Word) -> None:
     finished = proposal.record.finished
     assert finished is not None  # a proposal's mark is
     # a store that tells whole seconds floors them: the mark may have ended within the second that it says
-    if word.when < finished + proposal.store.quirks.time_resolution:
+    if word.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
             f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, and this approval "
             f"is of {word.when:%Y-%m-%d %H:%M:%S}: whoever gave it can't have seen this set. Look at it, and approve "

@@ -179,7 +179,7 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 def cutoff_of_theirs(target: Target, found: ReferenceMark) -> datetime:
     """What is younger has changed since their mark; a whole-second time may truly be almost a second later."""
     store = target.place.store()
-    return cutoff_of(store, found) - store.quirks.time_resolution
+    return cutoff_of(store, found) - store.capabilities.time_resolution
 
 
 def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> Subject:

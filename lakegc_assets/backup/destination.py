@@ -13,9 +13,9 @@ from spark_resources.errors import Forbidden, NotThere, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.mark import OWNER_KEY
 from spark_resources.model import Namespace
-from spark_resources.stores import lookalike
+from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import remembered_quirks
+from spark_resources.stores.probe import remembered_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 _FILE = "file://"
@@ -63,11 +63,11 @@ def made(place: Place) -> Place:
 
 
 def known(place: Place) -> Place:
-    """The place with what a probe found of its store, where that is a lookalike."""
-    endpoint = lookalike(place.namespace, place.settings)
+    """The place with what a probe found of its store, where that is a compatible store."""
+    endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
-    return replace(place, quirks=remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8)))
+    return replace(place, capabilities=remembered_capabilities(place.store(), endpoint, token=secrets.token_hex(8)))
 
 
 def folder_of(repository: str, mark_id: str) -> str:

@@ -209,7 +209,10 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
 
 
 def never_replaces(place: Place) -> bool:
-    """Whether a copy on the store's side fails where something is: tried out, for lookalikes ignore the condition."""
+    """Whether a copy on the store's side fails where something is.
+
+    It is tried out, for some S3-compatible stores ignore the condition.
+    """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
     return copies_if_absent(store.streams, store, scratch, About(0, store.now(), None, ""))
 

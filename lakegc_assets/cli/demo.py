@@ -96,9 +96,9 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
 
 def wait_until_old(store: Store, written: datetime) -> None:
     """Wait until a mark without a minimum age finds nothing young among what was written before a moment, by the
-    store's clock: its times are as coarse as its quirks say, here and there. Two seconds at the most, on a folder none.
+    store's clock: its times are as coarse as its capabilities say. Two seconds at the most, on a folder none.
     """
-    old = written + 2 * store.quirks.time_resolution
+    old = written + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
         raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
 

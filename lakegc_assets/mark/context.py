@@ -26,10 +26,10 @@ from spark_resources.records.signing import Seal
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, all_rows, read_dataset
 from spark_resources.spark.persistence import Kept
-from spark_resources.stores import lookalike
+from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import remembered_quirks
+from spark_resources.stores.probe import remembered_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -217,13 +217,13 @@ class StepNotes:
 
 
 def probed(target: Target) -> Target:
-    """The target with what a probe found of its store, where that is a lookalike: its word is not enough."""
+    """The target with what a probe found of its store, where that is a compatible one: it may promise too much."""
     place = target.place
-    endpoint = lookalike(place.namespace, place.settings)
+    endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return target
-    quirks = remembered_quirks(place.store(), endpoint, token=secrets.token_hex(8))
-    return replace(target, place=replace(place, quirks=quirks))
+    capabilities = remembered_capabilities(place.store(), endpoint, token=secrets.token_hex(8))
+    return replace(target, place=replace(place, capabilities=capabilities))
 
 
 def who() -> str:

@@ -76,7 +76,7 @@ def finish(run: MarkRun) -> None:
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
-    record, grain = run.mark.record, run.store.quirks.time_resolution
+    record, grain = run.mark.record, run.store.capabilities.time_resolution
     refuse_mixed(run)
     base = Base.of(run) if record.optimized else None
     run.say("comparing what is stored with what is live")

@@ -62,7 +62,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     run.say(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
-    unholdable = run.store.quirks.unholdable
+    unholdable = run.store.capabilities.unholdable
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):

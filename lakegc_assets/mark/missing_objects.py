@@ -86,7 +86,7 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
     store = place.store()
 
     def there(address: str) -> bool:
-        if keys.kinds_of(address) & (FOLDED | store.quirks.unholdable):
+        if keys.kinds_of(address) & (FOLDED | store.capabilities.unholdable):
             return False
         return first_key(store, address) == address
 

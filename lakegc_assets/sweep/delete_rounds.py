@@ -165,12 +165,12 @@ def round_of(
         lease_token=run.lease.token,
         proof_until=until,
         # a whole-second time may truly be almost a second later (invariant 6)
-        cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution,
+        cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution,
         mark_id=run.mark.record.mark_id,
         action=action,
         permit_every_s=run.limits.heads_every.total_seconds(),
         most=None if run.limits.rate is None else run.limits.rate / tasks,
-        ramp=None if run.store.quirks.ramp is None else run.store.quirks.ramp / tasks,
+        ramp=None if run.store.capabilities.ramp is None else run.store.capabilities.ramp / tasks,
     )
 
     def work(batches: Batches, report: TaskReport) -> None:

@@ -41,7 +41,7 @@ def delete_first(run: SweepRun, garbage: DataFrame, action: Action, proof: Proof
     Its receipt is that of any other object, so the same command tries it again.
     """
     rows = garbage.orderBy("slice", "address").limit(LOOKED_UP).toArrow().select(PENDING.names).cast(PENDING)
-    cutoff = run.mark.record.cutoff - run.store.quirks.time_resolution
+    cutoff = run.mark.record.cutoff - run.store.capabilities.time_resolution
     there = Judged.of(rows, Looker(run.store).look(rows), cutoff).garbage.slice(0, 1)
     if not len(there):
         return FirstDelete()

@@ -24,4 +24,4 @@ def safe_name(address: str) -> str:
 def name_in(store: Store, folder: str, address: str) -> str:
     """The name below a folder that this store is known to be able to hold; that it can't may still turn out."""
     name = own_name(address)
-    return safe_name(address) if store.quirks.unholdable & kinds_of(folder + name) else name
+    return safe_name(address) if store.capabilities.unholdable & kinds_of(folder + name) else name

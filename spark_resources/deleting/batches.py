@@ -82,7 +82,7 @@ class Sender:
         batches = self._batches(keys)
         stop: list[LakegcError] = []
 
-        workers = self.in_flight if self.store.quirks.delete_batch > 1 else SINGLES_IN_FLIGHT
+        workers = self.in_flight if self.store.capabilities.delete_batch > 1 else SINGLES_IN_FLIGHT
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
             answers = [
                 sent for batch in pool.map(lambda batch: self._sent(batch, prefix, stop), batches) for sent in batch
@@ -91,7 +91,7 @@ class Sender:
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Batches that are one request each: a key that no batch can carry goes alone."""
-        size = self.pace.batch(self.store.quirks.delete_batch)
+        size = self.pace.batch(self.store.capabilities.delete_batch)
         together: list[str] = []
         alone: list[str] = []
         for key in keys:
@@ -104,7 +104,7 @@ class Sender:
         done: list[Sent] = []
         waiting = list(batch)
         for attempt in range(tried + 1, self.tries + 1):
-            if len(waiting) > 1 and self.store.quirks.delete_batch == 1:  # found out by the last request
+            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # found out by the last request
                 return [*done, *(each for key in waiting for each in self._sent([key], prefix, stop, attempt - 1))]
             self.wait(self.pace.take(prefix, len(waiting)))
             try:

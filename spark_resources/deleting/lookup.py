@@ -49,7 +49,7 @@ class Looker:
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
     def _needs_whole(self, folder: str, keys: list[str]) -> bool:
-        return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.quirks.byte_order))
+        return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
 
     def _whole_slice(self, folder: str) -> pa.Table:
         if folder != self._slice or self._listed is None:

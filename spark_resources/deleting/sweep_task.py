@@ -111,7 +111,7 @@ def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int, r
     """
     task, stem = _Task.of(orders), f"{partition:05d}-{attempt}"
     rows = task.since_earlier_attempts(batches, f"{orders.round:04d}/{partition:05d}-")
-    batch = orders.place.store().quirks.delete_batch
+    batch = orders.place.store().capabilities.delete_batch
     size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
     with ThreadPoolExecutor(max_workers=1) as ahead:
         waiting = None
@@ -240,7 +240,7 @@ class ProofTooOld(Refused):
 
 def _ticking(store: Store) -> Callable[[], datetime]:
     """The store's clock, asked once; from then on by this machine's own seconds. Never behind the store's."""
-    began, first = seconds_passed(), store.now() + store.quirks.time_resolution
+    began, first = seconds_passed(), store.now() + store.capabilities.time_resolution
     return lambda: first + timedelta(seconds=seconds_passed() - began)
 
 

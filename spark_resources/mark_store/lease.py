@@ -220,7 +220,7 @@ class LeaseWatch:
                 invariant=11,
             )
         # the store's clock may be a grain further than it says
-        left = holder.until - self._store.now() - max(self._store.quirks.time_resolution, timedelta(seconds=1))
+        left = holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
         self._valid_until, self._look_again = began + left.total_seconds(), began + WATCH_S
 
 
@@ -249,7 +249,7 @@ def take_lease(
     An expired lease (by the store's clock) is taken over. So is that of a process that is known to be dead, and this
     waits until no task of it can still send a delete. `token` must be unique to this call.
     """
-    if not (store.quirks.conditional_writes or single_deployment):
+    if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{store.where} has no conditional writes, so two runs could not be kept apart. If this is the only lakegc "
             "that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",

@@ -6,34 +6,34 @@ from urllib.parse import urlsplit
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores.base import Quirks, Store
+from spark_resources.stores.base import Capabilities, Store
 from spark_resources.stores.extras import needs_extra
 from spark_resources.stores.settings import StoreSettings
 
-__all__ = ["Quirks", "Store", "StoreSettings", "lookalike", "open_store"]
+__all__ = ["Capabilities", "Store", "StoreSettings", "endpoint_to_probe", "open_store"]
 
 _GOOGLES = ".googleapis.com"  # the end of the names of Google's own end points, private ones among them
 
 
-def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks | None = None) -> Store:
-    """The store of a namespace, by its scheme; nothing is read yet. `quirks` are what a probe found, where one ran.
+def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: Capabilities | None = None) -> Store:
+    """The store of a namespace, by its scheme; nothing is read yet. `capabilities` are what a probe found, if any.
 
     Raises `WrongUsage` for a scheme that lakegc can't read yet, and where a setting or the provider's extra is missing.
     """
     if namespace.scheme == "s3":
         from spark_resources.stores.s3.store import S3Store  # boto3 takes half a second to import
 
-        return S3Store(namespace, settings, quirks)
+        return S3Store(namespace, settings, capabilities)
     if namespace.scheme == "gs":
         with needs_extra("gcs", "Cloud Storage"):
             from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long
 
-        return GCSStore(namespace, settings, quirks)
+        return GCSStore(namespace, settings, capabilities)
     if namespace.is_azure:
         with needs_extra("azure", "Azure Blob Storage"):
             from spark_resources.stores.azure.store import AzureStore  # and Azure's
 
-        return AzureStore(namespace, settings, quirks)
+        return AzureStore(namespace, settings, capabilities)
     if namespace.scheme == "local":
         from spark_resources.stores.local.store import LocalStore
 
@@ -44,7 +44,7 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, quirks: Quirks 
     )
 
 
-def lookalike(namespace: Namespace, settings: StoreSettings) -> str | None:
+def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | None:
     """The end point of a store that only speaks like the provider's own, so that a probe has to find out what it does.
 
     None for the provider's own, and for a folder. In Azure that is every account's: hierarchical ones hold other keys.

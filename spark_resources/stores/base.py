@@ -1,4 +1,4 @@
-"""One protocol for every object store; what a provider can't do is a declared quirk, not a surprise.
+"""One protocol for every object store; what a provider can't do is declared, and no surprise.
 
 A store is opened on one namespace and knows keys relative to it only, so no caller can reach outside (invariant 5).
 Keys are text whose UTF-8 bytes are exactly the stored key. Times are the store's own.
@@ -93,14 +93,14 @@ class DeleteResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Quirks:
-    """What this store does otherwise than an ideal one. Found by a probe or known of the provider; shown by `doctor`.
+class Capabilities:
+    """What this store can do. Found by a probe or known of the provider; shown by `doctor`.
 
     `unholdable` names the kinds of key that it folds or refuses, e.g. "double slash"; `byte_order` says whether pages
     come in the order of the keys' bytes; `conditional_writes` whether the two conditional writes are atomic.
     `time_resolution` is the grain of `modified`: the true time is within [modified, modified + grain).
-    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; a lookalike has
-    to prove it first. `ramp` is how many keys a second a bucket takes at first, where it wants to be asked for more
+    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; another store
+    has to show it first. `ramp` is how many keys a second a bucket takes at first, where it wants to be asked for more
     gradually; None for a store that just says when it is too much.
     """
 
@@ -130,7 +130,7 @@ class Store(Protocol):
         ...
 
     @property
-    def quirks(self) -> Quirks: ...
+    def capabilities(self) -> Capabilities: ...
 
     @property
     def clock_offset(self) -> timedelta:
@@ -168,13 +168,13 @@ class Store(Protocol):
         ...
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        """Write, unless the key exists: then `AlreadyThere`. Atomic where `quirks.conditional_writes`."""
+        """Write, unless the key exists: then `AlreadyThere`. Atomic where `capabilities.conditional_writes`."""
         ...
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `quirks.conditional_writes`.
+        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `capabilities.conditional_writes`.
 
         A tag stands for the content, so bytes that were there before bring their tag back: write something that never
         repeats (a counter, a time, a holder). Where the answer to a conditional write was lost, its repetition reads

@@ -49,7 +49,7 @@ class Part:
 
 def can_be_cut(store: Store) -> bool:
     """Whether ranges of keys may be listed by themselves, and it pays: a folder of this machine is no faster for it."""
-    return store.quirks.byte_order and not isinstance(store, LocalStore)
+    return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
 def listed(
@@ -66,7 +66,7 @@ def listed(
     once more where they lie at a cut. `Unavailable` where parts were cut and the store doesn't list in byte order after
     all; `WrongUsage` for bounds on a store that is known not to.
     """
-    ordered, cuts = store.quirks.byte_order, can_be_cut(store)
+    ordered, cuts = store.capabilities.byte_order, can_be_cut(store)
     if not ordered and any(part.after is not None or part.upto is not None for part in parts):
         raise WrongUsage(f"{store.where} doesn't list in the order of the keys' bytes, so it has no ranges of keys")
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
@@ -272,7 +272,7 @@ class _Crew:
 
     def __init__(self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_first: int) -> None:
         self._store, self._cuts, self._page_size, self._pages_first = store, cuts, page_size, pages_first
-        self._waiting = deque(_Walk(part, store.quirks.byte_order) for part in parts)
+        self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
         self._walking: list[_Walk] = []
         self._changed = threading.Condition()  # of the two above, and of every walk's cursor and end
         self._told: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()

@@ -1,7 +1,7 @@
 """What a store can do, found out on scratch keys in lakegc's own corner of the namespace.
 
-A lookalike's word is not enough where a wrong answer costs an object: a server that ignores the condition of a
-conditional write says 200, one that folds keys deletes another object.
+What an S3-compatible store promises is not enough where a wrong answer costs an object: a server that ignores the
+condition of a conditional write says 200, one that folds keys deletes another object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from spark_resources.errors import LakegcError, NotThere, Refused, Unavailable, WrongUsage
-from spark_resources.stores.base import AlreadyThere, Changed, Quirks, Store
+from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, Store
 from spark_resources.stores.keys import BOTH, SAMPLES
 from spark_resources.stores.retry import delete_own
 
@@ -25,12 +25,12 @@ SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix 
 
 _WRITERS = 8  # at once
 _ROUNDS = 5
-_LARGE = 6 * 1024 * 1024  # bytes: more than lookalikes keep in one piece
+_LARGE = 6 * 1024 * 1024  # bytes: more than compatible stores keep in one piece
 _IN_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
 
 
-def probe(store: Store, scratch_prefix: str) -> Quirks:
-    """The store's quirks, tried out under `scratch_prefix`, which is emptied before and after.
+def probe(store: Store, scratch_prefix: str) -> Capabilities:
+    """The store's capabilities, tried out under `scratch_prefix`, which is emptied before and after.
 
     The prefix must be one that nobody else uses: `SCRATCH`, then something of the caller's own, then a slash. Raises
     `WrongUsage` for any other, and what the store raises where it can't be used at all.
@@ -46,11 +46,11 @@ def probe(store: Store, scratch_prefix: str) -> Quirks:
     finally:
         _clear(store, scratch_prefix)
     return replace(
-        store.quirks,  # asked last: that it takes no batches of deletes is seen by clearing up
+        store.capabilities,  # asked last: that it takes no batches of deletes is seen by clearing up
         conditional_writes=conditional_writes,
         byte_order=byte_order,
         md5_etags=md5_etags,
-        unholdable=store.quirks.unholdable | unholdable,
+        unholdable=store.capabilities.unholdable | unholdable,
     )
 
 
@@ -60,8 +60,8 @@ REMEMBERED = "_lakefs/retention/gc/lakegc/store.json"
 BELIEVED_FOR = timedelta(days=30)
 
 
-def remembered_quirks(store: Store, endpoint: str, *, token: str) -> Quirks:
-    """The quirks that an earlier probe wrote down in this namespace, or those that a new one finds and writes down.
+def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
+    """The capabilities that an earlier probe recorded in this namespace, or those that a new one finds and records.
 
     A finding is believed for 30 days by the store's clock, and for the endpoint that it was made at. `token` is unique
     to this call.
@@ -70,30 +70,30 @@ def remembered_quirks(store: Store, endpoint: str, *, token: str) -> Quirks:
     with suppress(NotThere, ValueError, KeyError, TypeError):
         found = json.loads(store.read(REMEMBERED))
         if found["endpoint"] == endpoint and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
-            return _quirks_from_json(found["quirks"])
-    quirks = probe(store, f"{SCRATCH}{token}/")
-    written = {"endpoint": endpoint, "probed": now.isoformat(), "quirks": _quirks_to_json(quirks)}
+            return _capabilities_from_json(found["capabilities"])
+    capabilities = probe(store, f"{SCRATCH}{token}/")
+    written = {"endpoint": endpoint, "probed": now.isoformat(), "capabilities": _capabilities_to_json(capabilities)}
     store.write(REMEMBERED, json.dumps(written, indent=1, sort_keys=True).encode())
-    return quirks
+    return capabilities
 
 
-def _quirks_to_json(quirks: Quirks) -> dict[str, object]:
-    plain = asdict(quirks)
+def _capabilities_to_json(capabilities: Capabilities) -> dict[str, object]:
+    plain = asdict(capabilities)
     return plain | {
-        "time_resolution": quirks.time_resolution.total_seconds(),
-        "unholdable": sorted(quirks.unholdable),
+        "time_resolution": capabilities.time_resolution.total_seconds(),
+        "unholdable": sorted(capabilities.unholdable),
     }
 
 
-def _quirks_from_json(plain: dict[str, Any]) -> Quirks:
+def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
     changed = {
         "time_resolution": timedelta(seconds=plain["time_resolution"]),
         "unholdable": frozenset(plain["unholdable"]),
     }
-    return Quirks(**{**plain, **changed})
+    return Capabilities(**{**plain, **changed})
 
 
-# --- the probe's questions ------------------------------------------------------------------------------------------
+# --- what is tried out -----------------------------------------------------------------------------------------------
 
 
 def _writes_conditionally(store: Store, prefix: str) -> bool:

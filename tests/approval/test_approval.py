@@ -245,7 +245,7 @@ def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early
     lake.marked()
 
     refuses(lake, Refused, "can't have seen this set", when=lake.finished - early)
-    just_after = lake.finished + lake.place.store().quirks.time_resolution
+    just_after = lake.finished + lake.place.store().capabilities.time_resolution
     assert lake.approve(when=just_after).when == just_after
 
 
@@ -318,12 +318,12 @@ def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
 def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
     """Two people who approve at once could overwrite each other there, unless there is one deployment only."""
     lake.marked()
-    quirks = replace(lake.place.store().quirks, conditional_writes=False)
-    weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
+    capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
+    weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
     said = {"word": lake.word(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(lake.place.store()), "quirks", property(lambda _: quirks))
+        patch.setattr(type(lake.place.store()), "capabilities", property(lambda _: capabilities))
         with pytest.raises(Refused, match="conditional writes"):
             approve.approve(weak, **said, single_deployment=False)
         approve.approve(weak, **said, single_deployment=True)

@@ -26,7 +26,7 @@ NESTED = ("data/s/a", "data/s/deep/er/b", "data/s/ blank ", "legacy", "data/s/ü
 
 
 def place_on(provider: Provider) -> Place:
-    return Place(Namespace.parse(provider.uri()), provider.settings, provider.quirks)
+    return Place(Namespace.parse(provider.uri()), provider.settings, provider.capabilities)
 
 
 def folder_place(folder: Path, name: str = "backups") -> Place:

@@ -19,7 +19,7 @@ import pytest
 from spark_resources.copying import backup_task, restore_task
 from spark_resources.copying.copy_log import HELD
 from spark_resources.model import Namespace
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from tests.support.backup_tasks import FOLDER, Task
 from tests.support.s3_servers import SeaweedFS
@@ -31,12 +31,12 @@ LIMIT_S = 60
 ALL = os.environ.get("LAKEGC_ALL_KILLS")
 TO_THERE = [("/objects/", 33), ("/log/", 3), ("/objects/", 1), ("/log/", 1)]
 TO_BACK = [("/lake/data/", 33), ("/restored/", 1), ("/restored/", 3)]
-QUIRKS = Quirks(byte_order=False)
+CAPABILITIES = Capabilities(byte_order=False)
 
 
 def task_of(server: SeaweedFS, name: str) -> Task:
     lake, to = (Namespace.parse(f"s3://{BUCKET}/{name}/{each}") for each in ("lake", "to"))
-    return Task(Place(lake, server.settings(), QUIRKS), Place(to, server.settings(), QUIRKS))
+    return Task(Place(lake, server.settings(), CAPABILITIES), Place(to, server.settings(), CAPABILITIES))
 
 
 def filled(server: SeaweedFS) -> tuple[str, Task]:

@@ -14,7 +14,7 @@ from spark_resources.copying.copy_log import Fate
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.mark_store.mark import reference_folder
 from spark_resources.model import ADDRESSES, Namespace
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from tests.support.backup_tasks import Task, all_of, outcomes
 from tests.support.s3_servers import SeaweedFS
@@ -58,9 +58,9 @@ def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
     """They cope with odd characters. Objects whose keys the text list can't hold are copied by lakegc alone."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
-    quirks = Quirks(byte_order=False)
+    capabilities = Capabilities(byte_order=False)
     lake, by_rclone, to = (
-        Place(Namespace(uri), seaweedfs.settings(), quirks)
+        Place(Namespace(uri), seaweedfs.settings(), capabilities)
         for uri in ("s3://bucket/repo", "s3://backups/repo/m1", "s3://backups/lakegc")
     )
     every = [*BY_RCLONE, *BY_LAKEGC_ONLY]

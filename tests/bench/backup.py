@@ -29,13 +29,13 @@ from lakegc_assets.mark.context import Target
 from spark_resources.lakefs import Repository
 from spark_resources.model import Namespace
 from spark_resources.spark.resource import SparkResource
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from tests.support.mark_runs import environment
 from tests.support.s3_servers import SeaweedFS, seaweedfs
 
 SLICES = 10
-QUIRKS = Quirks(byte_order=False)
+CAPABILITIES = Capabilities(byte_order=False)
 RCLONE = Path(sys.executable).with_name("rclone")
 
 
@@ -56,8 +56,8 @@ def upload(server: SeaweedFS, keys: list[str], size: int) -> None:
 
 def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
     """Seconds of a backup."""
-    lake = Place(Namespace("s3://lake/ns"), server.settings(), QUIRKS)
-    to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), QUIRKS)
+    lake = Place(Namespace("s3://lake/ns"), server.settings(), CAPABILITIES)
+    to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), CAPABILITIES)
     now = lake.store().now()
     repository = Repository("lake", lake.namespace.uri, "main", read_only=False, storage_id="", created=now)
     subject = Subject("lake", now.isoformat(), lake.namespace.uri, "m1", "unified", "0" * 64)

@@ -116,7 +116,7 @@ def main() -> None:
         print(f"uploaded in {time.monotonic() - began:.0f} s", flush=True)
         place = Place(Namespace.parse(f"s3://{BUCKET}/{NAMESPACE}"), server.settings())
         store = place.store()
-        place = replace(place, quirks=replace(store.quirks, byte_order=False))  # as a probe finds
+        place = replace(place, capabilities=replace(store.capabilities, byte_order=False))  # as a probe finds
         at_once, prefixes = chosen.at_once, [f"{NAMESPACE}/{folder}" for folder in folders]
         ways: dict[str, Callable[[], int]] = {
             "raw, one at once": lambda: raw(server, BUCKET, prefixes, 1),

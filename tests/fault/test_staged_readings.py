@@ -96,7 +96,7 @@ def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
 def test_objects_that_may_be_younger_than_the_cutoff_by_a_coarse_clock_are_kept(lake: Lake) -> None:
     """A listed time is rounded down by up to the store's resolution, so an object may be that much younger."""
     entries = [unstaged(lake, f"garbage{number}") for number in range(3)]
-    grain = lake.target.place.store().quirks.time_resolution
+    grain = lake.target.place.store().capabilities.time_resolution
     assert grain > timedelta(milliseconds=1)
     short_of = [grain, grain - timedelta(milliseconds=1), timedelta(0)]
     dated: list[datetime] = []

@@ -30,7 +30,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, AddressType, Commit, MarkState, Namespace, Rules
 from spark_resources.sstable import Entry, commit_id
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 from tests.support.mark_runs import Marked, Marker, SharedSpark, Sweeper, environment, target_of
@@ -400,7 +400,7 @@ def test_cutoff_with_whole_second_last_modified() -> None:
         {"address": name, "size": 1, "modified": modified, "checksum": None, "slice": "data/s/"}
         for name, modified in times.items()
     ]
-    grain, nothing = Quirks().time_resolution, ADDRESSES.empty_table()
+    grain, nothing = Capabilities().time_resolution, ADDRESSES.empty_table()
     stored = {reference_status.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
     live = dict.fromkeys(
         (reference_status.COMMITTED, reference_status.MAYBE_GONE, reference_status.UNCOMMITTED), nothing

@@ -510,7 +510,7 @@ def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     assert methods == ["POST", "DELETE", "DELETE", "DELETE"]
     assert [result.deletion for result in results] == [Deletion.DELETED, Deletion.ALREADY_GONE, Deletion.DELETED]
     assert all_keys(on(azurite, name)) == ["data/c"]
-    assert (store.quirks.delete_batch == 1) is is_remembered
+    assert (store.capabilities.delete_batch == 1) is is_remembered
 
 
 def test_a_batch_without_rights_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
@@ -529,7 +529,7 @@ def test_a_batch_without_rights_is_not_retried_key_by_key(azurite: Azurite, name
     assert [(result.deletion, result.code) for result in results] == [
         (Deletion.FAILED, "AuthorizationPermissionMismatch")
     ] * 3
-    assert store.quirks.delete_batch == 256
+    assert store.capabilities.delete_batch == 256
 
 
 def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(

@@ -10,14 +10,14 @@ from tests.support.store_providers import Provider, all_keys, write_all
 
 def missing_result(provider: Provider) -> Deletion:
     """What a store reports of a key that wasn't there."""
-    return Deletion.ALREADY_GONE if provider.quirks.tells_missing_deletes else Deletion.DELETED
+    return Deletion.ALREADY_GONE if provider.capabilities.tells_missing_deletes else Deletion.DELETED
 
 
 def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:
     """There are more than a thousand keys: present, missing, hostile and repeated ones."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
-    hostile = [key for key in hostile if not provider.quirks.unholdable & kinds_of(key)]
+    hostile = [key for key in hostile if not provider.capabilities.unholdable & kinds_of(key)]
     write_all(store, [*present, *hostile, "data/kept"])
     missing = [f"data/missing/{number}" for number in range(1_100)]
     asked = [*missing[:700], *hostile, *reversed(present), *missing[700:], present[0], "\ud800"]

@@ -238,7 +238,7 @@ def test_keys_with_line_ends_are_refused() -> None:
             with pytest.raises(WrongUsage, match="can't be a key"):
                 store.write(key, b"")
         assert answers.seen == []
-    assert store.quirks.unholdable == {keys.NEWLINE, keys.CARRIAGE_RETURN}
+    assert store.capabilities.unholdable == {keys.NEWLINE, keys.CARRIAGE_RETURN}
 
 
 # --- what a delete means --------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_a_namespace_with_strange_slashes_is_kept_exactly_or_refused(provider: P
     uri = f"{bucket}/{path}"
     provider.open(bucket).write("a/b/data/x", b"not in it")
 
-    if provider.quirks.unholdable & kinds_of(path):
+    if provider.capabilities.unholdable & kinds_of(path):
         with pytest.raises(WrongUsage, match="can't be a key"):
             provider.open(uri)
     else:
@@ -134,7 +134,7 @@ def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
 
 def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None:
     """`a-b` comes before `a/b`, and that before `a0`."""
-    provider.needs("byte_order", has=provider.quirks.byte_order)
+    provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
 
     assert all_keys(store) == TREE
@@ -146,7 +146,7 @@ def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None
 )
 def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Provider, after: str) -> None:
     """The given key may exist or not."""
-    provider.needs("byte_order", has=provider.quirks.byte_order)
+    provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
 
     assert all_keys(store, start_after=after) == [key for key in TREE if key.encode() > after.encode()]
@@ -157,7 +157,7 @@ def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Prov
 
 def test_start_after_is_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
     """Keys would be lost."""
-    if provider.quirks.byte_order:
+    if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     with pytest.raises(WrongUsage, match="order"):
         list(store.pages("", start_after="a"))
@@ -212,19 +212,19 @@ def test_listings_agree_with_the_plain_definition(provider: Provider) -> None:
     @given(st.sets(_names, max_size=8), st.just("") | _names, st.none() | _names, st.integers(1, 4))
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
-        held = {name for name in names if not provider.quirks.unholdable & kinds_of(name)}
+        held = {name for name in names if not provider.capabilities.unholdable & kinds_of(name)}
         # and SeaweedFS lists nothing of a folder when a page ends at the object of the same name
-        if keys.BOTH in provider.quirks.unholdable or provider.name == "seaweedfs":
+        if keys.BOTH in provider.capabilities.unholdable or provider.name == "seaweedfs":
             held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
         for name in held:
             store.write(root + name, b"")
-        if provider.quirks.unholdable & kinds_of(root + prefix + "x"):
+        if provider.capabilities.unholdable & kinds_of(root + prefix + "x"):
             with pytest.raises(WrongUsage, match="can't be a key"):
                 list(store.pages(root + prefix))
             return
         wanted = [root + name for name in in_bytes(held) if name.startswith(prefix)]
 
-        if provider.quirks.byte_order:
+        if provider.capabilities.byte_order:
             behind = [key for key in wanted if after is None or key.encode() > (root + after).encode()]
             start_after = None if after is None else root + after
             assert all_keys(store, root + prefix, start_after=start_after, page_size=page_size) == behind

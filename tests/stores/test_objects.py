@@ -99,7 +99,7 @@ def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider)
 
     assert abs(before - datetime.now(UTC)) < timedelta(seconds=5)
     assert modified.utcoffset() == timedelta(0)
-    assert before - provider.quirks.time_resolution <= modified <= after + provider.quirks.time_resolution
+    assert before - provider.capabilities.time_resolution <= modified <= after + provider.capabilities.time_resolution
     assert store.clock_offset == timedelta(0)
     assert [found.modified for page in store.pages("") for found in page.objects] == [modified]
 

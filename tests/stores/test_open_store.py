@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores import StoreSettings, lookalike, open_store
+from spark_resources.stores import StoreSettings, endpoint_to_probe, open_store
 
 SETTINGS = StoreSettings(
     s3_endpoint_url="http://127.0.0.1:1",
@@ -84,15 +84,15 @@ def test_a_store_at_an_endpoint_of_another_provider_has_to_be_probed(
     own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
     settings = StoreSettings.model_validate(other | {own: endpoint})
 
-    assert lookalike(Namespace.parse(uri), settings) == (endpoint if is_one else None)
+    assert endpoint_to_probe(Namespace.parse(uri), settings) == (endpoint if is_one else None)
 
 
 def test_every_azure_account_has_to_be_probed() -> None:
     """Hierarchical accounts keep other keys. A configured endpoint is named instead of the account's."""
     namespace = Namespace.parse("https://account.blob.core.windows.net/c/ns")
 
-    assert lookalike(namespace, StoreSettings()) == "https://account.blob.core.windows.net"
-    assert lookalike(namespace, StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account")) == (
+    assert endpoint_to_probe(namespace, StoreSettings()) == "https://account.blob.core.windows.net"
+    assert endpoint_to_probe(namespace, StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account")) == (
         "http://127.0.0.1:1/account"
     )
 

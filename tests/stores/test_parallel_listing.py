@@ -75,7 +75,7 @@ def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def cuttable_store(store: Store, provider: Provider) -> Store:
-    provider.needs("byte_order", has=provider.quirks.byte_order)
+    provider.needs("byte_order", has=provider.capabilities.byte_order)
     return store
 
 
@@ -138,7 +138,7 @@ def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store:
 
 def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
     """They would lose keys."""
-    if provider.quirks.byte_order:
+    if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     for part in (Part("", after="a"), Part("", upto="a")):
         with pytest.raises(WrongUsage, match="order"):
@@ -147,11 +147,11 @@ def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, pr
 
 def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) -> None:
     """The store was wrongly declared to list in byte order."""
-    if provider.quirks.byte_order:
+    if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     uri = provider.uri()
     write_all(provider.open(uri), ["a/b", "a-b", "b"])
-    store = provider.open(uri, quirks=replace(provider.quirks, byte_order=True))
+    store = provider.open(uri, capabilities=replace(provider.capabilities, byte_order=True))
     if all_keys(store) == ["a-b", "a/b", "b"]:
         pytest.skip(f"{provider.name} lists these keys in byte order")
 

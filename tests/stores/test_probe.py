@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores import Quirks, Store
+from spark_resources.stores import Capabilities, Store
 from spark_resources.stores.probe import SCRATCH, probe
 from tests.support.store_providers import Provider, all_keys
 
 
-def test_the_probe_finds_exactly_the_declared_quirks(provider: Provider) -> None:
+def test_the_probe_finds_exactly_the_declared_capabilities(provider: Provider) -> None:
     """It begins without knowledge of them, and cleans up."""
-    store = provider.open(provider.uri(), quirks=Quirks())
+    store = provider.open(provider.uri(), capabilities=Capabilities())
     store.write("data/x", b"left alone")
 
     found = probe(store, SCRATCH + "suite/")
 
-    assert found == provider.quirks
+    assert found == provider.capabilities
     assert all_keys(store) == ["data/x"]
 
 

@@ -34,7 +34,7 @@ def winners(act: Callable[[bytes], object]) -> list[bytes]:
 
 def test_exactly_one_of_many_writes_if_absent_wins(store: Store, provider: Provider) -> None:
     """The content of the winner is what is stored."""
-    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     for turn in range(TURNS):
         won = winners(partial(store.write_if_absent, f"lease-{turn}"))
 
@@ -44,7 +44,7 @@ def test_exactly_one_of_many_writes_if_absent_wins(store: Store, provider: Provi
 
 def test_exactly_one_of_many_conditional_replaces_wins(store: Store, provider: Provider) -> None:
     """The content of the winner is what is stored."""
-    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     store.write("lease", b"nobody's")
     for turn in range(TURNS):
         _, tag = store.read_with_tag("lease")
@@ -60,7 +60,7 @@ def test_exactly_one_of_many_conditional_replaces_wins(store: Store, provider: P
 
 def test_no_increment_by_conditional_replace_is_lost(store: Store, provider: Provider) -> None:
     """Several threads count by reading and replacing."""
-    provider.needs("conditional_writes", has=provider.quirks.conditional_writes)
+    provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     store.write("counter", b"0")
 
     def count(times: int) -> None:

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores import Quirks, Store, StoreSettings, open_store
+from spark_resources.stores import Capabilities, Store, StoreSettings, open_store
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_proven
 from spark_resources.stores.s3.client import s3_client
 from spark_resources.stores.s3.copy import copy_object
@@ -34,7 +34,7 @@ from tests.support.s3_servers import S3Server, SeaweedFS
 from tests.support.store_providers import answering
 
 XML = {"Content-Type": "application/xml"}
-MD5 = Quirks(md5_etags=True)
+MD5 = Capabilities(md5_etags=True)
 
 
 @pytest.fixture(params=["seaweedfs", "moto_server"])
@@ -44,8 +44,8 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return server
 
 
-def on(server: S3Server, name: str, quirks: Quirks = MD5) -> Store:
-    return open_store(Namespace.parse(f"s3://s3-tests/{name}"), server.settings(), quirks=quirks)
+def on(server: S3Server, name: str, capabilities: Capabilities = MD5) -> Store:
+    return open_store(Namespace.parse(f"s3://s3-tests/{name}"), server.settings(), capabilities=capabilities)
 
 
 def at(settings: StoreSettings, uri: str = "s3://bucket/ns") -> Store:
@@ -124,7 +124,7 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
     """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
     known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
     with answering(200, b"", known | headers) as answers:
-        store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), quirks=MD5)
+        store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), capabilities=MD5)
 
         assert store.etag_is_md5("data/x") is is_md5
 
@@ -132,7 +132,7 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
 def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
     """An object under a key of the client's own can't be looked up (400). That is no error."""
     with answering(400, b"") as answers:
-        store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), quirks=MD5)
+        store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), capabilities=MD5)
 
         assert not store.etag_is_md5("data/x")
 
@@ -506,7 +506,7 @@ def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
 
 
 def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
-    """Its quirks say so, too."""
+    """Its capabilities say so, too."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with answering(501, body, XML) as answers:
         store = at(answers.settings())
@@ -514,7 +514,7 @@ def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
         results = store.delete_many(["c", "d"])
 
         assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE", "DELETE", "DELETE"]
-    assert store.quirks.delete_batch == 1
+    assert store.capabilities.delete_batch == 1
     assert [result.code for result in results] == ["NotImplemented"] * 2
 
 

@@ -47,9 +47,9 @@ from spark_resources.settings import Settings
 from spark_resources.spark.datasets import all_rows
 from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.session import QUICK_START
-from spark_resources.stores import lookalike
+from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
-from spark_resources.stores.probe import REMEMBERED, remembered_quirks
+from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
 
 _NOWHERE = Path("/nonexistent")
 _Done = TypeVar("_Done")
@@ -129,11 +129,11 @@ def known_store(settings: Mapping[str, str], repository: str) -> None:
     """
     with suppress(LakegcError):
         place = target_of(settings, repository).place
-        endpoint, store = lookalike(place.namespace, place.settings), place.store()
+        endpoint, store = endpoint_to_probe(place.namespace, place.settings), place.store()
         if endpoint is None:
             return
         if endpoint not in _probes:
-            remembered_quirks(store, endpoint, token=uuid.uuid4().hex)
+            remembered_capabilities(store, endpoint, token=uuid.uuid4().hex)
             _probes[endpoint] = store.read(REMEMBERED)
             return
         store.write_if_absent(REMEMBERED, _probes[endpoint])
@@ -222,7 +222,7 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
     An approval of the very second in which its mark was finished isn't taken for one of this mark.
     """
     limit = time.monotonic() + 30
-    while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.quirks.time_resolution + by:
+    while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
         assert time.monotonic() < limit, "the store's clock stands still"
         time.sleep(0.05)  # the step of a poll with a limit
     return now

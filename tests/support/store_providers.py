@@ -1,4 +1,4 @@
-"""The stores that the suite runs over, each with the quirks it is known for and the reason of each."""
+"""The stores that the suite runs over, each with its known capabilities and the reason of each that it lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
-from spark_resources.stores import Quirks, Store, StoreSettings, keys, open_store
+from spark_resources.stores import Capabilities, Store, StoreSettings, keys, open_store
 from spark_resources.stores.retry import NO_RETRIES
 from tests.support.azurite import Azurite
 from tests.support.fake_gcs import FakeGCS
@@ -32,7 +32,7 @@ _serial = itertools.count()
 class Provider:
     """One kind of store: how to reach it, what it does otherwise than an ideal one, and why.
 
-    `reasons` has a sentence for each quirk and for each thing that it doesn't do. `root` is what its namespaces begin
+    `reasons` has a sentence for each capability that it lacks. `root` is what its namespaces begin
     with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
     called; `missing` is a namespace without a bucket where `root` holds one.
     """
@@ -40,7 +40,7 @@ class Provider:
     name: str
     root: str
     settings: StoreSettings
-    quirks: Quirks
+    capabilities: Capabilities
     reasons: dict[str, str]
     make_place: Callable[[str], None]
     wrong_credentials: tuple[dict[str, str], ...] = ()
@@ -63,14 +63,18 @@ class Provider:
         """A namespace whose bucket (or folder) isn't there."""
         return self.missing or f"{self.root}no-such-place/ns"
 
-    def open(self, uri: str, *, quirks: Quirks | None = None) -> Store:
-        """The store of a namespace, told of the declared quirks unless others are given."""
-        return open_store(Namespace.parse(uri), self.settings, quirks=self.quirks if quirks is None else quirks)
+    def open(self, uri: str, *, capabilities: Capabilities | None = None) -> Store:
+        """The store of a namespace, with the declared capabilities unless others are given."""
+        return open_store(
+            Namespace.parse(uri),
+            self.settings,
+            capabilities=self.capabilities if capabilities is None else capabilities,
+        )
 
-    def needs(self, quirk: str, *, has: bool) -> None:
+    def needs(self, capability: str, *, has: bool) -> None:
         """Skip the test, with the declared reason, on a store that lacks what it needs."""
         if not has:
-            pytest.skip(f"{self.name}: {self.reasons[quirk]}")
+            pytest.skip(f"{self.name}: {self.reasons[capability]}")
 
 
 def local(folder: Path) -> Provider:
@@ -81,7 +85,7 @@ def local(folder: Path) -> Provider:
         name="local",
         root="local://",
         settings=StoreSettings(local_path=str(folder)),
-        quirks=Quirks(
+        capabilities=Capabilities(
             tells_missing_deletes=True,
             time_resolution=timedelta(milliseconds=10),
             unholdable=frozenset(
@@ -111,7 +115,7 @@ def seaweedfs(server: S3Server) -> Provider:
         name="seaweedfs",
         root="s3://",
         settings=server.settings(),
-        quirks=Quirks(
+        capabilities=Capabilities(
             byte_order=False,
             md5_etags=True,
             unholdable=frozenset(
@@ -141,7 +145,7 @@ def moto(server: S3Server) -> Provider:
         name="moto",
         root="s3://",
         settings=server.settings(),
-        quirks=Quirks(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
+        capabilities=Capabilities(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
         reasons={
             "unholdable": "its web framework has no route for a path with a newline",
             "credentials": "it takes any credentials",
@@ -155,7 +159,7 @@ def gcs(server: FakeGCS) -> Provider:
         name="gcs",
         root="gs://",
         settings=server.settings(),
-        quirks=Quirks(tells_missing_deletes=True, delete_batch=100),
+        capabilities=Capabilities(tells_missing_deletes=True, delete_batch=100),
         reasons={
             "md5_etags": "the checksum of an object is its CRC32C",
             "unholdable": "it holds every kind of key",
@@ -174,7 +178,7 @@ def real_gcs(uri: str) -> Provider:
         name="gcs",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
         settings=Settings.load(os.environ, Path.home()).store(),
-        quirks=Quirks(
+        capabilities=Capabilities(
             tells_missing_deletes=True,
             delete_batch=100,
             ramp=1_000.0,
@@ -204,7 +208,7 @@ AZURE_UNHOLDABLE = frozenset(
         keys.NOT_XML,
     }
 )
-AZURE_QUIRKS = Quirks(
+AZURE_CAPABILITIES = Capabilities(
     byte_order=False, tells_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
 )
 AZURE_REASONS = {
@@ -219,7 +223,7 @@ def azure(server: Azurite) -> Provider:
         name="azure",
         root=f"https://{server.account}.blob.core.windows.net/",
         settings=server.settings(),
-        quirks=AZURE_QUIRKS,
+        capabilities=AZURE_CAPABILITIES,
         reasons=AZURE_REASONS,
         make_place=lambda path: server.make_container(path.split("/")[0]),
         wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),
@@ -231,12 +235,12 @@ REAL_AZURE = "LAKEGC_TEST_AZURE"  # a namespace in a real account, such as https
 
 
 def real_azure(uri: str) -> Provider:
-    """A real account, with the settings and credentials that lakegc itself finds. Other quirks fail the tests."""
+    """A real account, with the settings and credentials that lakegc itself finds. Other capabilities fail the tests."""
     return Provider(
         name="azure",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
         settings=Settings.load(os.environ, Path.home()).store(),
-        quirks=AZURE_QUIRKS,
+        capabilities=AZURE_CAPABILITIES,
         reasons=AZURE_REASONS,
         make_place=lambda path: None,
         wrong_credentials=({"azure_account_key": "bm90IHRoaXMgb25l"},),

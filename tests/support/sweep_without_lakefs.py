@@ -20,7 +20,7 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Namespace, Outcome, Partition, Scope
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -53,7 +53,9 @@ def run_alone(
 
     With `take_over` as if the time of an earlier lease had run out.
     """
-    place = Place(Namespace(f"s3://{BUCKET}/{name}"), settings, Quirks(byte_order=False, delete_batch=delete_batch))
+    place = Place(
+        Namespace(f"s3://{BUCKET}/{name}"), settings, Capabilities(byte_order=False, delete_batch=delete_batch)
+    )
     now = place.store().now()
     later = now + timedelta(days=1)  # everything is old enough
     record = MarkRecord(

@@ -14,7 +14,7 @@ from spark_resources.deleting.batches import TRIES, Sender, Sent
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
-from spark_resources.stores.base import NOT_SENT, DeleteResult, Deletion, Quirks
+from spark_resources.stores.base import NOT_SENT, Capabilities, DeleteResult, Deletion
 from spark_resources.stores.local.store import LocalStore
 from spark_resources.stores.s3.store import S3Store
 from tests.support.store_providers import answering
@@ -33,8 +33,8 @@ class Troubled(LocalStore):
         self.batches: list[list[str]] = []
 
     @property
-    def quirks(self) -> Quirks:
-        return replace(super().quirks, delete_batch=10)
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, delete_batch=10)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         wanted = list(keys)
@@ -103,8 +103,8 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
         batch = 10
 
         @property
-        def quirks(self) -> Quirks:
-            return replace(super().quirks, delete_batch=self.batch)
+        def capabilities(self) -> Capabilities:
+            return replace(super().capabilities, delete_batch=self.batch)
 
         def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
             results = super().delete_many(keys)

@@ -19,7 +19,7 @@ from spark_resources.errors import LakegcError, Refused, Unavailable
 from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder, Lease, current_holder, take_lease
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Quirks, Store
+from spark_resources.stores.base import Capabilities, Store
 from spark_resources.stores.local.client import CLOCK_FILE
 from spark_resources.stores.settings import StoreSettings
 from tests.support.s3_servers import MotoServer
@@ -340,18 +340,18 @@ def test_a_holder_is_read_back_as_written() -> None:
 # --- stores that can't keep two apart ---------------------------------------------------------------------------------
 
 
-def s3(server: MotoServer, bucket: str, quirks: Quirks) -> Any:
+def s3(server: MotoServer, bucket: str, capabilities: Capabilities) -> Any:
     login = {"aws_access_key_id": "a", "aws_secret_access_key": "s"}
     boto3.client("s3", endpoint_url=server.endpoint_url, region_name="us-east-1", **login).create_bucket(Bucket=bucket)
     settings = StoreSettings(
         s3_endpoint_url=server.endpoint_url, s3_region="us-east-1", s3_access_key_id="a", s3_secret_access_key="s"
     )
-    return open_store(Namespace.parse(f"s3://{bucket}/lake"), settings, quirks=quirks)
+    return open_store(Namespace.parse(f"s3://{bucket}/lake"), settings, capabilities=capabilities)
 
 
 def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_server: MotoServer) -> None:
     """It is refused before anything is written, unless somebody declares that there is one deployment only."""
-    store = s3(moto_server, "unconditional", Quirks(conditional_writes=False))
+    store = s3(moto_server, "unconditional", Capabilities(conditional_writes=False))
 
     with pytest.raises(Refused, match="LAKEGC_SINGLE_DEPLOYMENT=true") as refused:
         take_lease(store, who="ann", mark_id="m1", token="t", single_deployment=False)

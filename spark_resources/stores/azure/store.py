@@ -31,7 +31,7 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
 from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
 from spark_resources.stores.azure.transfer import AzureStreams
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
@@ -43,34 +43,34 @@ NEVER = frozenset(
     }
 )  # fmt: skip
 # Hierarchical accounts list as they walk directories, so the order is not relied on.
-AZURE = Quirks(byte_order=False, tells_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER)
+AZURE = Capabilities(byte_order=False, tells_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER)
 
 OWN = "_lakefs/retention/gc/lakegc/"
 
 
 class AzureStore:
-    """One namespace in one container, which must be there; `quirks` are the provider's, or what a probe found."""
+    """One namespace in one container, which must be there; `capabilities` are the provider's, or a probe's."""
 
-    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+    def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
         """Nothing is sent yet. Raises `WrongUsage` where the namespace can't be one in Azure."""
-        quirks = AZURE if quirks is None else quirks
+        capabilities = AZURE if capabilities is None else capabilities
         self.place = container_of(namespace, settings.azure_endpoint_url)
         self.client = container_client(self.place, settings)
         self._settings = settings
         self.retry: RetryPolicy = settings.retry
         self._prefix = self.place.prefix
-        self._quirks = replace(
-            quirks,
+        self._capabilities = replace(
+            capabilities,
             tells_missing_deletes=True,
-            delete_batch=min(quirks.delete_batch, BATCH),
-            unholdable=quirks.unholdable | NEVER,
+            delete_batch=min(capabilities.delete_batch, BATCH),
+            unholdable=capabilities.unholdable | NEVER,
         )
         self.where = f"{namespace.uri} at {self.place.endpoint}" if settings.azure_endpoint_url else namespace.uri
-        keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
+        keys.check_prefix(self._prefix, self.where, self._capabilities.unholdable)
 
     @property
-    def quirks(self) -> Quirks:
-        return self._quirks
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @property
     def clock_offset(self) -> timedelta:
@@ -98,7 +98,7 @@ class AzureStore:
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
         """As the protocol says. What comes before `start_after` is asked for all the same, and left out here."""
-        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:
             self._check_start_after(delimiter)
@@ -122,7 +122,7 @@ class AzureStore:
     def _check_start_after(self, delimiter: str | None) -> None:
         if delimiter is not None:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
-        if not self._quirks.byte_order:
+        if not self._capabilities.byte_order:
             raise WrongUsage(
                 f"{self.where} isn't known to list in the order of the keys' bytes, and can't begin in the middle. "
                 "List the whole prefix."
@@ -275,14 +275,14 @@ class AzureStore:
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
-        batch = self._quirks.delete_batch
+        batch = self._capabilities.delete_batch
         return delete_keys(self.client, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches)
 
     def _takes_no_batches(self) -> None:
-        self._quirks = replace(self._quirks, delete_batch=1)
+        self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full(self, key: str) -> str:
-        keys.check_key(key, self.where, self._quirks.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode("utf-16-le")) > 2 * keys.LONGEST_KEY:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 characters")

@@ -22,7 +22,7 @@ import requests
 from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, told
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
@@ -33,7 +33,7 @@ from spark_resources.stores.retry import RetryPolicy, retried, write_on_conditio
 from spark_resources.stores.settings import StoreSettings
 
 # Names must not hold line ends, says the documentation; all else is a name like any other.
-GCS = Quirks(
+GCS = Capabilities(
     tells_missing_deletes=True,
     delete_batch=LARGEST,
     ramp=1_000.0,  # writes a second, deletes among them, that a bucket takes before it was spread over more servers
@@ -46,12 +46,14 @@ _BUCKET_FIELDS = "kind,versioning/enabled,softDeletePolicy/retentionDurationSeco
 
 
 class GCSStore:
-    """One namespace in one bucket. The bucket must be there; `quirks` are what a probe found of a lookalike."""
+    """One namespace in one bucket. The bucket must be there; `capabilities` are those that a probe found, if any."""
 
-    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
+    def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
         """Nothing is sent yet. Raises `WrongUsage` for credentials that can't be used, and a path no key can have."""
         # what the API does is the same everywhere; what a server holds, and in which order, is its own
-        self._quirks = GCS if quirks is None else replace(quirks, tells_missing_deletes=True, delete_batch=LARGEST)
+        self._capabilities = (
+            GCS if capabilities is None else replace(capabilities, tells_missing_deletes=True, delete_batch=LARGEST)
+        )
         self.client = GCSClient(settings)
         self.retry: RetryPolicy = settings.retry
         self.bucket = namespace.bucket
@@ -64,11 +66,11 @@ class GCSStore:
                 f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
                 "and ?, which lakeFS reads as those of a URL"
             )
-        keys.check_prefix(self._prefix, self.where, self._quirks.unholdable)
+        keys.check_prefix(self._prefix, self.where, self._capabilities.unholdable)
 
     @property
-    def quirks(self) -> Quirks:
-        return self._quirks
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @property
     def clock_offset(self) -> timedelta:
@@ -97,10 +99,10 @@ class GCSStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
-            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
+            keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
         asked = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
         if start_after is not None:
             asked["startOffset"] = self._prefix + start_after  # that key itself is listed, too, and dropped below
@@ -261,7 +263,7 @@ class GCSStore:
             self.bucket,
             list(keys),
             full=self.full,
-            batch=self._quirks.delete_batch,
+            batch=self._capabilities.delete_batch,
             check_bucket=self._check_bucket,
         )
 
@@ -272,7 +274,7 @@ class GCSStore:
         self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def full(self, key: str) -> str:
-        keys.check_key(key, self.where, self._quirks.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")

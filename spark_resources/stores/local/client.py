@@ -13,14 +13,14 @@ from typing import NoReturn
 
 from spark_resources.errors import Forbidden, NotThere, Unavailable, WrongUsage
 from spark_resources.stores import keys
-from spark_resources.stores.base import Quirks
+from spark_resources.stores.base import Capabilities
 from spark_resources.stores.local.files import Changes, NotAnObject, file_of
 from spark_resources.stores.local.listing import HIDDEN, descended
 
 CLOCK_FILE = ".clock"
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
 
-QUIRKS = Quirks(
+CAPABILITIES = Capabilities(
     tells_missing_deletes=True,
     time_resolution=timedelta(milliseconds=10),  # the kernel stamps files with a clock that ticks this coarsely
     unholdable=frozenset(
@@ -42,7 +42,7 @@ class Folder:
 
     def __init__(self, local_path: str, inside: str) -> None:
         self._base = Path(local_path)
-        self._inside = keys.check_key(inside, f"the folder {local_path}", QUIRKS.unholdable).encode().split(b"/")
+        self._inside = keys.check_key(inside, f"the folder {local_path}", CAPABILITIES.unholdable).encode().split(b"/")
         self.where = f"the folder {self._base / inside}"
 
     @property
@@ -63,7 +63,7 @@ class Folder:
 
     def check(self, key: str) -> None:
         """Raise `WrongUsage` for a key that a folder can't hold."""
-        keys.check_key(key, self.where, QUIRKS.unholdable)
+        keys.check_key(key, self.where, CAPABILITIES.unholdable)
         if HIDDEN in key.encode().split(b"/"):
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc keeps unfinished writes there")
 

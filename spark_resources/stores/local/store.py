@@ -15,14 +15,14 @@ from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.stores import keys
 from spark_resources.stores.base import (
     AlreadyThere,
+    Capabilities,
     Changed,
     DeleteResult,
     Deleting,
     Page,
-    Quirks,
     StoredObject,
 )
-from spark_resources.stores.local.client import QUIRKS, Folder
+from spark_resources.stores.local.client import CAPABILITIES, Folder
 from spark_resources.stores.local.copy import copy_object
 from spark_resources.stores.local.delete import delete_keys
 from spark_resources.stores.local.listing import walk
@@ -40,8 +40,8 @@ class LocalStore:
         self.where = self.folder.where
 
     @property
-    def quirks(self) -> Quirks:
-        return QUIRKS
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
 
     @property
     def clock_offset(self) -> timedelta:
@@ -70,7 +70,7 @@ class LocalStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if delimiter not in (None, "/"):
             raise WrongUsage(f"{self.where} can be listed with the delimiter '/' only, not {delimiter!r}")
-        start = keys.check_prefix(prefix, self.where, QUIRKS.unholdable).encode()
+        start = keys.check_prefix(prefix, self.where, CAPABILITIES.unholdable).encode()
         after = keys.as_bytes(start_after or "", self.where)
         objects: list[StoredObject] = []
         prefixes: list[str] = []

@@ -51,7 +51,7 @@ _ADVICE = {
     "PermanentRedirect": "the bucket is in another region or at another endpoint: check LAKEGC_S3_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
 }
-# Busy, or an answer that got lost. Some lookalikes say so with a status that doesn't.
+# Busy, or an answer that got lost. Some compatible stores say so with a status that doesn't.
 PASSING = frozenset(
     {
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
@@ -87,7 +87,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
         )
     except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
         raise WrongUsage(f"the S3 settings can't be used: {error}") from error
-    # boto3 sends a CRC with a batch of deletes; older lookalikes ask for the MD5 of before and refuse without it.
+    # boto3 sends a CRC with a batch of deletes; older compatible stores want the MD5 of before.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
     client.meta.events.register_first("before-parse.s3.*", refused)
@@ -131,7 +131,7 @@ def _config(settings: StoreSettings) -> Config:
         retries={"total_max_attempts": 1, "mode": "standard"},  # the policy's work
         s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
         max_pool_connections=settings.connections,
-        # Lookalikes don't all know the newer checksums; signatures and lengths are checked as ever.
+        # Compatible stores don't all know the newer checksums; signatures and lengths are checked as ever.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )

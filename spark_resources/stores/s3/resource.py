@@ -1,4 +1,4 @@
-"""dagster-aws's S3 resource, extended by what an S3 lookalike needs.
+"""dagster-aws's S3 resource, extended by what an S3-compatible store needs.
 
 The stock resource hands boto3 neither path style nor timeouts nor a CA bundle. This one keeps its fields and its
 `get_client`, so that it can stand wherever an `S3Resource` is asked for, and builds the client as every store does.

@@ -1,4 +1,4 @@
-"""S3 and its lookalikes as a store. Keys go out and come back byte for byte, or not at all.
+"""S3 and compatible stores as a store. Keys go out and come back byte for byte, or not at all.
 
 Listings are asked for URL-encoded, since XML can't carry every key, and each listed key must start with what was
 asked for: a server that folds keys as a file system does is told by that.
@@ -25,7 +25,7 @@ from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deleting, Page, Quirks, StoredObject
+from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, told
 from spark_resources.stores.s3.copy import copy_object
@@ -36,8 +36,8 @@ from spark_resources.stores.s3.listing import Listing, listing_of, parsed, read_
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
 
-AWS = Quirks(md5_etags=True)
-LOOKALIKE = Quirks()
+AWS = Capabilities(md5_etags=True)
+S3_COMPATIBLE = Capabilities()
 
 _PARAMETERS = {
     "Prefix": "prefix",
@@ -52,10 +52,10 @@ _DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are rand
 
 
 class S3Store:
-    """One namespace in one bucket. The bucket must be there; `quirks` are the provider's, or what a probe found."""
+    """One namespace in one bucket. The bucket must be there; `capabilities` are the provider's, or a probe's."""
 
-    def __init__(self, namespace: Namespace, settings: StoreSettings, quirks: Quirks | None = None) -> None:
-        """Nothing is sent yet. Without `quirks`, AWS's where no endpoint is set and a lookalike's otherwise.
+    def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
+        """Nothing is sent yet. Without `capabilities`: AWS's where no endpoint is set, else a compatible store's.
 
         Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold, or one
         that lakeFS reads as another.
@@ -65,23 +65,23 @@ class S3Store:
                 f"{namespace.uri} can't be a namespace in S3: expected s3://<bucket>/<path> without % and ?, and "
                 "without a user or a port, which lakeFS reads as those of a URL"
             )
-        if quirks is None:
-            quirks = AWS if settings.s3_endpoint_url is None else LOOKALIKE
+        if capabilities is None:
+            capabilities = AWS if settings.s3_endpoint_url is None else S3_COMPATIBLE
         self.client = s3_client(settings)
         read_listings_here(self.client)
         self.bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
-        self._quirks = quirks
+        self._capabilities = capabilities
         self.retry: RetryPolicy = settings.retry
         self.quick = QuickRequests.of(self.client, settings, self.bucket)
         self._reads = QuickReads.of(self.client, settings, self.bucket)
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
-        keys.check_prefix(self._prefix, self.where, quirks.unholdable)
+        keys.check_prefix(self._prefix, self.where, capabilities.unholdable)
 
     @property
-    def quirks(self) -> Quirks:
-        return self._quirks
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @property
     def clock_offset(self) -> timedelta:
@@ -117,10 +117,10 @@ class S3Store:
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[ArrowPage]:
         """As `pages`, without an object of Python's a row."""
-        keys.check_prefix(prefix, self.where, self._quirks.unholdable)
+        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
-            keys.check_start_after(self.where, delimiter, byte_order=self._quirks.byte_order)
+            keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
         request: dict[str, Any] = {"Prefix": self._prefix + prefix, "MaxKeys": page_size, "EncodingType": "url"}
         if start_after is not None:
             request["StartAfter"] = self._prefix + start_after
@@ -206,7 +206,7 @@ class S3Store:
 
     def etag_is_md5(self, key: str) -> bool:
         """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
-        if not self._quirks.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
+        if not self._capabilities.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
             return False
         try:
             head = self.head(key, "look at")
@@ -225,7 +225,7 @@ class S3Store:
         try:
             status = self._versioning()
         except Unavailable:
-            return Deleting.UNKNOWN  # lookalikes don't all know this call
+            return Deleting.UNKNOWN  # compatible stores don't all know this call
         # where it is suspended, a delete still leaves a marker, over versions from before
         return Deleting.FINAL if status is None else Deleting.HIDES
 
@@ -294,16 +294,16 @@ class S3Store:
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
-        batch = self._quirks.delete_batch
+        batch = self._capabilities.delete_batch
         return delete_keys(
             self.client, self.bucket, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches
         )
 
     def _takes_no_batches(self) -> None:
-        self._quirks = replace(self._quirks, delete_batch=1)
+        self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full(self, key: str) -> str:
-        keys.check_key(key, self.where, self._quirks.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")

@@ -136,7 +136,7 @@ class S3Streams:
         upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
-            self._refuse_there(key)  # for lookalikes that don't know the condition of the next request
+            self._refuse_there(key)  # for compatible stores that don't know the condition of the next request
             completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
             answer = asked(partial(completed, **_UNLESSTHERE))
             return str(answer.get("ETag", "")).strip('"')
