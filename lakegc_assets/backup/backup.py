@@ -20,7 +20,7 @@ from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
 from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
-from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import SweptWithFailures
 from spark_resources.spark.datasets import Batches, arrow_to_spark, write_dataset
 from spark_resources.spark.partitioning import id_tasks
@@ -58,7 +58,7 @@ def back_up(run: BackupRun) -> Backup:
 def _is_held() -> Any:
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.col("outcome").isin(*HELD), F.lit(False))
+    return F.coalesce(F.col("outcome").isin(*HAS_COPY), F.lit(False))
 
 
 # --- what is known ----------------------------------------------------------------------------------------------------
@@ -71,12 +71,12 @@ def state_of(run: BackupRun) -> DataFrame:
     from pyspark.sql import functions as F
 
     spark = run.spark()
-    words = run.log.last_words(spark)
-    words = words.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
-    fine = ~F.col("outcome").isin(*HELD) | F.col("as_copied")
-    words = words.where(fine).drop("as_copied")
-    logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in words.columns]
-    renamed = words.select(*logged).withColumnRenamed("logged_address", "address")
+    lines = run.log.latest_lines(spark)
+    lines = lines.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
+    fine = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
+    lines = lines.where(fine).drop("as_copied")
+    logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in lines.columns]
+    renamed = lines.select(*logged).withColumnRenamed("logged_address", "address")
     return run.objects().join(renamed, "address", "left")
 
 
@@ -111,10 +111,10 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     """One Spark job over rows of WANTED; objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
-    orders = run.orders(number, tasks, source=run.target.place, target=run.to, log=run.log)
+    config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
 
     def work(batches: Batches, report: TaskReport) -> None:
-        backup_rows(batches, orders, *this_task(), report)
+        backup_rows(batches, config, *this_task(), report)
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
@@ -158,7 +158,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
     from pyspark.sql import functions as F
 
     given = {
-        "outcome": F.coalesce("outcome", F.lit(Fate.FAILED.value)),
+        "outcome": F.coalesce("outcome", F.lit(CopyStatus.FAILED.value)),
         "key": F.coalesce("key", F.lit("")),
         "size": F.coalesce("logged_size", "size", F.lit(0)),
         "modified": F.coalesce("logged_modified", "modified"),

@@ -14,8 +14,8 @@ from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import Say
-from spark_resources.copying.backup_task import CopyOrders, on_their_side
-from spark_resources.copying.copy_log import HELD, Fate, Log
+from spark_resources.copying.backup_task import CopyTaskConfig, on_their_side
+from spark_resources.copying.copy_log import HAS_COPY, CopyStatus, Log
 from spark_resources.copying.restore_task import restore_rows
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS
@@ -98,7 +98,8 @@ class Restored:
     def success(self) -> bool:
         """Everything that was wanted is where it belongs, and is read."""
         return not (self.unknown or self.unread) and not any(
-            self.objects[fate.value] for fate in (Fate.VANISHED, Fate.TAKEN, Fate.FAILED, Fate.COLD)
+            self.objects[status.value]
+            for status in (CopyStatus.VANISHED, CopyStatus.TAKEN, CopyStatus.FAILED, CopyStatus.COLD)
         )
 
 
@@ -135,9 +136,9 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         rows = wanted(run, chosen).persist()
         done.unknown = unknown(run, rows, chosen)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
-        done.unheld = {name: count for name, count in totals.items() if name not in HELD}
+        done.unheld = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
-        objects = sum(totals.get(name, 0) for name in HELD)
+        objects = sum(totals.get(name, 0) for name in HAS_COPY)
         if objects:
             # before anything is back: a mark that goes on from an earlier one looks at all of this mark's objects then
             run.log.place.store().write(run.log.folder + BEGUN, b"{}")
@@ -150,7 +151,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
 def has_copy() -> Any:
     from pyspark.sql import functions as F
 
-    return F.col("outcome").isin(*HELD)
+    return F.col("outcome").isin(*HAS_COPY)
 
 
 def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
@@ -185,7 +186,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
     bandwidth = run.limits.bandwidth
-    orders = CopyOrders(
+    config = CopyTaskConfig(
         source=run.source,
         target=place,
         log=run.log,
@@ -198,13 +199,13 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
     )
 
     def work(batches: Batches, report: TaskReport) -> None:
-        restore_rows(batches, orders, *this_task(), report)
+        restore_rows(batches, config, *this_task(), report)
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
     with telling_copies(run.say, "bringing back", run.log, number, objects, size):
         report = run_tasks(spread, work)
     done.objects.update(report.by_key["objects"])
-    done.size += report.by_key["bytes"][Fate.COPIED.value]
+    done.size += report.by_key["bytes"][CopyStatus.COPIED.value]
     return number
 
 
@@ -224,15 +225,17 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
     """Name what isn't back, and ask store and lakeFS for what is."""
     from pyspark.sql import functions as F
 
-    words = run.log.rows(run.spark()).where(F.col("run") == number).persist()
+    lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()
 
-    def named(fate: Fate) -> list[Any]:
-        return words.where(F.col("outcome") == fate.value).orderBy("address").take(NAMED)
+    def named(status: CopyStatus) -> list[Any]:
+        return lines.where(F.col("outcome") == status.value).orderBy("address").take(NAMED)
 
-    done.lacking = tuple(row["address"] for row in named(Fate.VANISHED))
-    done.taken = tuple(row["address"] for row in named(Fate.TAKEN))
-    done.failed = {row["address"]: row["why"] for fate in (Fate.FAILED, Fate.COLD) for row in named(fate)}
-    back = words.where(has_copy()).select("address", "size")
+    done.lacking = tuple(row["address"] for row in named(CopyStatus.VANISHED))
+    done.taken = tuple(row["address"] for row in named(CopyStatus.TAKEN))
+    done.failed = {
+        row["address"]: row["why"] for status in (CopyStatus.FAILED, CopyStatus.COLD) for row in named(status)
+    }
+    back = lines.where(has_copy()).select("address", "size")
     run.say("looking at what is back")
     done.stored = stored(run, back)
     paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
@@ -241,7 +244,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
     asked = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(ASKED)]
     done.asked = len(asked)
     done.read, done.unread = read_through(run.lakefs, run.backup.subject.repository, asked)
-    words.unpersist()
+    lines.unpersist()
 
 
 def stored(run: RestoreRun, rows: DataFrame) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Fate(StrEnum):
+class CopyStatus(StrEnum):
     """What became of one object."""
 
     COPIED = "copied"
@@ -37,12 +37,12 @@ class Fate(StrEnum):
     TAKEN = "taken"  # another object is where it was to go
 
 
-HELD = (Fate.COPIED.value, Fate.ALREADY_THERE.value)
+HAS_COPY = (CopyStatus.COPIED.value, CopyStatus.ALREADY_THERE.value)
 
 LOGGED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),  # see Fate
+        pa.field("outcome", pa.string(), nullable=False),  # see CopyStatus
         pa.field("key", pa.string(), nullable=False),  # of the copy, below the folder of the backup
         pa.field("size", pa.int64(), nullable=False),  # bytes
         pa.field("modified", RECEIPTS.field("at").type),  # of the original, by its store's clock
@@ -102,11 +102,11 @@ class Log:
         """All lines of all runs (NUMBERED)."""
         return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
-    def last_words(self, spark: SparkSession) -> DataFrame:
+    def latest_lines(self, spark: SparkSession) -> DataFrame:
         """One line an object (LOGGED): that it is copied, where any run says so; otherwise the latest run's word."""
         from pyspark.sql import functions as F
 
         rows = self.rows(spark)
-        order = F.struct(F.col("outcome").isin(*HELD), "run")
+        order = F.struct(F.col("outcome").isin(*HAS_COPY), "run")
         newest = rows.groupBy("address").agg(F.max_by(F.struct(*LOGGED.names[1:]), order).alias("last"))
         return newest.select("address", "last.*")

@@ -39,7 +39,7 @@ from spark_resources.spark.datasets import (
 from spark_resources.spark.partitioning import id_tasks, row_tasks
 from spark_resources.spark.remote_errors import on_executor
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.stores.base import read_proven
+from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
     """The bytes of a table. Raises `DamagedData` (invariant 3) where it is missing: absence is never an empty set."""
     store = place.store()
     try:
-        return read_proven(store, table_key(table_id))
+        return read_to_verify(store, table_key(table_id))
     except NotThere as error:
         raise DamagedData(
             f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "

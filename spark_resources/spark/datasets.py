@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.stores.base import read_proven
+from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.retry import delete_own
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
     """The bytes of a file of a dataset. Raises `DamagedData` where they aren't those that were written."""
     store = place.store()
     try:
-        data = read_proven(store, folder + file.name)
+        data = read_to_verify(store, folder + file.name)
     except NotThere as error:
         raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
     if hashlib.sha256(data).hexdigest() != file.sha256:

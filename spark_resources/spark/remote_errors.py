@@ -90,8 +90,8 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
     if found is None:
         return None
     try:
-        told = json.loads(base64.b64decode(found.group(1), validate=True))
-        kind, message, invariant = _KNOWN[told["class"]], str(told["message"]), told["invariant"]
+        packed = json.loads(base64.b64decode(found.group(1), validate=True))
+        kind, message, invariant = _KNOWN[packed["class"]], str(packed["message"]), packed["invariant"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not issubclass(kind, Refused):

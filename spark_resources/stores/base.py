@@ -207,8 +207,8 @@ def folders_in(store: Store, folder: str) -> list[str]:
     return [prefix for page in store.pages(folder, delimiter="/") for prefix in page.prefixes]
 
 
-def read_proven(store: Store, key: str) -> bytes:
+def read_to_verify(store: Store, key: str) -> bytes:
     """As `store.read`, by the quickest way there is: for who proves what it gets by a hash that it knows before."""
     # asked of the class, so that what wraps a store and changes its `read` is not passed by
-    own = getattr(type(store), "read_proven", None)
+    own = getattr(type(store), "read_to_verify", None)
     return store.read(key) if own is None else bytes(own(store, key))

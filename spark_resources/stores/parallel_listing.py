@@ -1,6 +1,6 @@
 """Folders listed at speed: several at once, and a long one cut into ranges of keys by whoever has nothing to do.
 
-A page tells where the next one begins, so one listing goes no faster than its pages follow each other. Where a store
+A page says where the next one begins, so one listing goes no faster than its pages follow each other. Where a store
 is known to list in the order of the keys' bytes, a folder can be entered anywhere: `(a, b]` and `(b, c]` hold what
 `(a, c]` holds, whatever `b` is, so a cut needs no knowledge of the keys and can lose or double none.
 """
@@ -25,10 +25,10 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.local.store import LocalStore
 
 AT_ONCE = 8  # requests in flight in one process
-PAGES_FIRST = 10  # that a listing must have told to be cut at all: a slice of lakeFS has about 50 at most
-PAGES_A_CUT = 2  # that it must have told since, to be cut again: a cut may cost a request that finds nothing
+PAGES_FIRST = 10  # that a listing must have given to be cut at all: a slice of lakeFS has about 50 at most
+PAGES_A_CUT = 2  # that it must have given since, to be cut again: a cut may cost a request that finds nothing
 _LAST = "\U0010fffd"  # behind it, in a folder, come next to no names
-_PAGE = 1000  # what a store tells at most in one page
+_PAGE = 1000  # what a store lists at most in one page
 _PROBES_A_RANGE = 8
 _FEW_FOLDERS = 10  # in a page: a flat range costs a request for each that it meets
 _FIRST_PRINTED, _LAST_PRINTED = 0x20, 0x7E
@@ -62,7 +62,7 @@ def listed(
 ) -> Iterator[tuple[str, ArrowPage]]:
     """Every page of these parts with the folder it is of, in no order. Raises as `Store.pages` does.
 
-    A flat part tells its folders, as far as it met them, only where nothing was cut. Names that are no text are counted
+    A flat part lists its folders, as far as it met them, only where nothing was cut. Names that are no text are counted
     once more where they lie at a cut. `Unavailable` where parts were cut and the store doesn't list in byte order after
     all; `WrongUsage` for bounds on a store that is known not to.
     """
@@ -75,7 +75,7 @@ def listed(
             for page in walk.pages(store, page_size, threading.Lock()):
                 yield part.folder, page
         return
-    yield from _Crew(store, parts, cuts, page_size, pages_first).told(at_once)
+    yield from _Crew(store, parts, cuts, page_size, pages_first).pages(at_once)
 
 
 # --- one range --------------------------------------------------------------------------------------------------------
@@ -87,10 +87,10 @@ class _Walk:
 
     part: Part
     ordered: bool  # whether the store is known to list in byte order
-    cursor: str | None = field(default=None)  # the last key that a page told
+    cursor: str | None = field(default=None)  # the last key of the newest page
     upto: str | None = field(default=None)
     cut_from: _Walk | None = field(default=None)
-    pages_told: int = 0  # with keys
+    pages_with_keys: int = 0  # with keys
     since_cut: int = 0  # pages
     folders: int = 0
 
@@ -136,7 +136,7 @@ class _Walk:
             return page, False
         if len(keys):  # of the order of common prefixes nothing is known
             self.cursor = keys[-1].as_py()
-            self.pages_told, self.since_cut = self.pages_told + 1, self.since_cut + 1
+            self.pages_with_keys, self.since_cut = self.pages_with_keys + 1, self.since_cut + 1
         ended = self.cursor is not None and self.upto is not None and _is_after(self.cursor, self.upto)
         if ended:
             objects = objects.filter(pc.less_equal(keys, pa.scalar(self.upto)))
@@ -275,11 +275,11 @@ class _Crew:
         self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
         self._walking: list[_Walk] = []
         self._changed = threading.Condition()  # of the two above, and of every walk's cursor and end
-        self._told: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
+        self._results: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(0)
         self._stopped = False
 
-    def told(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
+    def pages(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
         self._room = threading.Semaphore(2 * at_once)  # pages that wait to be taken
         with ThreadPoolExecutor(at_once, thread_name_prefix="listing") as pool:
             for _ in range(at_once):
@@ -287,14 +287,14 @@ class _Crew:
             try:
                 left = at_once
                 while left:
-                    told = self._told.get()
-                    if isinstance(told, BaseException):
-                        raise told
-                    if told is None:
+                    result = self._results.get()
+                    if isinstance(result, BaseException):
+                        raise result
+                    if result is None:
                         left -= 1
                     else:
                         self._room.release()
-                        yield told
+                        yield result
             finally:
                 with self._changed:
                     self._stopped = True
@@ -306,9 +306,9 @@ class _Crew:
             while (walk := self._next()) is not None:
                 self._list(walk)
         except BaseException as error:
-            self._told.put(error)
+            self._results.put(error)
         else:
-            self._told.put(None)
+            self._results.put(None)
 
     def _list(self, walk: _Walk) -> None:
         pages = walk.pages(self._store, self._page_size, self._changed)
@@ -319,13 +319,13 @@ class _Crew:
                 self._room.acquire()
                 if self._stopped:
                     return
-                self._told.put((walk.part.folder, page))
+                self._results.put((walk.part.folder, page))
         finally:
             with suppress(Exception):
                 pages.close()  # type: ignore[attr-defined]
             with self._changed:
                 self._walking.remove(walk)
-                if walk.cut_from is not None and not walk.pages_told:
+                if walk.cut_from is not None and not walk.pages_with_keys:
                     walk.cut_from.since_cut = PAGES_A_CUT  # nothing was there: the next half may hold something
                 self._changed.notify_all()
 
@@ -349,6 +349,6 @@ class _Crew:
         return None
 
     def _may_be_cut(self, walk: _Walk) -> bool:
-        told = walk.pages_told
+        pages = walk.pages_with_keys
         # without a delimiter a flat listing costs a request for each folder on its way
-        return told >= self._pages_first and walk.since_cut >= PAGES_A_CUT and walk.folders <= told
+        return pages >= self._pages_first and walk.since_cut >= PAGES_A_CUT and walk.folders <= pages

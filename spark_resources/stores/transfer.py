@@ -136,13 +136,13 @@ def whole(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[
 def resumed(
     policy: RetryPolicy,
     open_at: Callable[[int], AbstractContextManager[Callable[[], bytes]]],
-    told: Callable[[], AbstractContextManager[None]],
+    translated_errors: Callable[[], AbstractContextManager[None]],
     size: int,
 ) -> Iterator[bytes]:
     """The pieces of an object of this size, read on from where they broke off, by the policy.
 
-    `open_at` opens it from an offset on, and gives what returns the next piece, empty behind the last one. `told` turns
-    the client's errors into the project's.
+    `open_at` opens it from an offset on, and gives what returns the next piece, empty behind the last one.
+    `translated_errors` turns the client's errors into the project's.
     """
     with ExitStack() as stack:
         start, following = 0, None
@@ -152,7 +152,7 @@ def resumed(
             if following is None and 0 < start == size:
                 return b""
             try:
-                with told():
+                with translated_errors():
                     if following is None:
                         following = stack.enter_context(open_at(start))
                     return following()

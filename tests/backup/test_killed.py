@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from spark_resources.copying import backup_task, restore_task
-from spark_resources.copying.copy_log import HELD
+from spark_resources.copying.copy_log import HAS_COPY
 from spark_resources.model import Namespace
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
@@ -63,7 +63,7 @@ def merged(task: Task) -> dict[str, dict[str, object]]:
     """The outcome of each object over all runs: copied, where one of them reports it."""
     rows = [row for key in sorted(task.log.keys()) for row in task.log.read(key).to_pylist()]
     found = {row["address"]: row for row in rows}
-    return found | {row["address"]: row for row in rows if row["outcome"] in HELD}
+    return found | {row["address"]: row for row in rows if row["outcome"] in HAS_COPY}
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,14 @@ def test_a_killed_backup_resumes_and_copies_every_object_once(
     """The log describes each object correctly."""
     name, task = filled(seaweedfs)
     kill_at(proxy, seaweedfs, name, "backup", effect, number)
-    before = {address for address, row in merged(task).items() if row["outcome"] in HELD}
+    before = {address for address, row in merged(task).items() if row["outcome"] in HAS_COPY}
     rows = task.marked(KEYS)
     left = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
     task.back_up(left)
     there = {one.key for page in task.to.store().pages(FOLDER + "objects/") for one in page.objects}
 
     assert len(before) < len(KEYS)
-    assert {row["outcome"] for row in merged(task).values()} <= set(HELD)
+    assert {row["outcome"] for row in merged(task).values()} <= set(HAS_COPY)
     assert there == {f"{FOLDER}objects/{key}" for key in KEYS} == {f"{FOLDER}{r['key']}" for r in merged(task).values()}
     assert all(task.to.store().read(f"{FOLDER}objects/{key}") == key.encode() for key in KEYS)
 
@@ -130,5 +130,5 @@ def test_a_killed_restore_resumes_and_brings_back_every_object(
     kill_at(proxy, seaweedfs, name, "restore", effect, number)
     back = task.restore(list(merged(task).values()))
 
-    assert {row["outcome"] for row in back.values()} <= set(HELD)
+    assert {row["outcome"] for row in back.values()} <= set(HAS_COPY)
     assert all(task.store.read(key) == key.encode() for key in KEYS)

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Capabilities, Store, StoreSettings, open_store
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_proven
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_to_verify
 from spark_resources.stores.s3.client import s3_client
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
@@ -218,7 +218,7 @@ def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: 
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with answering(status, body, {"Location": location}) as answers:
             store = at(answers.settings(s3_session_token=SecretStr("t"), retry=requests(3)))
-            for act in (*REQUESTS.values(), lambda store: read_proven(store, "data/x")):
+            for act in (*REQUESTS.values(), lambda store: read_to_verify(store, "data/x")):
                 answers.seen.clear()
                 with pytest.raises(Unavailable) as raised:
                     act(store)
@@ -595,11 +595,11 @@ def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
     for key, data in contents.items():
         store.write(key, data)
 
-    assert {key: read_proven(store, key) for key in contents} == contents
+    assert {key: read_to_verify(store, key) for key in contents} == contents
     with pytest.raises(NotThere, match="data/none"):
-        read_proven(store, "data/none")
+        read_to_verify(store, "data/none")
     store.write("data/x", b"written anew")
-    assert read_proven(store, "data/x") == b"written anew"
+    assert read_to_verify(store, "data/x") == b"written anew"
 
 
 def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
@@ -610,7 +610,7 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
         for _ in range(4):
             answers.seen.clear()
             with pytest.raises(Unavailable, match="InternalError"):
-                read_proven(store, "data/x")
+                read_to_verify(store, "data/x")
             with pytest.raises(Unavailable, match="InternalError"):
                 next(store.pages("data/"))
         assert len(answers.seen) == 4
@@ -647,7 +647,7 @@ def test_quick_reads_ignore_endpoints_in_the_environment(
     store.write("data/x", b"here")
     with answering(200, b"there", {"ETag": '"e"'}) as answers:
         monkeypatch.setenv(name, answers.url)
-        assert read_proven(on(seaweedfs, "elsewhere"), "data/x") == b"here"
+        assert read_to_verify(on(seaweedfs, "elsewhere"), "data/x") == b"here"
         assert answers.seen == []
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_resources.copying.backup_task import WANTED, CopyOrders, backup_rows, on_their_side
-from spark_resources.copying.copy_log import Fate, Log
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, on_their_side
+from spark_resources.copying.copy_log import CopyStatus, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
 from spark_resources.spark.task_report import TaskReport
@@ -51,18 +51,18 @@ class Task:
             rows.append(row | {"slice": folder_of(address)})
         return pa.Table.from_pylist(rows, schema=WANTED)
 
-    def orders(self, **changes: Any) -> CopyOrders:
+    def task_config(self, **changes: Any) -> CopyTaskConfig:
         known: dict[str, Any] = {
             "source": self.lake, "target": self.to, "log": self.log, "run": self.log.next_run(), "folder": FOLDER,
             "token": f"t{next(_serial)}", "at_once": 4, "server_side": on_their_side(self.lake, self.to),
         }  # fmt: skip
-        return CopyOrders(**{**known, **changes})
+        return CopyTaskConfig(**{**known, **changes})
 
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
         """What the log says of each object, after a run over these rows."""
-        orders = self.orders(**changes)
-        backup_rows(iter(rows.to_batches()), orders, 0, 0, TaskReport())
-        return self.logged(orders.run)
+        config = self.task_config(**changes)
+        backup_rows(iter(rows.to_batches()), config, 0, 0, TaskReport())
+        return self.logged(config.run)
 
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
         log = log or self.log
@@ -74,15 +74,15 @@ class Task:
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
         """What became of each object that is brought back by the lines of a backup's log."""
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
-        orders = self.orders(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
+        config = self.task_config(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)
-        restore_rows(iter(rows.to_batches()), orders, 0, 0, TaskReport())
-        return self.logged(orders.run, log)
+        restore_rows(iter(rows.to_batches()), config, 0, 0, TaskReport())
+        return self.logged(config.run, log)
 
 
 def outcomes(logged: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {address: row["outcome"] for address, row in logged.items()}
 
 
-def all_of(addresses: Iterable[str], fate: Fate) -> dict[str, str]:
-    return dict.fromkeys(addresses, fate.value)
+def all_of(addresses: Iterable[str], status: CopyStatus) -> dict[str, str]:
+    return dict.fromkeys(addresses, status.value)

@@ -160,19 +160,19 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
 
 
 @contextmanager
-def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
     """Turns the library's errors into the project's, with what to check."""
     try:
         yield
     except HttpResponseError as error:
-        raise in_our_words(error, where, doing, key) from error
+        raise as_lakegc_error(error, where, doing, key) from error
     except AzureError as error:  # its text, and that of its causes, may hold a token in a URL
-        raise in_our_words(error, where, doing, key) from None
+        raise as_lakegc_error(error, where, doing, key) from None
     except MALFORMED as error:  # of an answer that lacks what Azure always says
         raise Unavailable(f"could not {doing} {where}: {_without_secrets(str(error))} Is this Azure?") from None
 
 
-def in_our_words(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
+def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
     if isinstance(error, HttpResponseError) and error.response is not None:
         return _answered(error, what, where, key)

@@ -94,13 +94,13 @@ class _Batch:
         except Exception:  # the library can't take the answer apart, and that was kept before
             if not seen:
                 raise
-        told = seen[-1] if seen else SubAnswers({}, None)
-        if told.of_all is not None and not told.by_number:
-            return self._refused(told.of_all.status, told.of_all.answer(), until)
+        answers = seen[-1] if seen else SubAnswers({}, None)
+        if answers.of_all is not None and not answers.by_number:
+            return self._refused(answers.of_all.status, answers.of_all.answer(), until)
         silent = _with(
             "NoAnswer", "the store's answer doesn't name this blob, so it may or may not be deleted", transient=True
         )
-        by_number = {number: each.answer() for number, each in told.by_number.items()}
+        by_number = {number: each.answer() for number, each in answers.by_number.items()}
         return {name: by_number.get(number, silent) for number, name in enumerate(self.names)}
 
     def _refused(self, status: int, answer: _Answer, until: float) -> dict[str, _Answer]:

@@ -25,7 +25,7 @@ from spark_resources.stores.azure.client import (
     container_client,
     container_of,
     service_client,
-    told,
+    translated_errors,
 )
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
@@ -83,7 +83,7 @@ class AzureStore:
     @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
-        with told(self.where, "ask the time of"):
+        with translated_errors(self.where, "ask the time of"):
             date = list_blobs(self.client, self._prefix, page_size=1).date
         try:
             return http_time(str(date))
@@ -114,7 +114,7 @@ class AzureStore:
 
     @retried
     def _listed(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
-        with told(self.where, "list", prefix):
+        with translated_errors(self.where, "list", prefix):
             return list_blobs(
                 self.client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
             )
@@ -157,7 +157,7 @@ class AzureStore:
     def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its tag as Azure writes it."""
         client = self.client.get_blob_client(self.full(key))
-        with told(self.where, doing, key):
+        with translated_errors(self.where, doing, key):
             about = client.get_blob_properties()
         if about.size is None or about.last_modified is None or not about.etag:
             raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
@@ -177,7 +177,7 @@ class AzureStore:
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         client = self.client.get_blob_client(self.full(key))
-        with told(self.where, "read", key):
+        with translated_errors(self.where, "read", key):
             download = client.download_blob()
             data: bytes = download.readall()
         if not download.properties.etag:
@@ -209,7 +209,7 @@ class AzureStore:
 
     @retried
     def _service_properties(self) -> dict[str, Any]:
-        with told(self.where, "ask for the properties of"):
+        with translated_errors(self.where, "ask for the properties of"):
             return service_client(self.place, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
@@ -227,14 +227,14 @@ class AzureStore:
 
     @retried
     def write(self, key: str, data: bytes) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             return self._put(key, data, overwrite=True)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
         return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
 
     def _create(self, key: str, data: bytes) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             try:
                 return self._put(key, data, overwrite=False)
             except HttpResponseError as error:
@@ -248,7 +248,7 @@ class AzureStore:
         )
 
     def _replace(self, key: str, data: bytes, tag: str) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             try:
                 condition = MatchConditions.IfNotModified
                 return self._put(key, data, overwrite=True, etag=f'"{tag}"', match_condition=condition)
@@ -267,7 +267,7 @@ class AzureStore:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         to = self.client.get_blob_client(self.full(target))
         _, tag = self._look(source, "copy")
-        with told(self.where, "copy", source):
+        with translated_errors(self.where, "copy", source):
             copy_blob(self.client.get_blob_client(self.full(source)), to, tag, token=self.token(), where=self.where)
 
     def token(self) -> str:

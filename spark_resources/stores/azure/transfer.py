@@ -16,7 +16,7 @@ from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobBlock, ContentSettings
 
 from spark_resources.errors import NotThere, Unavailable, WrongUsage
-from spark_resources.stores.azure.client import OVERWRITTEN, THERE, code_of, in_our_words
+from spark_resources.stores.azure.client import OVERWRITTEN, THERE, as_lakegc_error, code_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
@@ -53,7 +53,7 @@ class AzureStreams:
 
     @retried
     def about(self, key: str) -> About:
-        with self._told("look at", key):
+        with self._translating("look at", key):
             about = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
         self._store.check_object(key, about)
         settings = about.content_settings
@@ -74,7 +74,7 @@ class AzureStreams:
     @retried
     def _piece(self, key: str, about: About, start: int, length: int) -> bytes:
         blob = self._client.get_blob_client(self._store.full(key))
-        with self._told("read", key):
+        with self._translating("read", key):
             download = blob.download_blob(
                 offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
             )
@@ -109,7 +109,7 @@ class AzureStreams:
 
     @retried
     def _written(self, key: str, request: Callable[[], Any]) -> None:
-        with self._told("write", key):
+        with self._translating("write", key):
             request()
 
     @retried
@@ -121,14 +121,14 @@ class AzureStreams:
             raise Changed(f"{found.key!r} in {source.where} is another object by now")
         blob = source._client.get_blob_client(source._store.full(found.key))
         target = self._client.get_blob_client(self._store.full(key))
-        with self._told("copy", found.key, there=key):
+        with self._translating("copy", found.key, there=key):
             copy_blob(
                 blob, _Absent(target), about.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip
         return None
 
     @contextmanager
-    def _told(self, doing: str, key: str, there: str = "") -> Iterator[None]:
+    def _translating(self, doing: str, key: str, there: str = "") -> Iterator[None]:
         try:
             yield
         except AzureError as error:
@@ -148,7 +148,7 @@ class AzureStreams:
             if doing == "read" and code in OVERWRITTEN:
                 self._store.stat(key)  # raises where nothing is there at all
                 raise Changed(f"{key!r} in {self.where} is another object by now") from None
-            raise in_our_words(error, self.where, doing, key) from None
+            raise as_lakegc_error(error, self.where, doing, key) from None
         except MALFORMED as error:
             raise Unavailable(
                 f"could not {doing} {key!r} in {self.where}: its answer can't be read ({error})"

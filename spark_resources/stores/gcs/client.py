@@ -158,9 +158,9 @@ def is_transient(error: Exception) -> bool:
 def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's own code and words in an error's body. What passes has its status as code, whatever the reason."""
     try:
-        told = json.loads(body)["error"]
-        reasons = [str(each["reason"]) for each in told.get("errors") or () if each.get("reason")]
-        code, message = (reasons or [str(status)])[0], str(told.get("message", ""))
+        found = json.loads(body)["error"]
+        reasons = [str(each["reason"]) for each in found.get("errors") or () if each.get("reason")]
+        code, message = (reasons or [str(status)])[0], str(found.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         code, message = str(status), ""
     return (str(status) if status in PASSING_STATUS else code), message
@@ -180,15 +180,15 @@ def _is_the_stores(error: Answered) -> bool:
 
 
 @contextmanager
-def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
     """Turns Google's errors into the project's, with what to check."""
     try:
         yield
     except Errors as error:
-        raise in_our_words(error, where, doing, key) from error
+        raise as_lakegc_error(error, where, doing, key) from error
 
 
-def in_our_words(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
+def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
     if isinstance(error, Answered):
         return _answered(error, what, where)

@@ -30,9 +30,9 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
     ) as answer:
         data: bytes = answer.raw.read(decode_content=False)
         headers = answer.headers
-    told = _told_crc32c(headers.get("x-goog-hash", ""))
-    if told is not None and told != crc32c_of(data):
-        raise Broken(f"{len(data)} bytes arrived, with another CRC32C than {told}")
+    given = _crc32c_header(headers.get("x-goog-hash", ""))
+    if given is not None and given != crc32c_of(data):
+        raise Broken(f"{len(data)} bytes arrived, with another CRC32C than {given}")
     return data, _generation(headers.get("x-goog-generation"), name)
 
 
@@ -68,12 +68,12 @@ def crc32c_of(data: bytes) -> str:
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
-def _told_crc32c(header: str) -> str | None:
+def _crc32c_header(header: str) -> str | None:
     sums = dict(each.strip().split("=", 1) for each in header.split(",") if "=" in each)
     return sums.get("crc32c")
 
 
-def _generation(told: str | None, name: str) -> str:
-    if told is None or not told.isdecimal():
+def _generation(given: str | None, name: str) -> str:
+    if given is None or not given.isdecimal():
         raise Unavailable(f"the answer on {name!r} lacks the object's generation: is this Cloud Storage?")
-    return told
+    return given

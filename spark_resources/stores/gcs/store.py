@@ -23,7 +23,7 @@ from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
-from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, told
+from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, translated_errors
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
 from spark_resources.stores.gcs.delete import LARGEST, delete_keys
@@ -83,7 +83,7 @@ class GCSStore:
     @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
-        with told(self.where, "ask the time of"):
+        with translated_errors(self.where, "ask the time of"):
             answer = self._list({"prefix": self._prefix, "maxResults": "1"})
         listing_of(answer.content)  # so that it is the store that answers, and no web server before it
         date = answer.headers.get("Date")
@@ -120,7 +120,7 @@ class GCSStore:
 
     @retried
     def _listed(self, asked: Mapping[str, str], prefix: str) -> Listing:
-        with told(self.where, "list", prefix):
+        with translated_errors(self.where, "list", prefix):
             return listing_of(self._list(asked).content)
 
     def _list(self, asked: Mapping[str, str]) -> requests.Response:
@@ -152,7 +152,7 @@ class GCSStore:
     def _look(self, key: str, doing: str) -> Listed:
         full = self.full(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
-        with told(self.where, doing, key), self.absence(key):
+        with translated_errors(self.where, doing, key), self.absence(key):
             path = object_path(self.bucket, full)
             answer = self.client.request("GET", path, params=params)
         try:
@@ -187,7 +187,7 @@ class GCSStore:
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self.full(key)
-        with told(self.where, "read", key), self.absence(key):
+        with translated_errors(self.where, "read", key), self.absence(key):
             return read_object(self.client, self.bucket, full)
 
     def etag_is_md5(self, key: str) -> bool:
@@ -203,21 +203,21 @@ class GCSStore:
     @retried
     def _about_bucket(self) -> requests.Response:
         params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
-        with told(self.where, "ask for the versioning of"):
+        with translated_errors(self.where, "ask for the versioning of"):
             return self.client.request("GET", self._listing.removesuffix("/o"), params=params)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     @retried
     def write(self, key: str, data: bytes) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             return self._put(key, data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
         return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
 
     def _create(self, key: str, data: bytes) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             try:
                 return self._put(key, data, ifGenerationMatch="0")
             except Answered as error:
@@ -234,7 +234,7 @@ class GCSStore:
         self.full(key)
         # 0 would mean that no object may be there, and what is no generation can't be one's tag
         if tag.isdecimal() and int(tag):
-            with told(self.where, "write", key):
+            with translated_errors(self.where, "write", key):
                 try:
                     return self._put(key, data, ifGenerationMatch=tag)
                 except Answered as error:
@@ -253,7 +253,7 @@ class GCSStore:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full(target)
         found = self._look(source, "copy")
-        with told(self.where, "copy", source), self.absence(source):
+        with translated_errors(self.where, "copy", source), self.absence(source):
             copy_object(self.client, self.bucket, found, full_target, self.where)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.gcs.client import Answered, Errors, in_our_words, object_path
+from spark_resources.stores.gcs.client import Answered, Errors, as_lakegc_error, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import listed
 from spark_resources.stores.retry import RetryPolicy, retried
@@ -58,7 +58,7 @@ class GCSStreams:
     @retried
     def about(self, key: str) -> About:
         path = object_path(self._bucket, self._store.full(key))
-        with self._told("look at", key), self._store.absence(key):
+        with self._translating("look at", key), self._store.absence(key):
             params = {"fields": _ASKED, "prettyPrint": "false"}
             answer = self._client.request("GET", path, params=params).json()
         try:
@@ -71,7 +71,10 @@ class GCSStreams:
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
         pieces = resumed(
-            self.retry, lambda start: self._opened(key, about, start), lambda: self._told("read", key), about.size
+            self.retry,
+            lambda start: self._opened(key, about, start),
+            lambda: self._translating("read", key),
+            about.size,
         )
         hashed = Hashed(pieces)
         yield from whole(hashed, about.size, key, self.where)
@@ -109,7 +112,7 @@ class GCSStreams:
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
-        with self._told("write", key):
+        with self._translating("write", key):
             try:
                 yield
             except Answered as error:
@@ -206,7 +209,7 @@ class GCSStreams:
     def _rewrite(
         self, path: str, params: Mapping[str, str], source: GCSStreams, found: StoredObject, key: str
     ) -> dict[str, Any]:
-        with self._told("copy", found.key):
+        with self._translating("copy", found.key):
             try:
                 answer: dict[str, Any] = self._client.request("POST", path, params=params).json()
                 return answer
@@ -219,8 +222,8 @@ class GCSStreams:
                 raise
 
     @contextmanager
-    def _told(self, doing: str, key: str) -> Iterator[None]:
+    def _translating(self, doing: str, key: str) -> Iterator[None]:
         try:
             yield
         except Errors as error:
-            raise in_our_words(error, self.where, doing, key) from error
+            raise as_lakegc_error(error, self.where, doing, key) from error

@@ -149,19 +149,19 @@ def _add_content_md5(request: AWSRequest, **_: Any) -> None:
 
 
 @contextmanager
-def told(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
     """Turns boto3's errors into the project's, with what to check."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
-        raise in_our_words(error, where, doing, key) from error
+        raise as_lakegc_error(error, where, doing, key) from error
     except (ResponseParserError, *MALFORMED) as error:
         raise Unavailable(
             f"could not {doing} {where}: its answer is not S3's ({error}). Check the endpoint."
         ) from error
 
 
-def in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
+def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
     if isinstance(error, ClientError):
         return _answered(error, what, where, key)

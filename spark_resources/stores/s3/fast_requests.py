@@ -86,8 +86,8 @@ class QuickRequests:
             body = self._answered("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
         except LeftToBoto3:
             return None
-        told = _TAG.search(body) if body is not None else None
-        return None if told is None else told.group(1).decode("ascii", "replace")
+        found = _TAG.search(body) if body is not None else None
+        return None if found is None else found.group(1).decode("ascii", "replace")
 
     def list(self, asked: Mapping[str, str]) -> bytes | None:
         """The answer to ListObjectsV2 with these parameters; None where nothing was sent.

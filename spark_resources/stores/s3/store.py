@@ -27,7 +27,7 @@ from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
 from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
-from spark_resources.stores.s3.client import code_of, s3_client, status_of, told
+from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
 from spark_resources.stores.s3.fast_reads import QuickReads
@@ -94,7 +94,7 @@ class S3Store:
     @retried
     def now(self) -> datetime:
         """The `Date` of a real answer: whole seconds, rounded down."""
-        with told(self.where, "ask the time of"):
+        with translated_errors(self.where, "ask the time of"):
             answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
             listing_of(answer)  # so that it is the store that answers, and no web server before it
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
@@ -142,7 +142,7 @@ class S3Store:
                 answer = self.quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
                 if answer is not None:
                     return parsed(answer)
-        with told(self.where, "list", prefix):
+        with translated_errors(self.where, "list", prefix):
             return listing_of(self.client.list_objects_v2(Bucket=self.bucket, **request))
 
     def _page(self, listing: Listing, asked: str) -> ArrowPage:
@@ -174,7 +174,7 @@ class S3Store:
     @retried
     def head(self, key: str, doing: str) -> Mapping[str, Any]:
         full = self.full(key)
-        with told(self.where, doing, key):
+        with translated_errors(self.where, doing, key):
             try:
                 return self.client.head_object(Bucket=self.bucket, Key=full)
             except ClientError as error:
@@ -188,8 +188,8 @@ class S3Store:
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
 
-    def read_proven(self, key: str) -> bytes:
-        """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_proven`)."""
+    def read_to_verify(self, key: str) -> bytes:
+        """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full(key)
         if self._reads is not None:
             with suppress(LeftToBoto3):
@@ -200,7 +200,7 @@ class S3Store:
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self.full(key)
-        with told(self.where, "read", key):
+        with translated_errors(self.where, "read", key):
             answer = self.client.get_object(Bucket=self.bucket, Key=full)
             return answer["Body"].read(), _unquoted(answer["ETag"])
 
@@ -231,14 +231,14 @@ class S3Store:
 
     @retried
     def _versioning(self) -> str | None:
-        with told(self.where, "ask for the versioning of"):
+        with translated_errors(self.where, "ask for the versioning of"):
             return self.client.get_bucket_versioning(Bucket=self.bucket).get("Status")
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     @retried
     def write(self, key: str, data: bytes) -> str:
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             return self._put(key, data, {})
 
     def write_if_absent(self, key: str, data: bytes) -> str:
@@ -269,7 +269,7 @@ class S3Store:
 
     def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
         """The new tag, or None where the condition doesn't hold."""
-        with told(self.where, "write", key):
+        with translated_errors(self.where, "write", key):
             try:
                 return self._put(key, data, condition)
             except ClientError as error:
@@ -289,7 +289,7 @@ class S3Store:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full(target)
         head = self.head(source, "copy")
-        with told(self.where, "copy", source):
+        with translated_errors(self.where, "copy", source):
             copy_object(self.client, self.bucket, self.full(source), full_target, head)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:

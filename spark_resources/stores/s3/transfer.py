@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError
 from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy
-from spark_resources.stores.s3.client import code_of, in_our_words, is_transient, status_of
+from spark_resources.stores.s3.client import as_lakegc_error, code_of, is_transient, status_of
 from spark_resources.stores.s3.copy import ONE_REQUEST
 from spark_resources.stores.transfer import (
     PART,
@@ -77,7 +77,10 @@ class S3Streams:
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
         pieces = resumed(
-            self.retry, lambda start: self._opened(key, about, start), lambda: self._told("read", key), about.size
+            self.retry,
+            lambda start: self._opened(key, about, start),
+            lambda: self._translating("read", key),
+            about.size,
         )
         return whole(pieces, about.size, key, self.where)
 
@@ -110,7 +113,7 @@ class S3Streams:
         """The answer to a request that is a part of writing, repeated. Raises `AlreadyThere`, and what stores raise."""
 
         def attempt() -> Any:
-            with self._told("write", key):
+            with self._translating("write", key):
                 return request()
 
         return self.retry.call(attempt)
@@ -166,8 +169,8 @@ class S3Streams:
             return self._copy_in_parts(source, found, key, place, unchanged, asked)
         if self._quick is not None and self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
-            if (told := self._quick.copy(place, full, headers)) is not None:
-                return told
+            if (etag := self._quick.copy(place, full, headers)) is not None:
+                return etag
         answer = asked(lambda: self._copy_in_one(full, place, unchanged))
         return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None
 
@@ -206,10 +209,10 @@ class S3Streams:
             if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
                 self._refuse_there(key)
                 raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
-            raise _in_our_words(error, source.where, "copy", found.key) from error
+            raise _as_lakegc_error(error, source.where, "copy", found.key) from error
 
     @contextmanager
-    def _told(self, doing: str, key: str) -> Iterator[None]:
+    def _translating(self, doing: str, key: str) -> Iterator[None]:
         try:
             yield
         except (ClientError, BotoCoreError) as error:
@@ -219,7 +222,7 @@ class S3Streams:
                 raise Changed(f"{key!r} in {self.where} is another object by now") from error
             if _upload_is_gone(error):
                 self._refuse_there(key)
-            raise _in_our_words(error, self.where, doing, key) from error
+            raise _as_lakegc_error(error, self.where, doing, key) from error
         except HTTPError as error:  # of an answer's body
             raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
         except (ResponseParserError, *MALFORMED) as error:
@@ -231,12 +234,12 @@ def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
     return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
 
 
-def _in_our_words(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:
+def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:
     if isinstance(error, ClientError) and code_of(error) in _COLD:
         return Cold(
             f"{key!r} in {where} is in an archive ({code_of(error)}): it can't be read before it is restored there"
         )
-    return in_our_words(error, where, doing, key)
+    return as_lakegc_error(error, where, doing, key)
 
 
 def _kept(about: About) -> dict[str, Any]:
