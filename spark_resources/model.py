@@ -335,22 +335,6 @@ DATA, ROOT = "data/", ""
 """The folders that candidates lie in: below the one, and right in the other."""
 
 
-def is_candidate(key: str, *, local_adapter: bool = False) -> bool:
-    """Whether a stored key may ever be collected (formats §1, §4; invariant 5).
-
-    Objects under `data/` at any depth, and legacy objects at the namespace's root. Never `_lakefs/`, the server's probe
-    file, what lies under another folder, or the parts of unfinished uploads that the local adapter keeps at the root.
-    """
-    if key.startswith("data/"):
-        return len(key) > len("data/")
-    if "/" in key or key in ("", "dummy"):
-        return False
-    return not (local_adapter and _UPLOAD_PART.match(key))
-
-
-_UPLOAD_PART = re.compile(r"^[0-9a-f]+-\d{5}$")
-
-
 # --- schemas of the DataFrames --------------------------------------------------------------------------------------
 # Addresses are keys relative to the namespace. Sizes are bytes.
 

@@ -11,20 +11,21 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from lakegc_assets.mark.context import Target
+from lakegc_assets.rules.addresses import is_candidate
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark, mark_folder, previous_mark
 from spark_resources.mark_store.record import MarkRecord
-from spark_resources.model import MarkState, Scope, is_candidate
+from spark_resources.model import DATA, ROOT, MarkState, Scope
 from spark_resources.stores.base import Store
 
-FOLDERS = ("data/", "")  # what may be collected: all under data/, and what lies right at the root
-ROOT = "theirs/"  # in lakegc's folder of that id: the record of a sweep
+FOLDERS = (DATA, ROOT)  # what may be collected: all under data/, and what lies right at the root
+SWEEP_RECORD = "theirs/"  # in lakegc's folder of that id: the record of a sweep
 LINK_TOKEN = timedelta(hours=24)
 
 
 def root_of(mark_id: str) -> str:
-    return mark_folder(mark_id) + ROOT
+    return mark_folder(mark_id) + SWEEP_RECORD
 
 
 def begun(target: Target, mark_id: str) -> Mark | None:

@@ -17,6 +17,7 @@ from lakegc_assets.mark.base_mark import Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.incremental_listing import LOOKED_AT_PART
 from lakegc_assets.rules import garbage
+from lakegc_assets.rules.addresses import listed_area_column
 from lakegc_assets.rules.holds import PathHolds, prefixes_of
 from spark_resources.lakefs.ranges import (
     check_all_read,
@@ -181,7 +182,8 @@ def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame
 
 def count_absent(run: MarkRun, base: Base | None) -> int:
     """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
-    held = read_all(run).select("address").dropDuplicates().where(garbage.in_listed_area())
+    addresses = read_all(run).select("address").dropDuplicates()
+    held = addresses.where(listed_area_column(addresses["address"]))
     absent = held.transform(garbage.without(namespace_slices.stored(run)))
     if base is not None:
         absent = absent.transform(without_settled(run, base))

@@ -17,8 +17,8 @@ from lakegc_assets.mark.base_mark import Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.retained_commits import completed, dumped_graph
 from lakegc_assets.rules import garbage
-from lakegc_assets.rules.incremental import can_have_changed, opened, slice_of, union
-from lakegc_assets.rules.reference_status import slices_of
+from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
+from lakegc_assets.rules.incremental import can_have_changed, opened, union
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Looker
 from spark_resources.lakefs.ranges import ranges_of
@@ -61,11 +61,11 @@ def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> I
 
 def listed_whole(parts: Sequence[Part]) -> list[str]:
     """The slices, as a clean run names them, of which a listing of these parts tells everything."""
-    return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_top(part))})
+    return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_whole_slice(part))})
 
 
-def _is_top(part: Part) -> bool:
-    return part.folder.count("/") == 2 and not part.flat
+def _is_whole_slice(part: Part) -> bool:
+    return part.folder == slice_of(part.folder) and not part.flat
 
 
 def let_go(run: MarkRun, base: Base) -> frozenset[str] | None:
@@ -96,7 +96,8 @@ def candidates(run: MarkRun, base: Base, gone: frozenset[str], folders: Sequence
     in_ranges = base.addresses(gone)
     addresses = union([unsettled, in_ranges, base.brought_back().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
-    sliced = addresses.where(garbage.in_listed_area()).withColumn("slice", slice_of(addresses["address"]))
+    address = addresses["address"]
+    sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
     return sliced.join(listed, "slice", "left_anti").select("address", "slice")
 
 

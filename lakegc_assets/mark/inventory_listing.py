@@ -15,16 +15,15 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
-from lakegc_assets.rules.addresses import are_candidates
+from lakegc_assets.rules.addresses import are_candidates, slices_of
 from spark_resources.errors import Refused, WrongUsage
-from spark_resources.model import DATA, ROOT, STORED_OBJECTS
+from spark_resources.model import STORED_OBJECTS
 from spark_resources.spark.datasets import Batches, write_produced
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import KINDS
 
-_SLICE = r"^(?P<slice>data/[^/]*/)"
 NOTHING_BEFORE = 2000  # the year
 
 
@@ -88,7 +87,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
 def candidates(
     table: pa.Table, prefix: str, *, local_adapter: bool, unholdable: Collection[str] = frozenset()
 ) -> pa.Table:
-    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `model.is_candidate`).
+    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `rules.addresses`).
 
     Without keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
     name, so what refers to it is not to be found here, and stops the mark as it does with a listing (invariant 3).
@@ -96,9 +95,7 @@ def candidates(
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
     wanted = are_candidates(addresses, local_adapter=local_adapter)
-    slices = pc.struct_field(pc.extract_regex(addresses, _SLICE), "slice")
-    slices = pc.coalesce(slices, pc.if_else(pc.starts_with(addresses, DATA), DATA, ROOT))
-    columns = [addresses, table["size"], table["modified"], table["checksum"], slices]
+    columns = [addresses, table["size"], table["modified"], table["checksum"], slices_of(addresses)]
     found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
     kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]
     if not kinds:

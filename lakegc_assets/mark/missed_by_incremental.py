@@ -8,6 +8,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark.base_mark import UNREADABLE, Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.rules import garbage
+from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.rules.incremental import can_have_changed, union
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.spark.datasets import Dataset
@@ -51,7 +52,8 @@ def missed(run: MarkRun, base: Base, expired: DataFrame) -> DataFrame:
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
     let_go = base.addresses(base.counted - live)
     known = union([one.select("address") for one in (base.unsettled(), let_go, base.brought_back())])
-    top, deepest = F.regexp_extract("address", r"^data/([^/]+)/", 1), F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
+    top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
+    deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is the last
     unknown = run.keep(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]

@@ -16,7 +16,7 @@ from lakegc_assets.mark import inventory_listing
 from lakegc_assets.mark.base_mark import UNREADABLE, Base
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.incremental_listing import LOOKED_UP_PART, changed_parts, let_go, listed_whole, look
-from lakegc_assets.rules.addresses import are_candidates
+from lakegc_assets.rules.addresses import are_candidates, slice_of
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
 from spark_resources.spark.datasets import Batches, Dataset, Producer, read_datasets, write_produced
 from spark_resources.spark.partitioning import row_tasks
@@ -155,12 +155,7 @@ def candidates(
             bytes=pc.sum(found.column("size"), min_count=0).as_py(),
         )
         if len(found):
-            yield stored_batch(found, slice_listed(folder))
-
-
-def slice_listed(folder: str) -> str:
-    """The slice that a folder of a listing is, or is in: shards are not told apart."""
-    return "/".join(folder.split("/")[:2]) + "/" if folder.count("/") > 2 else folder
+            yield stored_batch(found, slice_of(folder))
 
 
 def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:

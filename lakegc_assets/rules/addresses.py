@@ -1,31 +1,92 @@
-"""Which stored keys are possible candidates, and which may be deleted at all: the rule of the mark and of every check
-of what was approved (invariant 5). Whole columns; `model.is_candidate` is the plain form for one key.
+"""What an address says of the object at it: its slice, and whether lakegc may ever delete it (invariant 5).
+
+Each rule has a plain form for one address and an Arrow form for columns; two have a Spark form, for filters that Spark
+runs itself. All of them are held to one list of addresses (`tests/unit/test_address_rules.py`). Addresses are keys
+relative to the namespace.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.model import DATA
+from spark_resources.model import DATA, ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_UPLOAD_PART = r"\A[0-9a-f]+-\p{Nd}{5}\n?\z"
-_DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"  # read alike by Arrow's and Java's regular expressions
+_SLICE = f"{DATA}[^/]*/|{DATA}|"  # read alike by Arrow's and Java's regular expressions, as are the others
+_UPLOAD_PART = r"[0-9a-f]+-\p{Nd}{5}\n?"
+_PLAIN_UPLOAD_PART = re.compile(_UPLOAD_PART.replace(r"\p{Nd}", r"\d"))
+_DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"
+
+
+# --- slices ---------------------------------------------------------------------------------------------------------
+
+
+def slice_of(address: str) -> str:
+    """The folder that a full listing finds an address in: `data/<name>/`, `data/`, or "" for the root (formats §1).
+
+    Shards (`data/!…/`) are not told apart.
+    """
+    if not address.startswith(DATA):
+        return ROOT
+    name, slash, _ = address.removeprefix(DATA).partition("/")
+    return f"{DATA}{name}/" if slash else DATA
+
+
+def slices_of(addresses: pa.Array) -> pa.Array:
+    """`slice_of` each address; null of a null."""
+    return pc.struct_field(pc.extract_regex(addresses, rf"\A(?P<slice>{_SLICE})"), "slice")
+
+
+def slice_column(address: Column) -> Column:
+    """`slice_of` each address of a Spark column."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_extract(address, rf"\A({_SLICE})", 1)
+
+
+# --- possible candidates --------------------------------------------------------------------------------------------
+
+
+def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
+    """Whether the object at an address may ever be collected (formats §1, §4).
+
+    Objects under `data/` at any depth, and legacy objects at the namespace's root. Never `_lakefs/`, the server's probe
+    file, what lies under another folder, or the parts of unfinished uploads that the local adapter keeps at the root.
+    """
+    if address.startswith(DATA):
+        return address != DATA
+    if "/" in address or address in ("", "dummy"):
+        return False
+    return not (local_adapter and _PLAIN_UPLOAD_PART.fullmatch(address))
 
 
 def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """`model.is_candidate` of each address; null of a null."""
+    """`is_candidate` of each address; null of a null."""
     below = pc.and_(pc.starts_with(addresses, DATA), pc.not_equal(addresses, DATA))
     named = pc.invert(pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
     root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), named)
     if local_adapter:
-        root = pc.and_(root, pc.invert(pc.match_substring_regex(addresses, _UPLOAD_PART)))
+        root = pc.and_(root, pc.invert(pc.match_substring_regex(addresses, rf"\A{_UPLOAD_PART}\z")))
     return pc.or_(below, root)
+
+
+def in_listed_area(addresses: pa.Array) -> pa.Array:
+    """Whether a listing of the candidates would hold each address if the store does; null of a null."""
+    return pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
+
+
+def listed_area_column(address: Column) -> Column:
+    """`in_listed_area` of a Spark column."""
+    return address.startswith(DATA) | ~address.contains("/")
+
+
+# --- deletable keys -------------------------------------------------------------------------------------------------
 
 
 def have_dot_segments(addresses: pa.Array) -> pa.Array:
@@ -38,7 +99,7 @@ def have_dot_segments(addresses: pa.Array) -> pa.Array:
 
 
 def has_dot_segment(address: Column) -> Column:
-    """`have_dot_segments` of a column of Spark's."""
+    """`have_dot_segments` of a Spark column."""
     return address.rlike(_DOT_SEGMENT)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from lakegc_assets.rules.addresses import has_dot_segment
+from lakegc_assets.rules.addresses import has_dot_segment, listed_area_column
 from spark_resources.model import HOLDS_BETWEEN
 
 if TYPE_CHECKING:
@@ -60,14 +60,7 @@ def is_missing() -> Column:
     from pyspark.sql import functions as F
 
     live = F.col("committed") | F.col("uncommitted")
-    return live & in_listed_area() & F.col("listed").isNull()
-
-
-def in_listed_area() -> Column:
-    """Whether the listing would hold such an address if the store does."""
-    from pyspark.sql import functions as F
-
-    return F.col("address").startswith("data/") | ~F.col("address").contains("/")
+    return live & listed_area_column(F.col("address")) & F.col("listed").isNull()
 
 
 def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:

@@ -22,7 +22,7 @@ from spark_resources.mark_store.record import CLEAN, MarkRecord, finished_at
 from spark_resources.model import Scope
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 LATE = timedelta(hours=48)
 """How long after a slice was opened something may arrive in it: an hour of naming and a link token's 24 (formats §1),
@@ -164,16 +164,6 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     if base.start > record.start or base.server_now > record.server_now:
         return f"the clocks were set back since {which}"
     return ""
-
-
-# --- what is known of each address ----------------------------------------------------------------------------------
-
-
-def slice_of(address: Column) -> Column:
-    """The folder that an address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
-    from pyspark.sql import functions as F
-
-    return F.regexp_extract(address, r"^(data/[^/]*/|data/|)", 1)
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:

@@ -12,7 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.rules.addresses import have_dot_segments
+from lakegc_assets.rules.addresses import have_dot_segments, in_listed_area, slices_of
 from spark_resources.model import STORED_OBJECTS
 
 STORED, COMMITTED, MAYBE_GONE, UNCOMMITTED = "stored", "committed", "maybe_gone", "uncommitted"
@@ -136,16 +136,6 @@ def once(stored: pa.Table) -> pa.Table:
     rows = stored.sort_by(order)  # null comes last, as the least
     same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
     return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
-
-
-def in_listed_area(addresses: pa.Array) -> pa.Array:
-    """Whether the listing would hold such an address if the store does (`garbage.in_listed_area`)."""
-    return pc.or_(pc.starts_with(addresses, "data/"), pc.invert(pc.match_substring(addresses, "/")))
-
-
-def slices_of(addresses: pa.Array) -> pa.Array:
-    """The folder that each address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
-    return pc.struct_field(pc.extract_regex(addresses, r"^(?P<slice>data/[^/]*/|data/|)"), "slice")
 
 
 def _without(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -14,6 +14,7 @@ from lakegc_assets.approval.foreign_marks import as_record, begun, cutoff_of, ro
 from lakegc_assets.approval.verify_files import their_files
 from lakegc_assets.mark import expired_set, namespace_slices
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
+from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import SweepRun, Theirs
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import Approval, read_with_version, write_approval
@@ -88,7 +89,7 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
     listing = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS)
     listed = listing.drop("modified").dropDuplicates(["address"])  # a page that came twice is no second object
     found = {
-        "slice": F.coalesce("slice", F.regexp_extract("address", r"^(data/[^/]+/|data/|)", 1)),
+        "slice": F.coalesce("slice", slice_column(F.col("address"))),
         "reason": F.lit(NOT_RECORDED),
     }
     kept = ("address", "size", "checksum")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.model import DATA, ROOT
 from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
 from spark_resources.stores.base import Store, StoredObject
 from spark_resources.stores.keys import before_unsafe
@@ -21,7 +22,7 @@ FEW = 8  # keys of one slice that are looked at one by one rather than by listin
 AT_ONCE = 8
 AT_ONCE_A_SLICE = 4
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
-FLAT = ("", "data/")  # slices of which only what lies right in them counts
+FLAT = (ROOT, DATA)  # slices of which only what lies right in them counts
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from spark_resources.errors import Refused, WrongUsage
-from spark_resources.model import is_candidate
+from spark_resources.model import DATA
 
 LARGEST_FILE = 1 << 20  # bytes
 DEEPEST = 8  # levels of lists and fields; a file of holds has five
@@ -112,7 +112,7 @@ def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
 
 def _checked_prefix(prefix: str) -> str:
     """Only what a candidate can begin with: under `data/`, or a root object from before there was that folder."""
-    inside = prefix.startswith("data/") or (prefix != "" and is_candidate(prefix))
+    inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
     if not inside or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
             f"no object that could be collected begins with '{prefix}': a key relative to the namespace is expected, "

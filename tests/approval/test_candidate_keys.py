@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.approval.verify_files import lines_in, strange_keys
-from spark_resources.model import is_candidate
+from lakegc_assets.rules.addresses import is_candidate
 
 PIECES = st.sampled_from(
     [

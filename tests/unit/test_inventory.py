@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.inventory_listing import candidates
+from lakegc_assets.rules.addresses import is_candidate
 from spark_resources.errors import DamagedData, WrongUsage
-from spark_resources.model import is_candidate
 from spark_resources.stores.inventory import LISTED, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import BOTH, EMPTY_SEGMENT
 from spark_resources.stores.settings import StoreSettings

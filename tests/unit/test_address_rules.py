@@ -1,0 +1,165 @@
+"""The slice of an address and which addresses are possible candidates: every form of each rule, on one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Column, SparkSession
+
+from lakegc_assets.rules import addresses as rules
+from spark_resources.mark_store.hold_file import BadHolds, parse_holds
+from spark_resources.spark.datasets import arrow_to_spark
+
+
+class Address(NamedTuple):
+    """An address, its slice, whether it is a possible candidate (and one in a local store), whether a listing of the
+    candidates would hold it, and whether it has a dot segment."""
+
+    address: str
+    slice: str
+    candidate: bool
+    candidate_in_local_store: bool
+    listed: bool
+    dot_segment: bool
+
+
+def address(
+    text: str,
+    folder: str,
+    candidate: bool,
+    *,
+    local: bool | None = None,
+    listed: bool | None = None,
+    dots: bool = False,
+) -> Address:
+    return Address(
+        text, folder, candidate, candidate if local is None else local, candidate if listed is None else listed, dots
+    )
+
+
+ADDRESSES = [
+    address("data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/gg4hubj2cdk0000003eg/", True),
+    address("data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0,token", "data/gg4hubj2cdk0000003eg/", True),
+    address("data/imported/2021/a.parquet", "data/imported/", True),
+    address("data/!0a/gg4hubj2cdk0000003eg/x", "data/!0a/", True),
+    address("data/x", "data/", True),
+    address("data/x/", "data/x/", True),
+    address("data//x", "data//", True),
+    address("data//", "data//", True),
+    address("data/\n/é\n", "data/\n/", True),
+    address("data/a\nb", "data/", True),
+    address("data/_lakefs/x", "data/_lakefs/", True),
+    address("data/dummy", "data/", True),
+    address("data/0a-00001", "data/", True),
+    address("data/", "data/", False, listed=True),
+    address("data", "", True),
+    address("Data/x", "", False),
+    address("/data/x", "", False),
+    address("\ndata/x", "", False),
+    address("\n", "", True),
+    address("d8vt40r2cdk0000003f0", "", True),
+    address("", "", False, listed=True),
+    address("dummy", "", False, listed=True),
+    address("dummy2", "", True),
+    address("dummy/", "", False),
+    address("_lakefs/settings", "", False),
+    address("_lakefs", "", True),
+    address("legacy/folder/x", "", False),
+    address("0a-00001", "", True, local=False),
+    address("0a-0000١", "", True, local=False),
+    address("0a-00001\n", "", True, local=False),
+    address("0a-00001\n\n", "", True),
+    address("0g-00001", "", True),
+    address("0a-000012", "", True),
+    address("x0a-00001", "", True),
+    address(".", "", True, dots=True),
+    address("..", "", True, dots=True),
+    address("...", "", True),
+    address(".hidden", "", True),
+    address("data/./x", "data/./", True, dots=True),
+    address("data/../_lakefs/x", "data/../", True, dots=True),
+    address("data/s/..", "data/s/", True, dots=True),
+    address("data/s/.\n", "data/s/", True),
+    address("data/s/a..b/c.", "data/s/", True),
+]
+KEYS = [one.address for one in ADDRESSES]
+COLUMN = pa.array([*KEYS, None], pa.string())
+NULL = [None]
+
+
+def test_the_slice_of_an_address_is_the_folder_of_a_full_listing(spark: SparkSession) -> None:
+    """A wrong slice makes a sweep look for an object where it isn't, and an incremental mark take one for listed."""
+    wanted = [one.slice for one in ADDRESSES]
+    assert [rules.slice_of(key) for key in KEYS] == wanted
+    assert rules.slices_of(COLUMN).to_pylist() == wanted + NULL
+    assert in_spark(spark, rules.slice_column) == wanted
+    assert [rules.slice_of(one) for one in wanted] == wanted  # that of a listed folder, too
+
+
+@pytest.mark.parametrize("local_adapter", [True, False])
+def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_adapter: bool) -> None:
+    """Everything else belongs to lakeFS or to somebody else, and is never deleted."""
+    wanted = [one.candidate_in_local_store if local_adapter else one.candidate for one in ADDRESSES]
+    assert [rules.is_candidate(key, local_adapter=local_adapter) for key in KEYS] == wanted
+    assert rules.are_candidates(COLUMN, local_adapter=local_adapter).to_pylist() == wanted + NULL
+
+
+def test_a_listing_of_the_candidates_would_hold_what_is_in_the_listed_area(spark: SparkSession) -> None:
+    """Live addresses elsewhere aren't missing from it; each possible candidate is in it."""
+    wanted = [one.listed for one in ADDRESSES]
+    assert rules.in_listed_area(COLUMN).to_pylist() == wanted + NULL
+    assert in_spark(spark, rules.listed_area_column) == wanted
+    assert all(one.listed for one in ADDRESSES if one.candidate)
+
+
+def test_keys_with_dot_segments_may_not_be_deleted(spark: SparkSession) -> None:
+    """A tool that resolves paths would delete another object by such a key."""
+    wanted = [one.dot_segment for one in ADDRESSES]
+    assert rules.have_dot_segments(COLUMN).to_pylist() == wanted + NULL
+    assert in_spark(spark, rules.has_dot_segment) == wanted
+    deletable = [one.candidate and not one.dot_segment for one in ADDRESSES]
+    assert rules.may_be_deleted(COLUMN, local_adapter=False).to_pylist() == [*deletable, False]
+
+
+def test_a_hold_can_name_every_beginning_of_a_possible_candidate() -> None:
+    """An object that could not be held by its prefix could not be kept."""
+    for one in ADDRESSES:
+        key = one.address
+        beginnings = {key[:count] for count in range(1, len(key) + 1)} if one.candidate and not one.dot_segment else ()
+        for prefix in beginnings:
+            if prefix.isprintable() and ".." not in prefix.split("/"):
+                parse_holds(hold_of(prefix), "here")
+        if not one.listed:
+            with pytest.raises(BadHolds):
+                parse_holds(hold_of(key), "here")
+
+
+def hold_of(prefix: str) -> bytes:
+    return f"holds: [{{id: h, prefix: '{prefix}', owner: ada, reason: x}}]".encode()
+
+
+def in_spark(spark: SparkSession, rule: Callable[[Column], Column]) -> list[object]:
+    rows = pa.table({"number": pa.array(range(len(KEYS)), pa.int64()), "address": pa.array(KEYS, pa.string())})
+    frame = spark.createDataFrame(rows, arrow_to_spark(rows.schema))
+    found = frame.select("number", rule(frame["address"]).alias("found")).toArrow().sort_by("number")
+    return list(found["found"].to_pylist())
+
+
+_texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(KEYS) | _texts), st.booleans())
+@example([], True)
+@example(["data/x", "data/y"], True)
+def test_a_column_of_addresses_is_judged_as_its_single_addresses(keys: list[str], local_adapter: bool) -> None:
+    """The Arrow forms agree with the plain ones, on other addresses, too."""
+    column = pa.array(keys, pa.string())
+    candidates = [rules.is_candidate(key, local_adapter=local_adapter) for key in keys]
+    assert rules.are_candidates(column, local_adapter=local_adapter).to_pylist() == candidates
+    assert rules.slices_of(column).to_pylist() == [rules.slice_of(key) for key in keys]
