@@ -18,8 +18,9 @@ from lakegc_assets.cli.mark import expired_tables, open_mark
 from lakegc_assets.cli.object_list import list_rows
 from lakegc_assets.cli.tables import amounts, as_document, show_sums
 from lakegc_assets.formatting import duration
-from lakegc_assets.mark.incremental_listing import ASSET as SLICES
-from lakegc_assets.mark.incremental_listing import FOLDERS, FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
+from lakegc_assets.mark.incremental_listing import FOLDERS
+from lakegc_assets.mark.listed_objects import ASSET as SLICES
+from lakegc_assets.mark.listed_objects import FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
 from lakegc_assets.mark.totals import Sum, Totals, counted
 from lakegc_assets.rules.set_diff import Change, changes
 from spark_resources.errors import DamagedData, NotThere, WrongUsage

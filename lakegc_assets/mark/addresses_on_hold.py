@@ -6,16 +6,14 @@ lacks of it is counted and said, and stops nothing. A range that is held and mis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark import holds_in_force, missing_objects, namespace_slices
-from lakegc_assets.mark.base_mark import Base
+from lakegc_assets.mark import holds_in_force, listed_objects, missing_objects
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.incremental_listing import LOOKED_AT_PART
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column
 from lakegc_assets.rules.holds import PathHolds, prefixes_of
@@ -29,7 +27,6 @@ from spark_resources.lakefs.ranges import (
     tables_ahead,
 )
 from spark_resources.model import (
-    ADDRESSES,
     COMMIT_VERDICTS,
     HELD_ADDRESSES,
     HELD_OBJECTS,
@@ -45,6 +42,8 @@ from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from lakegc_assets.mark.candidates import Candidates
 
 ASSET = "committed_addresses"
 RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
@@ -133,13 +132,13 @@ def read_all(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base | None) -> DataFrame:
+def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, candidates: Candidates) -> DataFrame:
     """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
     if addresses.rows:
-        notes.facts["held_not_listed"] = count_absent(run, base)
+        notes.facts["held_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return would_go
@@ -173,21 +172,12 @@ def by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
     return {one: {"objects": objects[one], "bytes": sizes[one]} for one in sorted(objects)}
 
 
-def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame]:
-    """Drop what an optimized run had no reason to look at: it is as it was."""
-    looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
-    settled = base.addresses(base.counted).transform(garbage.without(looked_at))
-    return lambda df: df.transform(garbage.without(settled.transform(garbage.only(df))))
-
-
-def count_absent(run: MarkRun, base: Base | None) -> int:
+def count_absent(run: MarkRun, candidates: Candidates) -> int:
     """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
     addresses = read_all(run).select("address").dropDuplicates()
     held = addresses.where(listed_area_column(addresses["address"]))
-    absent = held.transform(garbage.without(namespace_slices.stored(run)))
-    if base is not None:
-        absent = absent.transform(without_settled(run, base))
-    absent = run.keep(absent)
+    absent = held.transform(garbage.without(listed_objects.stored(run)))
+    absent = run.keep(candidates.without_unchanged(absent))
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing_objects.refuse_folded(
         run, [row["address"] for row in strange], said="is held, and the store doesn't list it"

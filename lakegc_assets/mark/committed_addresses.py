@@ -10,12 +10,11 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import addresses_on_hold, other_repositories
-from lakegc_assets.mark.base_mark import Base, can_be_gone_on_from, ranges_within, refuse_mixed, rows_of
+from lakegc_assets.mark.candidates import FROM_BASE_PART, Candidates, recorded
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
-from lakegc_assets.mark.incremental_listing import LET_GO_PART
+from lakegc_assets.mark.mark_chain import MarkChain, can_be_base, ranges_within, rows_of
 from lakegc_assets.mark.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
 from lakegc_assets.rules.incremental import union
-from spark_resources.errors import Refused
 from spark_resources.lakefs.ranges import (
     check_all_read,
     range_properties,
@@ -44,7 +43,6 @@ ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
 SIZES_PARTS = {ADDRESSES_PART: "sizes", MAYBE_GONE_PART: "sizes_maybe_gone"}
 METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
-FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files of earlier marks
 
 
 def read_ranges(run: MarkRun) -> None:
@@ -59,8 +57,8 @@ def read_ranges(run: MarkRun) -> None:
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
-        base = known_before(run)
-        ranges, of_heads = committed_ranges(run, notes, base)
+        candidates = recorded(run)
+        ranges, of_heads = committed_ranges(run, notes, candidates.chain)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
@@ -70,9 +68,9 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
         addresses_on_hold.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
-        write_left_between(run, notes, base, refs)
-        write_from_base(run, notes, base, refs)
-        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, base))))
+        write_left_between(run, notes, candidates, refs)
+        candidates.write_reused(notes, refs["range_id"].to_pylist())
+        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
         run.say(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
@@ -81,27 +79,6 @@ def read_ranges(run: MarkRun) -> None:
             refs = refs.filter(needed)
         read_addresses(run, notes, refs, ADDRESSES_PART, sized=of_heads)
         other_repositories.read_committed(run, notes)
-
-
-def known_before(run: MarkRun) -> Base | None:
-    """What an optimized run goes on from. Raises `Refused` where it lacks the commit graph by now."""
-    refuse_mixed(run)
-    if not run.mark.record.optimized:
-        return None
-    if not can_be_gone_on_from(run):
-        raise Refused(
-            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
-            "more. A mark that goes on from an earlier one needs it; make a new mark with --clean.",
-            invariant=3,
-        )
-    return Base.of(run)
-
-
-def write_from_base(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
-    """Write which ranges this mark doesn't read, because earlier ones did (RANGE_IDS); a full mark has none."""
-    if base is not None:
-        rows = [{"range_id": one} for one in refs["range_id"].to_pylist() if one in base.refs]
-        notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FROM_BASE_PART), rows, RANGE_IDS), FROM_BASE_PART)
 
 
 def trusted_ranges(mark: Mark) -> list[str]:
@@ -121,23 +98,19 @@ def trusted_ranges(mark: Mark) -> list[str]:
     return [one for one in ranges if one not in from_base]
 
 
-def read_before(run: MarkRun, base: Base | None) -> pa.Array:
-    """The ids of the ranges that needn't be read: they were proved against, or an earlier mark read them."""
+def read_before(run: MarkRun, chain: MarkChain) -> pa.Array:
+    """The ids of the ranges that needn't be read: the approved mark read them, or an earlier one did."""
     if run.proven is not None:
         return run.proven
-    return pa.array(sorted(base.refs) if base is not None else [], pa.string())
+    return pa.array(sorted(chain.refs), pa.string())
 
 
-def write_left_between(run: MarkRun, notes: StepNotes, base: Base | None, refs: pa.Table) -> None:
-    """Write which ranges counted when this mark listed, and don't any more (RANGE_IDS): what they alone hold was not
-    looked at, so the next mark has to. None, unless a commit went meanwhile."""
+def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
+    """Write which ranges counted when this mark listed, and don't any more (RANGE_IDS). None, unless a commit expired
+    meanwhile."""
     if run.proven is not None:
         return
-    left: frozenset[str] = frozenset()
-    if base is not None:
-        looked_at = {row["range_id"] for row in run.rows("namespace_slices", RANGE_IDS, LET_GO_PART)}
-        left = base.counted - looked_at - set(refs["range_id"].to_pylist())
-    rows = [{"range_id": one} for one in sorted(left)]
+    rows = [{"range_id": one} for one in sorted(candidates.left_between(refs["range_id"].to_pylist()))]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
 
 
@@ -170,16 +143,16 @@ def read_part(run: MarkRun, part: str) -> DataFrame:
     return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
 
 
-def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> tuple[DataFrame, frozenset[str]]:
+def committed_ranges(run: MarkRun, notes: StepNotes, chain: MarkChain) -> tuple[DataFrame, frozenset[str]]:
     """The distinct ranges of the commits that count, as RANGE_REFS, and the ids of those that branches have at their
     heads, as far as this is told; writes which metarange has which of them."""
     counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
-    known = base.known_metaranges if base is not None else frozenset()
+    known = chain.known_metaranges
     new = [one for one in counted if one not in known]
     notes.facts["metaranges_read"] = len(new)
     found = ranges_of(run.spark(), run.place, new)
-    if run.proven is not None or not can_be_gone_on_from(run):
+    if run.proven is not None or not can_be_base(run):
         return distinct_ranges(found), frozenset()
     run.keep(found)
     folder = run.mark.folder(ASSET, METARANGES_PART)
@@ -187,12 +160,11 @@ def committed_ranges(run: MarkRun, notes: StepNotes, base: Base | None) -> tuple
     written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)
     notes.wrote(written, METARANGES_PART)
     heads = head_metaranges(run)
-    of_heads = ranges_within(run.place, [written], heads)
-    if base is None:
+    of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
+    ids = chain.ranges_of(set(counted) & known)
+    if not ids:
         return distinct_ranges(found), of_heads
-    of_heads |= base.ranges_of(heads & known)
-    ids = base.ranges_of(set(counted) & known)
-    refs = pa.Table.from_pylist([base.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+    refs = pa.Table.from_pylist([chain.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
     more = row_tasks(run.spark(), refs, batch=10_000)
     return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(more)), of_heads
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark.base_mark import Base
+from lakegc_assets.mark.candidates import Candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.metaranges import refs_of
+from lakegc_assets.mark.reference_status import ReferenceStatus
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.expiry_reasons import TOLD, in_order
+from lakegc_assets.rules.incremental import union
 from spark_resources.errors import DamagedData
 from spark_resources.lakefs.ranges import paths_of, range_tasks
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
@@ -34,11 +38,21 @@ def all_known(run: MarkRun, notes: StepNotes) -> bool:
     return bool(run.mark.record.steps["retained_commits"].facts["graph"]) and "unexplained" not in notes.facts
 
 
-def told_by_expired(
-    run: MarkRun, notes: StepNotes, base: Base | None, *, needed: DataFrame, few: pa.Array | None
-) -> tuple[DataFrame, pa.Table]:
-    """What ranges of expired commits tell of the needed addresses (TOLD; of one address maybe more than once), and the
-    verdicts they name (VERDICTS). `few` are the same addresses where a task can hold all of them.
+@dataclass(frozen=True, slots=True)
+class Attributions:
+    """Which expired commit each object is attributed to (`rows`, TOLD; of one address maybe more than one), and the
+    verdicts that these name by their place (`verdicts`, VERDICTS)."""
+
+    rows: DataFrame
+    verdicts: pa.Table
+
+    def in_scope(self, unreferenced: DataFrame, scope: Scope) -> DataFrame:
+        """Those of the objects that a mark of this scope may expire."""
+        return unreferenced.transform(garbage.only(self.rows)) if scope is Scope.COMMITTED else unreferenced
+
+
+def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: ReferenceStatus) -> Attributions:
+    """Attribute the objects that no retained commit refers to, to the expired commits that did.
 
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
     and what can't be read is said and left unexplained. What the rules let go and holds keep counts as expired here.
@@ -47,26 +61,24 @@ def told_by_expired(
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
     commits = [row for row in verdicts if is_expired(row)]
-    if not commits or not notes.facts["unsettled"]:
+    if not commits or not status.not_committed_count:
         write_explained(run, notes, [])
-        return nothing, ordered
+        return Attributions(nothing, ordered)
     try:
         with errors_from_executors():
-            ranges = only_expired(run, commits, ordered, base)
-            found = told_in(run, ranges, wanted=few)
-            if few is None:
-                found = found.transform(garbage.only(needed))
-            if base is not None:
-                found = found.unionByName(told_before(run, base, ordered).transform(garbage.only(needed)))
+            ranges = only_expired(run, commits, ordered, candidates.chain)
+            found = attributed_in(run, ranges, status)
+            before = attributed_before(run, candidates, ordered)
+            found = union([found, *(one.transform(garbage.only(status.not_committed)) for one in before)])
             notes.facts["explained_by_commits"] = run.keep(found).count()
             write_explained(run, notes, ranges["range_id"].to_pylist())
-            return found, ordered
+            return Attributions(found, ordered)
     except DamagedData as error:
         if run.mark.record.scope is Scope.COMMITTED:
             raise
         notes.facts["unexplained"] = str(error)
         write_explained(run, notes, [])
-        return nothing, ordered
+        return Attributions(nothing, ordered)
 
 
 def is_expired(verdict: dict[str, Any]) -> bool:
@@ -74,45 +86,42 @@ def is_expired(verdict: dict[str, Any]) -> bool:
     return bool((verdict["hold"] or not verdict["retained"]) and verdict["metarange_id"])
 
 
-def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, base: Base | None) -> pa.Table:
+def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges that expired commits alone hold, with the verdict that kept each one longest (EXPIRED_RANGES).
 
-    Without those that an earlier mark explained its unsettled objects by.
+    Without those that an earlier mark attributed its objects to.
     """
     from pyspark.sql import functions as F
 
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
-    told: frozenset[str] = frozenset()
-    if base is not None:
-        told = base.explained - base.counted  # what was live again in between had nothing left to explain
-        then = {row["commit_id"] for row in base.verdicts() if is_expired(row)}
-        if base.newest.step("expired_set").facts["unsettled"]:  # otherwise nobody looked at what they held
-            commits = [row for row in commits if row["commit_id"] not in then]
+    explained = chain.explained - chain.counted  # what was live again in between had nothing left to explain
+    then = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
+    commits = [row for row in commits if row["commit_id"] not in then]
     place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [{"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]} for row in commits]
     judged = row_tasks(run.spark(), pa.Table.from_pylist(rows, schema=_JUDGED), batch=10_000)
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
-    ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), base)
+    ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), chain)
     last = F.max("verdict").alias("verdict")
     by_range = ranges.join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
     held = by_range.toArrow().select(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
-    return held.filter(pc.invert(pc.is_in(held["range_id"], value_set=pa.array(sorted(live | told), pa.string()))))
+    return held.filter(pc.invert(pc.is_in(held["range_id"], value_set=pa.array(sorted(live | explained), pa.string()))))
 
 
-def told_in(run: MarkRun, ranges: pa.Table, *, wanted: pa.Array | None) -> DataFrame:
-    """What EXPIRED_RANGES tell of their addresses (TOLD); with `wanted`, only of those."""
+def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
+    """The objects that no retained commit refers to, with what EXPIRED_RANGES say of them (TOLD)."""
     # versions of one range, which have most entries in common, come into one task: the best one tells of them
     tasks = range_tasks(run.spark(), ranges, near=("min_key", "max_key", "range_id"))
-    return paths_of(tasks, run.place, TOLD, best=("verdict",), wanted=wanted)
+    wanted = status.few_not_committed
+    found = paths_of(tasks, run.place, TOLD, best=("verdict",), wanted=wanted)
+    return found if wanted is not None else found.transform(garbage.only(status.not_committed))
 
 
-def told_before(run: MarkRun, base: Base, ordered: pa.Table) -> DataFrame:
-    """What earlier marks knew of unsettled objects, with the commit's verdict of today (TOLD)."""
+def attributed_before(run: MarkRun, candidates: Candidates, ordered: pa.Table) -> list[DataFrame]:
+    """What earlier marks attributed, with the commit's verdict of today (TOLD)."""
     places = pa.table([ordered["commit_id"], pa.array(range(len(ordered)), pa.int64())], schema=_PLACES)
     today = row_tasks(run.spark(), places, batch=10_000)
-    columns = ("address", "commit_id", "path")
-    before = base.unsettled().select(*columns).unionByName(base.brought_back().select(*columns))
-    return before.join(today, "commit_id").select(*TOLD.names)
+    return [before.join(today, "commit_id").select(*TOLD.names) for before in candidates.reasons_before()]
 
 
 def write_explained(run: MarkRun, notes: StepNotes, ranges: list[str]) -> None:

@@ -1,6 +1,8 @@
-"""`namespace_slices` of an optimized run: the folders that can have changed, and candidates elsewhere, one by one.
+"""`namespace_slices` of an incremental mark: the folders that can have changed are listed, and candidates elsewhere are
+looked up one by one.
 
-What is listed comes first here, too: which ranges are let go is asked before, and decides only what is looked at.
+The listing comes first here, too: which ranges are no longer needed is found out before, and decides only what is
+looked up.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark.base_mark import Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.listed_objects import ASSET, FOLDERS_PART, LET_GO_PART, LOOKED_AT_PART, LOOKED_UP_PART
+from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import completed, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
@@ -33,11 +36,9 @@ from spark_resources.stores.parallel_listing import Part
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ASSET = "namespace_slices"
-LOOKED_UP_PART, LOOKED_AT_PART, FOLDERS_PART, LET_GO_PART = "looked_up", "looked_at", "folders", "let_go"
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
 SHARDS_DEEP = 4  # folders of shards in each other at the most
-LOOKS_A_TASK = 20_000
+LOOK_UPS_A_TASK = 20_000
 
 
 def changed_parts(store: Store, since: datetime) -> list[Part]:
@@ -60,7 +61,7 @@ def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> I
 
 
 def listed_whole(parts: Sequence[Part]) -> list[str]:
-    """The slices, as a clean run names them, of which a listing of these parts tells everything."""
+    """The slices, as a full mark names them, of which a listing of these parts has everything."""
     return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_whole_slice(part))})
 
 
@@ -68,8 +69,8 @@ def _is_whole_slice(part: Part) -> bool:
     return part.folder == slice_of(part.folder) and not part.flat
 
 
-def let_go(run: MarkRun, base: Base) -> frozenset[str] | None:
-    """The ranges that counted at the earlier mark and are of no retained commit by now; None without a commit graph.
+def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
+    """The ranges that counted at the base mark and are of no retained commit by now; None without a commit graph.
 
     The server's list isn't waited for: a commit that only it retains makes candidates that turn out to be live.
     """
@@ -81,50 +82,54 @@ def let_go(run: MarkRun, base: Base) -> frozenset[str] | None:
     commits = completed(run, dumped, set(heads.values()))
     verdicts = retained_commits(commits.values(), heads, record.rules, now=record.server_now)
     metaranges = {one.metarange_id for one in verdicts if one.retained} - {""}
-    new = metaranges - base.known_metaranges
-    live = base.ranges_of(metaranges - new)
+    new = metaranges - chain.known_metaranges
+    live = chain.ranges_of(metaranges - new)
     if new:
         found = ranges_of(run.spark(), run.place, sorted(new)).select("range_id").distinct()
         live |= {row["range_id"] for row in found.collect()}
-    return base.counted - live
+    return chain.counted - live
 
 
-def candidates(run: MarkRun, base: Base, gone: frozenset[str], folders: Sequence[str]) -> DataFrame:
-    """Addresses outside these folders that may be garbage (columns address, slice): unsettled before, in ranges that
-    were let go, or brought back since."""
-    unsettled = base.unsettled().select("address").transform(garbage.without(base.gone()))
-    in_ranges = base.addresses(gone)
-    addresses = union([unsettled, in_ranges, base.brought_back().select("address")]).dropDuplicates()
+def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
+    """Addresses outside these folders that may be garbage (columns address, slice): referred to by no retained commit
+    at the base mark, in ranges that are no longer retained, or brought back since."""
+    unsettled = chain.unsettled().select("address").transform(garbage.without(chain.gone()))
+    in_ranges = chain.addresses(ranges)
+    addresses = union([unsettled, in_ranges, chain.brought_back().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
     return sliced.join(listed, "slice", "left_anti").select("address", "slice")
 
 
-def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folders: Sequence[str]) -> None:
-    """Write which addresses are looked for outside these folders, and what the store holds of them (STORED_OBJECTS)."""
+def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> None:
+    """Write which addresses are looked up outside these folders, and what the store holds of them (STORED_OBJECTS).
+
+    `ranges` are no longer retained.
+    """
     with errors_from_executors():
-        wanted = run.keep(candidates(run, base, gone, folders))
+        wanted = run.keep(candidates(run, chain, ranges, folders))
         count = wanted.count()
         run.say(f"looking up {plural(count, 'object')}")
-        told = wanted.select("address").unionByName(base.gone())  # what a sweep took away needs no look
-        asked = write_dataset(told, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
+        all_wanted = wanted.select("address").unionByName(chain.gone())  # what a sweep took away needs no look-up
+        asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
-            spread = wanted.repartitionByRange(1 + count // LOOKS_A_TASK, "slice", "address")
+            spread = wanted.repartitionByRange(1 + count // LOOK_UPS_A_TASK, "slice", "address")
             rows = spread.sortWithinPartitions("slice", "address")
-            found, report = write_produced(rows, looking(run), run.place, folder, STORED_OBJECTS)
+            found, report = write_produced(rows, look_up_task(run), run.place, folder, STORED_OBJECTS)
         else:
             found = write_rows(run.place, folder, [], STORED_OBJECTS)
     notes.wrote(asked, LOOKED_AT_PART)
     notes.wrote(found, LOOKED_UP_PART)
-    write_down(run, notes, gone, folders)
-    notes.facts |= {"looked_at": count, "looked_up": found.rows, "let_go_ranges": len(gone)}
+    write_scope(run, notes, ranges, folders)
+    notes.facts |= {"looked_at": count, "looked_up": found.rows, "let_go_ranges": len(ranges)}
     notes.facts["objects"] += found.rows
     notes.facts["bytes"] += report.counters["bytes"]
 
 
-def looking(run: MarkRun) -> Producer:
+def look_up_task(run: MarkRun) -> Producer:
+    """From columns address and slice, sorted by slice and address, to STORED_OBJECTS."""
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -140,8 +145,9 @@ def looking(run: MarkRun) -> Producer:
     return produce
 
 
-def write_down(run: MarkRun, notes: StepNotes, gone: frozenset[str], folders: Sequence[str]) -> None:
+def write_scope(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders: Sequence[str]) -> None:
+    """Write which folders were listed, and which ranges were taken to be no longer retained."""
     slices = [{"slice": one} for one in folders]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)
-    ranges = [{"range_id": one} for one in sorted(gone)]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LET_GO_PART), ranges, RANGE_IDS), LET_GO_PART)
+    rows = [{"range_id": one} for one in sorted(ranges)]
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LET_GO_PART), rows, RANGE_IDS), LET_GO_PART)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark.base_mark import METARANGES, RANGES, Base, metaranges_in, pairs_of, ranges_within
 from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.mark_chain import METARANGES, RANGES, MarkChain, metaranges_in, pairs_of, ranges_within
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from spark_resources.errors import DamagedData
 from spark_resources.lakefs.ranges import Ref, ranges_of
@@ -57,9 +57,8 @@ class WrittenDown:
     metaranges: frozenset[str]
 
     @classmethod
-    def of(cls, run: MarkRun, base: Base | None) -> WrittenDown:
-        pairs = [] if base is None else base.metaranges
-        refs = {} if base is None else dict(base.refs)
+    def of(cls, run: MarkRun, chain: MarkChain) -> WrittenDown:
+        pairs, refs = chain.metaranges, dict(chain.refs)
         if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
             pairs.append(run.mark.dataset(*METARANGES))
             refs |= {row["range_id"]: row for row in all_rows(run.place, run.mark.dataset(*RANGES), RANGE_REFS)}
@@ -85,9 +84,9 @@ class WrittenDown:
         return pa.concat_tables([RANGES_OF_METARANGES.empty_table(), *tables])
 
 
-def refs_of(run: MarkRun, metaranges: Collection[str], base: Base | None) -> DataFrame:
+def refs_of(run: MarkRun, metaranges: Collection[str], chain: MarkChain) -> DataFrame:
     """The ranges of metaranges (METARANGE_RANGES), read as far as neither this mark nor an earlier one did."""
-    spark, written = run.spark(), WrittenDown.of(run, base)
+    spark, written = run.spark(), WrittenDown.of(run, chain)
     known = written.metaranges & set(metaranges)
     found = ranges_of(spark, run.place, sorted(set(metaranges) - known))
     refs = written.ranges_of(known)

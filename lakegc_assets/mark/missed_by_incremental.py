@@ -1,12 +1,12 @@
-"""What marks made since earlier ones would have missed: counted by each clean mark that comes after some of them."""
+"""What marks made since earlier ones would have missed: counted by each full mark that comes after some of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark.base_mark import UNREADABLE, Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.rules.incremental import can_have_changed, union
@@ -23,16 +23,16 @@ NAMED = 10
 
 
 def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
-    """Note how many expired objects a mark since the last one would not have looked at, and a few of them.
+    """Note how many expired objects an incremental mark in place of this full one would have missed, and a few of them.
 
     There are none unless something came into a slice long after it was opened, which lakeFS doesn't do.
     """
-    if run.mark.record.optimized or not run.mark.record.basis["chain"]:
+    if not run.mark.record.basis["chain"]:
         return
     try:
-        base = Base.of(run)
+        chain = MarkChain.recorded(run)
         with errors_from_executors():
-            found = run.keep(missed(run, base, run.read_dataset(expired, EXPIRED_OBJECTS)))
+            found = run.keep(missed(run, chain, run.read_dataset(expired, EXPIRED_OBJECTS)))
             notes.facts["missed"] = found.count()
             notes.facts["missed_names"] = [row["address"] for row in found.orderBy("address").limit(NAMED).collect()]
     except UNREADABLE as error:
@@ -41,23 +41,23 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
     if notes.facts["missed"]:
         run.say(
             f"{plural(notes.facts['missed'], 'object')} would not have been looked at by a mark since "
-            f"{base.newest.mark_id}"
+            f"{chain.base.mark_id}"
         )
 
 
-def missed(run: MarkRun, base: Base, expired: DataFrame) -> DataFrame:
-    """The expired objects (column address) that are no candidates of a mark since the newest of these."""
+def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
+    """The expired objects (column address) that are no candidates of an incremental mark with this chain."""
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    let_go = base.addresses(base.counted - live)
-    known = union([one.select("address") for one in (base.unsettled(), let_go, base.brought_back())])
+    no_longer = chain.addresses(chain.counted - live)
+    known = union([one.select("address") for one in (chain.unsettled(), no_longer, chain.brought_back())])
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is the last
     unknown = run.keep(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
-    closed = [name for name in names if not changed(name, base.newest.start)]
+    closed = [name for name in names if not changed(name, chain.base.start)]
     return unknown.where(unknown["name"].isin(closed)).select("address")
 
 

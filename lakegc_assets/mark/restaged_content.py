@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
-from lakegc_assets.mark.base_mark import SIZES, UNREADABLE, Base
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
 from lakegc_assets.mark.path_probes import answered
 from lakegc_assets.mark.retained_commits import HEADS_PART
@@ -43,13 +43,14 @@ REASONS = 20  # why probes have no clear answer: as many are written down as fac
 BOUND = "there are more paths to ask about than LAKEGC_MAX_QUESTIONS allows"
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> list[Dataset]:
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: MarkChain | None) -> list[Dataset]:
     """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` what the mark goes on
-    from.
+    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` the chain of an
+    incremental mark.
     """
-    asked, folder = all_questions(run, notes, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
+    chain = base or MarkChain(run, ())
+    asked, folder = all_questions(run, notes, unreferenced, chain), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
     if asked is None or not count:
@@ -89,27 +90,27 @@ def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
     return [sentence(row["count"], row["unclear"]) for row in found]
 
 
-def all_questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame | None:
+def all_questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> DataFrame | None:
     """The paths to ask about, here and in other repositories (columns repository, branch, path, size); None where there
     are none."""
     sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
     if not len(sizes):
         return None
     wanted = sizes if len(sizes) <= MANY_SIZES else None
-    here = questions(run, unreferenced, base, wanted)
+    here = questions(run, unreferenced, chain, wanted)
     elsewhere = other_repository_heads.questions(run, notes, unreferenced, wanted)
     asked = [each for each in (here, elsewhere) if each is not None]
     return union(asked) if asked else None
 
 
-def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None, wanted: pa.Array | None) -> DataFrame | None:
+def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: pa.Array | None) -> DataFrame | None:
     """The paths to ask about in this repository; None where no branch has objects of a wanted size."""
     from pyspark.sql import functions as F
 
     heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
     if not heads:
         return None
-    spark, written, branches = run.spark(), WrittenDown.of(run, base), pa.Table.from_pylist(heads, schema=HEADS)
+    spark, written, branches = run.spark(), WrittenDown.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges
     refs, found = written.ranges_of(known), None
@@ -117,7 +118,7 @@ def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None, wanted: 
         found = run.keep(ranges_of(spark, run.place, unknown))
         refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
         refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
-    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, base, written))
+    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, chain, written))
     if not len(refs):
         return None
     pairs = written.pairs_with(known, refs["range_id"].to_pylist())
@@ -136,7 +137,7 @@ def questions(run: MarkRun, unreferenced: DataFrame, base: Base | None, wanted: 
 
 
 def may_have(
-    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, base: Base | None, written: WrittenDown
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: WrittenDown
 ) -> pa.Array:
     """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may.
 
@@ -144,7 +145,7 @@ def may_have(
     """
     if wanted is None:
         return pa.repeat(True, len(ranges))
-    datasets = [] if base is None else base.sizes
+    datasets = chain.sizes
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
     known, having = set[int](), set[int]()

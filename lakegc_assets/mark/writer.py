@@ -9,6 +9,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import expiry_reasons, sample_objects, totals
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.expiry_reasons import Attributions
+from lakegc_assets.mark.mark_chain import can_be_base
+from lakegc_assets.mark.reference_status import ReferenceStatus
 from lakegc_assets.rules.expiry_reasons import MET, explained, sorted_out
 from lakegc_assets.rules.incremental import union
 from spark_resources.mark_store.foreign_layouts import reference_outputs
@@ -33,10 +36,13 @@ ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
 SAMPLED_A_TASK = 1_000  # addresses, for the cuts
 
 
-def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Table, *, unsettled: bool) -> Dataset:
-    """From rows of MET, in one pass: the expired set, sorted and with its reasons, what a review shows of it, and the
-    reference's layout; with `unsettled`, all objects that met, too, for the marks to come."""
-    all_known = expiry_reasons.all_known(run, notes)
+def write_mark(
+    run: MarkRun, notes: StepNotes, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions
+) -> Dataset:
+    """Write in one pass the expired set, sorted and with its reasons, what a review shows of it, and the reference's
+    layout; where this mark can be a base, all objects that no retained commit refers to, too."""
+    unsettled, all_known = can_be_base(run), expiry_reasons.all_known(run, notes)
+    met, verdicts = in_tasks(run, status, deletable, attributions), attributions.verdicts
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         rows = explained(*sorted_out(batches), verdicts, all_known=all_known)
@@ -71,6 +77,15 @@ def write_mark(run: MarkRun, notes: StepNotes, met: DataFrame, verdicts: pa.Tabl
         - dataset.rows,
     }
     return dataset
+
+
+def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions) -> DataFrame:
+    """What is written, as rows of MET in ranges of their addresses."""
+    objects = status.not_committed if can_be_base(run) else run.keep(deletable)
+    met = together(objects, going=deletable, told=attributions.rows)
+    count, few = status.not_committed_count, status.few_not_committed
+    tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
+    return in_ranges(met, tasks, few if few is not None else some_addresses(status.not_committed, count, tasks))
 
 
 def tasks_for(objects: int, cores: int) -> int:

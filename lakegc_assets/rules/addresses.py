@@ -98,11 +98,6 @@ def have_dot_segments(addresses: pa.Array) -> pa.Array:
     return pc.match_substring_regex(addresses, _DOT_SEGMENT)
 
 
-def has_dot_segment(address: Column) -> Column:
-    """`have_dot_segments` of a Spark column."""
-    return address.rlike(_DOT_SEGMENT)
-
-
 def may_be_deleted(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
     """Whether an expired set may name each address; false of a null."""
     candidates = are_candidates(addresses, local_adapter=local_adapter)

@@ -1,66 +1,183 @@
-"""What may go: the set algebra of a mark, from DataFrames to a DataFrame. Nothing here reads, writes or starts a job.
+"""What is garbage: what is stored, minus committed, minus uncommitted, minus young. The rule of every mark, full or
+incremental: Arrow tables in, a table out. Nothing here reads, writes or starts a job.
 
-Every difference errs towards keeping: a row too many on the keep side costs storage, a row too few costs data. Age is
-part of the rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
+Every difference errs towards keeping: a reference too many costs storage, a reference too few costs data. Age is part
+of the rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
 
-from lakegc_assets.rules.addresses import has_dot_segment, listed_area_column
-from spark_resources.model import HOLDS_BETWEEN
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.rules.addresses import have_dot_segments, in_listed_area, slices_of
+from spark_resources.model import HOLDS_BETWEEN, STORED_OBJECTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
+
+STORED, COMMITTED, MAYBE_GONE, UNCOMMITTED = "stored", "committed", "maybe_gone", "uncommitted"
+LOOKED_UP, KNOWN = "looked_up", "known"  # of an incremental mark
+KNOWN_ADDRESSES = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("before", pa.bool_(), nullable=False),  # whether a range that has it counted at the base mark
+        pa.field("live", pa.bool_(), nullable=False),  # whether one counts now
+        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't then
+    ]
+)
 
 
-def unreferenced(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
-    """From a census: what the store holds, minus committed, minus uncommitted, minus young, minus what is kept for its
-    key (STORED_OBJECTS).
+class Status(StrEnum):
+    """What a mark decides about an address that no retained commit refers to, or that the listing lacks."""
 
-    `cutoff` is the store's clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second
-    later.
+    UNREFERENCED = "unreferenced"
+    """Stored, old enough, neither committed nor uncommitted: it expires unless there is another reason to keep it."""
+    DOT_SEGMENT = "dot segment"
+    """The same, but kept for its key (see `addresses.have_dot_segments`)."""
+    YOUNG_OR_UNCOMMITTED = "young or uncommitted"
+    MISSING = "missing"
+    """Live, and not stored where the listing would hold it (invariant 3)."""
+
+
+_LISTED = ("size", "modified", "checksum", "slice")
+REFERENCE_STATUS = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        *(STORED_OBJECTS.field(name).with_nullable(True) for name in _LISTED),  # null where it is missing
+        pa.field("status", pa.string(), nullable=False),
+    ]
+)
+"""Each address once; what is stored and committed is counted and has no row."""
+
+
+# --- the rule -------------------------------------------------------------------------------------------------------
+
+
+Rule: TypeAlias = Callable[[Mapping[str, pa.Table]], tuple[pa.Table, dict[str, int]]]
+"""From all rows of some addresses, by what they are rows of, to REFERENCE_STATUS and counts."""
+
+
+def reference_status(
+    rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta
+) -> tuple[pa.Table, dict[str, int]]:
+    """The status of some addresses (REFERENCE_STATUS), and what a review wants to know of all of them, as counts and
+    bytes.
+
+    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and columns `address` of what counts as
+    committed, what counts so only where it is stored (`maybe_gone`), and what is uncommitted. `cutoff` is the store's
+    clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second later.
     """
-    return lambda census: described(census.where(is_unreferenced(cutoff, grain) & ~has_dot_segment(census["address"])))
+    stored = youngest_listing(rows[STORED])
+    addresses = stored["address"]
+    committed = distinct(rows[COMMITTED]["address"], _among(rows[MAYBE_GONE]["address"], addresses))
+    uncommitted = distinct(rows[UNCOMMITTED]["address"])
+    live = distinct(committed, uncommitted)
+    is_committed, is_uncommitted = (pc.is_in(addresses, value_set=some) for some in (committed, uncommitted))
+    is_young = pc.greater(stored["modified"], pa.scalar(cutoff - grain, STORED_OBJECTS.field("modified").type))
+    is_unreferenced = _none_of(is_committed, is_uncommitted, is_young)
+    has_dot_segment = pc.and_(is_unreferenced, have_dot_segments(addresses))
+    status = pc.if_else(has_dot_segment, Status.DOT_SEGMENT.value, Status.UNREFERENCED.value)
+    status = pc.if_else(is_unreferenced, status, Status.YOUNG_OR_UNCOMMITTED.value)
+    missing = live.filter(pc.and_(in_listed_area(live), _none_of(pc.is_in(live, value_set=addresses))))
+    counts = {
+        "candidates": len(stored),
+        "candidate_bytes": _sum(stored["size"]),
+        "young": _sum(is_young),
+        "committed": _sum(is_committed),
+        "committed_bytes": _sum(stored["size"].filter(is_committed)),
+        "unsettled": len(stored) - _sum(is_committed),
+        "unreferenced": _sum(is_unreferenced) - _sum(has_dot_segment),
+        "dot_segments": _sum(has_dot_segment),
+        "live_not_listed": len(missing),
+        "uncommitted": _sum(is_uncommitted),
+        "live_inside": len(live),
+    }
+    judged = stored.select(["address", *_LISTED]).append_column("status", status)
+    found = judged.filter(_none_of(is_committed)).cast(REFERENCE_STATUS)
+    return pa.concat_tables([found, _missing(missing)]), counts
 
 
-def kept_for_dot_segments(cutoff: datetime, grain: timedelta) -> Callable[[DataFrame], DataFrame]:
-    """From a census: what would be unreferenced, and is kept for its key (STORED_OBJECTS)."""
-    return lambda census: described(census.where(is_unreferenced(cutoff, grain) & has_dot_segment(census["address"])))
+def incremental_reference_status(
+    rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
+) -> tuple[pa.Table, dict[str, int]]:
+    """The same in an incremental mark, which has listed and looked up what may have changed since its base mark.
+
+    What `rows` has as committed are addresses of ranges that were read now. It also has what earlier marks `known` of
+    its addresses (KNOWN_ADDRESSES) and which were `looked_up` one by one (column address); `folders` were listed. What
+    counted as committed before, and was neither listed nor looked up, is as it was, and has no row. The counts have
+    `again` and `again_bytes`, what the base mark counted as committed and this one counts again: rather too many than
+    too few, for the less is stored the stricter brakes are.
+    """
+    known = rows[KNOWN]
+    before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
+    addresses = distinct(addresses_now(rows), again)
+    was_committed = pc.is_in(addresses, value_set=before)
+    looked_up = pc.is_in(addresses, value_set=distinct(rows[STORED]["address"], rows[LOOKED_UP]["address"]))
+    looked_up = pc.or_(looked_up, pc.is_in(slices_of(addresses), value_set=folders))
+    unchanged = addresses.filter(pc.and_(was_committed, pc.invert(looked_up)))
+    now = {
+        COMMITTED: _not_among(distinct(rows[COMMITTED]["address"], _among(live, addresses)), unchanged),
+        UNCOMMITTED: _not_among(rows[UNCOMMITTED]["address"], unchanged),
+    }
+    references = {name: pa.table([column], ["address"]) for name, column in now.items()}
+    found, counts = reference_status({**rows, **references}, cutoff, grain)
+    counted_again, stored = addresses.filter(pc.and_(was_committed, looked_up)), youngest_listing(rows[STORED])
+    sizes = stored["size"].filter(pc.is_in(stored["address"], value_set=counted_again))
+    return found, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
 
 
-def is_unreferenced(cutoff: datetime, grain: timedelta) -> Column:
-    from pyspark.sql import functions as F
-
-    old = F.col("listed.modified") <= F.lit(cutoff - grain)
-    return is_unsettled() & old & ~F.col("uncommitted")
+def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:
+    """The distinct addresses whose status an incremental mark has to decide by itself."""
+    return distinct(*(rows[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_UP)))
 
 
-def is_unsettled() -> Column:
-    """Whether the store holds it and no retained commit does, whatever else keeps it."""
-    from pyspark.sql import functions as F
-
-    return F.col("listed").isNotNull() & ~F.col("committed")
-
-
-def described(census: DataFrame) -> DataFrame:
-    """The listed rows of a census as STORED_OBJECTS."""
-    return census.select("address", "listed.size", "listed.modified", "listed.checksum", "listed.slice")
+def distinct(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The distinct addresses of all of these."""
+    chunks = [column.chunks if isinstance(column, pa.ChunkedArray) else [column] for column in addresses]
+    return pc.unique(pa.chunked_array([chunk for some in chunks for chunk in some], pa.string()))
 
 
-def missing_from_listing(census: DataFrame) -> DataFrame:
-    """From a census: live addresses where the listing could hold them and doesn't (invariant 3); column address."""
-    return census.where(is_missing()).select("address")
+def youngest_listing(stored: pa.Table) -> pa.Table:
+    """Each address once: of several listings the youngest."""
+    if pc.count_distinct(stored["address"]).as_py() == len(stored):
+        return stored
+    order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]
+    rows = stored.sort_by(order)  # null comes last, as the least
+    same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
+    return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
 
 
-def is_missing() -> Column:
-    from pyspark.sql import functions as F
+def _missing(addresses: pa.Array) -> pa.Table:
+    """These addresses as rows of REFERENCE_STATUS that aren't stored."""
+    listed = [pa.nulls(len(addresses), REFERENCE_STATUS.field(name).type) for name in _LISTED]
+    status = pa.repeat(pa.scalar(Status.MISSING.value), len(addresses))
+    return pa.table([addresses, *listed, status], schema=REFERENCE_STATUS)
 
-    live = F.col("committed") | F.col("uncommitted")
-    return live & listed_area_column(F.col("address")) & F.col("listed").isNull()
+
+def _none_of(*flags: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.invert(reduce(pc.or_, flags))
+
+
+def _among(addresses: pa.ChunkedArray, wanted: pa.ChunkedArray) -> pa.ChunkedArray:
+    return addresses.filter(pc.is_in(addresses, value_set=wanted))
+
+
+def _not_among(addresses: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
+    return addresses.filter(pc.invert(pc.is_in(addresses, value_set=others)))
+
+
+def _sum(values: pa.ChunkedArray) -> int:
+    return int(pc.sum(values, min_count=0).as_py())
+
+
+# --- rows of other DataFrames ---------------------------------------------------------------------------------------
 
 
 def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:

@@ -1,9 +1,9 @@
-"""Tables that meet by address: all rows of one address come to one task, in lumps and not one by one.
+"""Co-group Arrow tables by address. Rows are hash-partitioned and shuffled as Arrow batches instead of row by row.
 
-Spark sends rows around one at a time, and the JVM takes and gives each of them: for millions of short rows that is most
-of the work of a join. Here tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
-share as one piece of Arrow, so Spark moves a few thousand large rows; what is done with a bucket is Arrow's, too. A
-bucket holds so many rows that a task can, however large the tables are, and what doesn't fit meanwhile is on disk.
+Spark shuffles rows one at a time, and the JVM takes and gives each of them: for millions of short rows that is most of
+the work of a join. Here tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
+rows as one Arrow stream, so Spark shuffles a few thousand large rows; a bucket is combined by Arrow, too. A bucket has
+so many rows that a task can hold them, however large the tables are; what doesn't fit meanwhile is on disk.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_BUCKET = 500_000
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into lumps in one go, whichever is less
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into batches in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 ROWS_A_BATCH = 50_000
 ROWS_A_FILE = 5_000  # which take as long as opening one does
-_LUMPS = pa.schema(
+_BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
-        pa.field("side", pa.int32(), nullable=False),
+        pa.field("input", pa.int32(), nullable=False),
         pa.field("hashed", pa.int64(), nullable=False),
-        pa.field("read", pa.int64(), nullable=False),  # of a file, with its first lump: rows that it holds
+        pa.field("read", pa.int64(), nullable=False),  # of a file, with its first batch: rows that it holds
         pa.field("sent", pa.int64(), nullable=False),  # and rows that are sent of them
         pa.field("rows", pa.binary(), nullable=False),
     ]
@@ -48,30 +48,30 @@ _LUMPS = pa.schema(
 _SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "data/é\n")
 _REPORT = "report"
 
-Met: TypeAlias = Mapping[str, pa.Table]
-"""The rows of each side, by its name."""
-Settle: TypeAlias = Callable[[Met, TaskReport], pa.Table]
+GroupedRows: TypeAlias = Mapping[str, pa.Table]
+"""The rows of each input, by its name: all rows of the addresses that any of them has."""
+Combine: TypeAlias = Callable[[GroupedRows, TaskReport], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """Datasets of one schema. Of each of their files `share` makes the rows that meet, of the schema `wanted`, with an
-    address; they meet as they are where it isn't given. At `most` so many do, where that is known to be less."""
+class Input:
+    """Datasets of one schema, for a co-group. `select` makes of a file's rows those that are grouped, of the schema
+    `wanted`, with an address; without it all are. At `most` so many are grouped, where that is known to be less."""
 
     name: str
     datasets: tuple[Dataset, ...]
     schema: pa.Schema
     wanted: pa.Schema
-    share: Callable[[pa.Table], pa.Table] | None = None
+    select: Callable[[pa.Table], pa.Table] | None = None
     most: int | None = None
 
     @classmethod
-    def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+    def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
         """All rows and columns."""
         return cls(name, tuple(datasets), schema, schema)
 
     @classmethod
-    def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Side:
+    def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
         """The addresses alone, and most of what a file has many times just once."""
         return cls(name, tuple(datasets), schema, ADDRESSES, addresses_once)
 
@@ -85,58 +85,58 @@ def addresses_once(table: pa.Table) -> pa.Table:
     return pa.table([pc.unique(table["address"])], schema=ADDRESSES)
 
 
-def meet(
-    spark: SparkSession, place: Place, sides: Sequence[Side], settle: Settle, schema: pa.Schema, keep: Kept
+def co_group(
+    spark: SparkSession, place: Place, inputs: Sequence[Input], combine: Combine, schema: pa.Schema, keep: Kept
 ) -> tuple[DataFrame, TaskReport]:
-    """What `settle` makes of all sides, bucket by bucket: rows of `schema`, by address, which are kept; and its report.
+    """What `combine` makes of the inputs, bucket by bucket: rows of `schema`, persisted by address, and its report.
 
-    `settle` gets every row of the addresses that it gets any row of, and a report to fill; it is called once a task,
-    maybe with no rows. The report's `by_key` has the rows of each side that were `read`, `sent` and `met`.
-    Raises `DamagedData` for a file that isn't the one that was written, and where not all rows met (invariant 3);
+    `combine` gets every row of the addresses that it gets any row of, and a report to fill; it is called once a task,
+    maybe with no rows. The report's `by_key` has the rows of each input that were `read`, `sent` and `received`.
+    Raises `DamagedData` for a file that isn't the one that was written, and where rows were lost (invariant 3);
     `LakegcError` where machines hash in different ways.
     """
-    of_sides = [(number, dataset) for number, side in enumerate(sides) for dataset in side.datasets]
-    files = [(number, dataset.folder, file) for number, dataset in of_sides for file in dataset.files]
+    datasets = [(number, dataset) for number, one in enumerate(inputs) for dataset in one.datasets]
+    files = [(number, dataset.folder, file) for number, dataset in datasets for file in dataset.files]
     cores = spark.sparkContext.defaultParallelism
-    buckets = buckets_for(sum(side.rows if side.most is None else side.most for side in sides), cores)
-    wanted = {side.name: side.wanted for side in sides}
-    told = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
+    buckets = buckets_for(sum(one.rows if one.most is None else one.most for one in inputs), cores)
+    wanted = {one.name: one.wanted for one in inputs}
+    reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
 
-    def share(batches: Batches) -> Batches:
+    def cut(batches: Batches) -> Batches:
         for task in (number for batch in batches for number in batch.column(0).to_pylist()):
             number, folder, file = files[task]
-            side = sides[number]
-            held = read_file(place, folder, file, side.schema)
-            yield from lumps(side.share(held) if side.share else held, number, buckets, read=len(held))
+            one = inputs[number]
+            rows = read_file(place, folder, file, one.schema)
+            yield from bucket_batches(one.select(rows) if one.select else rows, number, buckets, read=len(rows))
 
     def gather(batches: Batches) -> Batches:
         report = TaskReport()
-        found = settle(gathered(batches, wanted, report), report)
+        found = combine(gathered(batches, wanted, report), report)
         nothing = {field.name: pa.nulls(1, field.type) for field in schema}
-        yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=told).to_batches()
+        yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=reported).to_batches()
         rows = found.append_column(_REPORT, pa.nulls(len(found), pa.string()))
-        yield from rows.cast(told).to_batches(max_chunksize=ROWS_A_BATCH)
+        yield from rows.cast(reported).to_batches(max_chunksize=ROWS_A_BATCH)
 
     tasks = _file_tasks(spark, [file.rows for _, _, file in files])
-    shared = tasks.mapInArrow(on_executor(share), arrow_to_spark(_LUMPS))
-    settled = _by_bucket(shared, buckets).mapInArrow(on_executor(gather), arrow_to_spark(told))
-    found = keep(settled.repartition("address"))  # once, and not for each of the joins to come
+    shuffled = _by_bucket(tasks.mapInArrow(on_executor(cut), arrow_to_spark(_BATCHES)), buckets)
+    combined = shuffled.mapInArrow(on_executor(gather), arrow_to_spark(reported))
+    found = keep(combined.repartition("address"))  # once, and not for each of the joins to come
     with errors_from_executors():
         reports = [row[_REPORT] for row in found.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
     total = TaskReport.summed(reports)
-    check_all_met(sides, total, tasks=len(reports), buckets=buckets)
+    check_all_grouped(inputs, total, tasks=len(reports), buckets=buckets)
     return found.where(f"{_REPORT} IS NULL").drop(_REPORT), total
 
 
-def check_all_met(sides: Sequence[Side], total: TaskReport, *, tasks: int, buckets: int) -> None:
-    """Raise `DamagedData` (invariant 3) where a bucket, or any row of a side, is lost between the tasks."""
-    for side in sides:
-        read, sent, met = (total.by_key[name][side.name] for name in ("read", "sent", "met"))
-        if tasks != buckets or read != side.rows or met != sent:
+def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
+    """Raise `DamagedData` (invariant 3) where a bucket, or any row of an input, is lost between the tasks."""
+    for one in inputs:
+        read, sent, received = (total.by_key[name][one.name] for name in ("read", "sent", "received"))
+        if tasks != buckets or read != one.rows or received != sent:
             raise DamagedData(
-                f"not all that is known of addresses was compared: of {side.rows:,} rows ({side.name}) {read:,} were "
-                f"read, {sent:,} sent and {met:,} taken, in {tasks} tasks of {buckets}. Nothing was marked; run it "
-                "again.",
+                f"not all that is known of addresses was compared: of {one.rows:,} rows ({one.name}) {read:,} were "
+                f"read, {sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was "
+                "marked; run it again.",
                 invariant=3,
             )
 
@@ -146,8 +146,9 @@ def buckets_for(rows: int, cores: int) -> int:
     return max(-(-rows // ROWS_A_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 
-def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, which holds `read` of them, by bucket: each bucket's in one piece, some at a time."""
+def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, which has `read` of them, of the input of this number: each bucket's in one batch, some at a
+    time."""
     at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     announced = (read, len(table))
     for at in range(0, max(len(table), 1), at_once):
@@ -157,30 +158,30 @@ def lumps(table: pa.Table, side: int, buckets: int, *, read: int) -> Iterator[pa
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
         there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
-        there = there or [(0, _packed(ordered))]  # that a file was read is told where nothing of it is wanted, too
+        there = there or [(0, _packed(ordered))]  # a file counts as read where nothing of it is wanted, too
         rest = [0] * (len(there) - 1)
         columns = {
             "bucket": [bucket for bucket, _ in there],
-            "side": [side] * len(there),
+            "input": [number] * len(there),
             "hashed": [how_hashed()] * len(there),
             "read": [announced[0], *rest],
             "sent": [announced[1], *rest],
             "rows": [packed for _, packed in there],
         }
-        yield pa.RecordBatch.from_pydict(columns, schema=_LUMPS)
+        yield pa.RecordBatch.from_pydict(columns, schema=_BATCHES)
         announced = (0, 0)
 
 
 def gathered(batches: Batches, wanted: Mapping[str, pa.Schema], report: TaskReport) -> dict[str, pa.Table]:
-    """The rows of a task's lumps by side. Counts how many were `read` and `sent` for each side, and how many `met`."""
+    """The rows of a task's batches by input. Reports how many were `read`, `sent` and `received` for each."""
     names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
     for batch in batches:
-        lump = dict(zip(_LUMPS.names, batch.columns, strict=True))
-        check_hashed_alike(lump["hashed"])
-        counted = (lump[name].to_pylist() for name in ("side", "read", "sent"))
-        for number, read, sent, packed in zip(*counted, lump["rows"], strict=True):
+        columns = dict(zip(_BATCHES.names, batch.columns, strict=True))
+        check_hashed_alike(columns["hashed"])
+        counted = (columns[name].to_pylist() for name in ("input", "read", "sent"))
+        for number, read, sent, packed in zip(*counted, columns["rows"], strict=True):
             pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
-            report.count_for(names[number], read=read, sent=sent, met=len(pieces[number][-1]))
+            report.count_for(names[number], read=read, sent=sent, received=len(pieces[number][-1]))
     return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}
 
 
@@ -204,8 +205,8 @@ def how_hashed() -> int:
 
 
 def check_hashed_alike(hashed: pa.Array) -> None:
-    """Raise `LakegcError` where another process hashed otherwise: then rows of one address would miss each other, and
-    what is live would look like garbage."""
+    """Raise `LakegcError` where another process hashed otherwise: then rows of one address would come to different
+    tasks, and what is live would look like garbage."""
     if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
         raise LakegcError(
             "two machines of the cluster hash addresses in different ways, so lakegc can't compare what they read. "
@@ -222,16 +223,16 @@ def _packed(table: pa.Table) -> bytes:
 
 
 def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
-    """The number of each file in tasks with about as many rows; without any, one task that has none to tell of."""
+    """The number of each file in tasks with about as many rows; without any, one empty task."""
     if not rows:
         return spark.range(0, 0, 1, 1)
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
     return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_A_FILE for each in rows])
 
 
-def _by_bucket(shared: DataFrame, buckets: int) -> DataFrame:
+def _by_bucket(cut: DataFrame, buckets: int) -> DataFrame:
     """A task a bucket; some have several and some none where Spark is too old to be told which."""
     if buckets == 1:
-        return shared.coalesce(1)
-    by_id = getattr(shared, "repartitionById", None)
-    return by_id(buckets, "bucket") if by_id is not None else shared.repartition(buckets, "bucket")
+        return cut.coalesce(1)
+    by_id = getattr(cut, "repartitionById", None)
+    return by_id(buckets, "bucket") if by_id is not None else cut.repartition(buckets, "bucket")

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakegc_assets.mark import namespace_slices
+from lakegc_assets.mark import full_listing
 from spark_resources.model import STORED_OBJECTS, Namespace
 from spark_resources.spark.datasets import write_produced
 from spark_resources.spark.resource import SparkResource
@@ -68,15 +68,15 @@ def rows(store: Store, folders: list[str]) -> int:
 
 def arrow(store: Store, folders: list[str], at_once: int) -> int:
     """Arrow, in one process."""
-    parts = [namespace_slices.Part(folder) for folder in folders]
+    parts = [full_listing.Part(folder) for folder in folders]
     return sum(len(page.objects) for _, page in listed(store, parts, at_once=at_once))
 
 
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
     """The step of a mark: tasks that list and write Parquet to the store."""
-    parts = namespace_slices.parts_of(place.store(), namespace_slices.all_parts(place.store()), wanted=8)
-    tasks = namespace_slices.tasks_of(spark, parts)
-    produce = namespace_slices.producer(place, local_adapter=False)
+    parts = full_listing.parts_of(place.store(), full_listing.all_parts(place.store()), wanted=8)
+    tasks = full_listing.tasks_of(spark, parts)
+    produce = full_listing.producer(place, local_adapter=False)
     return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
 
 

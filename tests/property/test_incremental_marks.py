@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.asset_checks.invariants import nothing_missed
-from lakegc_assets.mark import expired_set, namespace_slices
+from lakegc_assets.mark import candidates, incremental_comparison, reference_status
 from lakegc_assets.mark.options import MarkOptions
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs_sandbox import Sandbox
@@ -164,7 +164,8 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """Ranges were released, and released ranges count again."""
-    monkeypatch.setattr(expired_set, "FEW_ENOUGH_TO_SEND", few)
+    for module in (incremental_comparison, reference_status):
+        monkeypatch.setattr(module, "FEW_ENOUGH_TO_SEND", few)
     lake.mark("m1")
     lake.put("staged", b"staged")
     lake.put("kept", b"replaced")
@@ -188,8 +189,8 @@ def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, m
     lake.mark("m1")
     lake.write("data/stray")
     lake.days(1)
-    asked = expired_set.addresses_told
-    monkeypatch.setattr(expired_set, "addresses_told", lambda *of: asked(*of)[1:])
+    asked = incremental_comparison.addresses_of
+    monkeypatch.setattr(incremental_comparison, "addresses_of", lambda *of: asked(*of)[1:])
 
     with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 address,"):
         lake.mark("m2")
@@ -276,7 +277,7 @@ def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monk
     with pytest.raises(DamagedData, match="missing"):
         lake.steps("m2", CHAIN[-1])
     with monkeypatch.context() as patch:
-        patch.setattr(namespace_slices, "list_parts", killed)
+        patch.setattr(candidates, "list_parts", killed)
         with pytest.raises(KeyboardInterrupt):
             lake.steps("m2", CHAIN[0])
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.mark.namespace_slices import all_parts, candidates, parts_of
+from lakegc_assets.mark.full_listing import all_parts, candidates, parts_of
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.mark.retained_commits import checked
 from lakegc_assets.progress import listening
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules import garbage as rule
-from lakegc_assets.rules import reference_status
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lakefs_sandbox import Sandbox
@@ -401,16 +401,12 @@ def test_cutoff_with_whole_second_last_modified() -> None:
         for name, modified in times.items()
     ]
     grain, nothing = Capabilities().time_resolution, ADDRESSES.empty_table()
-    stored = {reference_status.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
-    live = dict.fromkeys(
-        (reference_status.COMMITTED, reference_status.MAYBE_GONE, reference_status.UNCOMMITTED), nothing
-    )
-    told, counts = reference_status.census(stored | live, cutoff - grain)
-    with environment({}):
-        found = SharedSpark().spark_session.createDataFrame(told)
-        old = found.transform(rule.unreferenced(cutoff, grain)).collect()
+    stored = {rule.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
+    live = dict.fromkeys((rule.COMMITTED, rule.MAYBE_GONE, rule.UNCOMMITTED), nothing)
+    found, counts = rule.reference_status(stored | live, cutoff, grain)
 
-    assert [row["address"] for row in old] == ["surely before"]
+    old = found.filter(pc.equal(found["status"], rule.Status.UNREFERENCED.value))
+    assert old["address"].to_pylist() == ["surely before"]
     assert (counts["unreferenced"], counts["young"]) == (1, 2)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.mark.base_mark import ADDRESSES
+from lakegc_assets.mark.mark_chain import ADDRESSES
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report

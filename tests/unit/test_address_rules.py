@@ -117,11 +117,10 @@ def test_a_listing_of_the_candidates_would_hold_what_is_in_the_listed_area(spark
     assert all(one.listed for one in ADDRESSES if one.candidate)
 
 
-def test_keys_with_dot_segments_may_not_be_deleted(spark: SparkSession) -> None:
+def test_keys_with_dot_segments_may_not_be_deleted() -> None:
     """A tool that resolves paths would delete another object by such a key."""
     wanted = [one.dot_segment for one in ADDRESSES]
     assert rules.have_dot_segments(COLUMN).to_pylist() == wanted + NULL
-    assert in_spark(spark, rules.has_dot_segment) == wanted
     deletable = [one.candidate and not one.dot_segment for one in ADDRESSES]
     assert rules.may_be_deleted(COLUMN, local_adapter=False).to_pylist() == [*deletable, False]
 

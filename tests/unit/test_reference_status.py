@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.rules import reference_status
+from lakegc_assets.rules import garbage
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.spark import arrow_shuffle
-from spark_resources.spark.arrow_shuffle import Met, Side, meet
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
 from spark_resources.spark.datasets import Batches, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
 from spark_resources.spark.persistence import Kept
 from spark_resources.spark.task_report import TaskReport
@@ -63,35 +63,35 @@ def known(draw: random.Random, most: int) -> pa.Table:
         for address in addresses(draw, most)["address"].to_pylist()
         for before, live in [draw.choice([(True, True), (True, False), (False, True)])]
     ]
-    return pa.Table.from_pylist(rows, schema=reference_status.KNOWN_ADDRESSES)
+    return pa.Table.from_pylist(rows, schema=garbage.KNOWN_ADDRESSES)
 
 
 def expected_status(
-    met: Met, *, known: bool = False, folders: tuple[str, ...] = ()
+    rows_of: GroupedRows, *, known: bool = False, folders: tuple[str, ...] = ()
 ) -> tuple[list[str], dict[str, int]]:
     """The expected rows and counts, address by address; with `known`, those of an incremental mark."""
     listings: dict[str, list[dict[str, Any]]] = {}
-    for row in met[reference_status.STORED].to_pylist():
+    for row in rows_of[garbage.STORED].to_pylist():
         listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
     youngest = {
         one: max(rows, key=lambda row: [(row[name] is not None, row[name]) for name in LISTED])
         for one, rows in listings.items()
     }
-    of = {name: set(met[name]["address"].to_pylist()) for name in met if name != reference_status.STORED}
+    of = {name: set(rows_of[name]["address"].to_pylist()) for name in rows_of if name != garbage.STORED}
     flags = {"before": set[str](), "live": set[str](), "again": set[str]()}
-    for row in met[reference_status.KNOWN].to_pylist() if known else []:
+    for row in rows_of[garbage.KNOWN].to_pylist() if known else []:
         for name in flags:
             flags[name] |= {row["address"]} if row[name] else set()
-    looked_at = of[reference_status.LOOKED_AT] if known else set()
+    looked_at = of[garbage.LOOKED_UP] if known else set()
     rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
-    told = {*youngest, *of[reference_status.COMMITTED], *of[reference_status.UNCOMMITTED], *looked_at, *flags["again"]}
+    told = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
     for one in told:
-        listed, staged = youngest.get(one), one in of[reference_status.UNCOMMITTED]
+        listed, staged = youngest.get(one), one in of[garbage.UNCOMMITTED]
         seen = listed is not None or one in looked_at or folder_of(one) in folders
         if one in flags["before"] and not seen:
             continue
-        committed = one in of[reference_status.COMMITTED] or one in flags["live"]
-        committed |= listed is not None and one in of[reference_status.MAYBE_GONE]
+        committed = one in of[garbage.COMMITTED] or one in flags["live"]
+        committed |= listed is not None and one in of[garbage.MAYBE_GONE]
         size = listed["size"] if listed else 0
         young = listed is not None and listed["modified"] > CUTOFF - GRAIN
         unsettled, missing = listed is not None and not committed, (committed or staged) and listed is None
@@ -114,8 +114,16 @@ def expected_status(
             counts["again"] += 1
             counts["again_bytes"] += size
         if unsettled or missing:
-            rows.append({"address": one, "listed": listed, "committed": committed, "uncommitted": staged})
+            rows.append({"address": one, **(listed or dict.fromkeys(LISTED)), "status": status_of(one, listed, staged)})
     return as_text(rows), counts
+
+
+def status_of(address: str, listed: dict[str, Any] | None, staged: bool) -> str:
+    if listed is None:
+        return "missing"
+    if staged or listed["modified"] > CUTOFF - GRAIN:
+        return "young or uncommitted"
+    return "dot segment" if {".", ".."} & set(address.split("/")) else "unreferenced"
 
 
 def folder_of(address: str) -> str:
@@ -137,17 +145,14 @@ def as_moment(found: datetime) -> str:
 def test_reference_status_has_the_expected_rows_and_counts(seed: int) -> None:
     """Addresses are listed once or twice, committed, staged, possibly expired, or missing."""
     draw = random.Random(seed)
-    met = {reference_status.STORED: listed(draw, 120)}
-    met |= {
-        name: addresses(draw, 40)
-        for name in (reference_status.COMMITTED, reference_status.MAYBE_GONE, reference_status.UNCOMMITTED)
-    }
+    rows_of = {garbage.STORED: listed(draw, 120)}
+    rows_of |= {name: addresses(draw, 40) for name in (garbage.COMMITTED, garbage.MAYBE_GONE, garbage.UNCOMMITTED)}
     if seed == 0:
-        met = {name: table.slice(0, 0) for name, table in met.items()}
+        rows_of = {name: table.slice(0, 0) for name, table in rows_of.items()}
 
-    rows, counts = reference_status.census(met, CUTOFF - GRAIN)
+    rows, counts = garbage.reference_status(rows_of, CUTOFF, GRAIN)
 
-    wanted, counted = expected_status(met)
+    wanted, counted = expected_status(rows_of)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
 
@@ -156,20 +161,17 @@ def test_reference_status_has_the_expected_rows_and_counts(seed: int) -> None:
 def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int) -> None:
     """Only what was listed now, or was unknown to the base mark, has rows and counts; known references count for it."""
     draw = random.Random(seed)
-    met = {reference_status.STORED: listed(draw, 120)}
-    met |= {
-        name: addresses(draw, 40)
-        for name in (reference_status.COMMITTED, reference_status.UNCOMMITTED, reference_status.LOOKED_AT)
-    }
-    met[reference_status.MAYBE_GONE] = ADDRESSES.empty_table()
-    met[reference_status.KNOWN] = known(draw, 80)
+    rows_of = {garbage.STORED: listed(draw, 120)}
+    rows_of |= {name: addresses(draw, 40) for name in (garbage.COMMITTED, garbage.UNCOMMITTED, garbage.LOOKED_UP)}
+    rows_of[garbage.MAYBE_GONE] = ADDRESSES.empty_table()
+    rows_of[garbage.KNOWN] = known(draw, 80)
     folders = tuple(folder_of(one) for one in addresses(draw, 4)["address"].to_pylist())
     if seed == 0:
-        met, folders = {name: table.slice(0, 0) for name, table in met.items()}, ()
+        rows_of, folders = {name: table.slice(0, 0) for name, table in rows_of.items()}, ()
 
-    rows, counts = reference_status.census_since(met, CUTOFF - GRAIN, pa.array(folders, pa.string()))
+    rows, counts = garbage.incremental_reference_status(rows_of, CUTOFF, GRAIN, pa.array(folders, pa.string()))
 
-    wanted, counted = expected_status(met, known=True, folders=folders)
+    wanted, counted = expected_status(rows_of, known=True, folders=folders)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
 
@@ -178,27 +180,29 @@ def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
     """In a folder that wasn't listed it isn't reported missing; an object of a range that counts again is."""
     settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
     back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
-    met = {reference_status.STORED: STORED_OBJECTS.empty_table()} | {
+    rows_of = {garbage.STORED: STORED_OBJECTS.empty_table()} | {
         name: ADDRESSES.empty_table()
         for name in (
-            reference_status.COMMITTED,
-            reference_status.MAYBE_GONE,
-            reference_status.UNCOMMITTED,
-            reference_status.LOOKED_AT,
+            garbage.COMMITTED,
+            garbage.MAYBE_GONE,
+            garbage.UNCOMMITTED,
+            garbage.LOOKED_UP,
         )
     }
-    met[reference_status.KNOWN] = pa.Table.from_pylist([settled, back], schema=reference_status.KNOWN_ADDRESSES)
-    met[reference_status.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
+    rows_of[garbage.KNOWN] = pa.Table.from_pylist([settled, back], schema=garbage.KNOWN_ADDRESSES)
+    rows_of[garbage.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
 
     for folders, lost in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
-        rows, counts = reference_status.census_since(met, CUTOFF, pa.array(folders, pa.string()))
+        rows, counts = garbage.incremental_reference_status(
+            rows_of, CUTOFF, timedelta(0), pa.array(folders, pa.string())
+        )
         assert sorted(rows["address"].to_pylist()) == lost
         assert counts["live_not_listed"] == len(lost)
 
 
 # --- co-grouping --
 
-MET = pa.schema([("task", pa.string()), ("address", pa.string()), ("stored", pa.int64()), ("live", pa.int64())])
+COUNTED = pa.schema([("task", pa.string()), ("address", pa.string()), ("stored", pa.int64()), ("live", pa.int64())])
 
 
 @pytest.fixture
@@ -225,47 +229,47 @@ def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
     return finish_dataset(place, f"{name}/", parts)
 
 
-def count_by_address(met: Met, report: TaskReport) -> pa.Table:
+def count_by_address(grouped: GroupedRows, report: TaskReport) -> pa.Table:
     """A row for each address of a task, with how often it is in each input."""
-    sides = {name: met[name]["address"].to_pylist() for name in ("stored", "live")}
+    inputs = {name: grouped[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
     rows = [
-        {"task": task, "address": one, **{name: of_side.count(one) for name, of_side in sides.items()}}
-        for one in {*sides["stored"], *sides["live"]}
+        {"task": task, "address": one, **{name: of_input.count(one) for name, of_input in inputs.items()}}
+        for one in {*inputs["stored"], *inputs["live"]}
     ]
     report.count(addresses=len(rows))
-    return pa.Table.from_pylist(rows, schema=MET)
+    return pa.Table.from_pylist(rows, schema=COUNTED)
 
 
 @pytest.fixture
-def sides(place: Place) -> list[Side]:
+def inputs(place: Place) -> list[Input]:
     """An input of two datasets, and one of a dataset with strange addresses."""
     draw = random.Random(1)
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
     return [
-        Side.whole(
+        Input.whole(
             "stored", [written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)], STORED_OBJECTS
         ),
-        Side.of_addresses("live", [written(place, "c", live, 4)], ADDRESSES),
+        Input.of_addresses("live", [written(place, "c", live, 4)], ADDRESSES),
     ]
 
 
-def of_side(place: Place, side: Side) -> list[str]:
-    return [row["address"] for dataset in side.datasets for row in all_rows(place, dataset, side.schema)]
+def addresses_in(place: Place, one: Input) -> list[str]:
+    return [row["address"] for dataset in one.datasets for row in all_rows(place, dataset, one.schema)]
 
 
 @pytest.mark.parametrize("at_most", [1_000_000, 40])
 def test_all_rows_of_an_address_come_to_one_task(
-    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
 ) -> None:
     """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
 
-    found, report = meet(spark, place, sides, count_by_address, MET, keep)
+    found, report = co_group(spark, place, inputs, count_by_address, COUNTED, keep)
 
     rows = found.collect()
-    stored, live = (of_side(place, side) for side in sides)
+    stored, live = (addresses_in(place, one) for one in inputs)
     by_address = {row["address"]: row for row in rows}
     assert len(rows) == len(by_address) == report.counters["addresses"]
     assert by_address.keys() == {*stored, *live}
@@ -275,28 +279,32 @@ def test_all_rows_of_an_address_come_to_one_task(
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
-    spark: SparkSession, place: Place, sides: list[Side], keep: Kept
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept
 ) -> None:
     """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
-    stored, live = sides
+    stored, live = inputs
 
     def wanted(table: pa.Table) -> pa.Table:
         return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
 
-    for share, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
-        found, _ = meet(spark, place, [stored, replace(live, share=share, most=3)], count_by_address, MET, keep)
+    for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
+        found, _ = co_group(
+            spark, place, [stored, replace(live, select=select, most=3)], count_by_address, COUNTED, keep
+        )
         told = {row["address"] for row in found.collect() if row["live"]}
         assert "data/\n\x00" not in told
         assert (len(told) > 0) == bool(least)
 
 
-def test_a_changed_file_stops_the_co_grouping(spark: SparkSession, place: Place, sides: list[Side], keep: Kept) -> None:
+def test_a_changed_file_stops_the_co_grouping(
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept
+) -> None:
     """A file that isn't the one that was written is an error, and its rows are never silently left out."""
-    dataset = sides[1].datasets[0]
+    dataset = inputs[1].datasets[0]
     place.store().write(dataset.folder + dataset.files[1].name, b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):
-        meet(spark, place, sides, count_by_address, MET, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, keep)
 
 
 def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -317,33 +325,33 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
 def test_rows_lost_between_tasks_are_an_error(
-    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
 ) -> None:
     """A batch of one file, its rows, or all of its batches don't arrive."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", 40)
-    whole = arrow_shuffle.lumps
+    whole = arrow_shuffle.bucket_batches
 
-    def damaged(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
-        for batch in whole(table, side, buckets, read=read):
-            yield lost(batch) if side == 1 else batch
+    def damaged(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, number, buckets, read=read):
+            yield lost(batch) if number == 1 else batch
 
-    monkeypatch.setattr(arrow_shuffle, "lumps", damaged)
+    monkeypatch.setattr(arrow_shuffle, "bucket_batches", damaged)
     with pytest.raises(DamagedData, match="not all that is known of addresses was compared"):
-        meet(spark, place, sides, count_by_address, MET, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, keep)
 
 
 def test_rows_with_differing_hashes_are_an_error(
-    spark: SparkSession, place: Place, sides: list[Side], keep: Kept, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
-    whole = arrow_shuffle.lumps
+    whole = arrow_shuffle.bucket_batches
 
-    def otherwise(table: pa.Table, side: int, buckets: int, *, read: int) -> Batches:
-        for batch in whole(table, side, buckets, read=read):
+    def otherwise(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:
+        for batch in whole(table, number, buckets, read=read):
             where = batch.schema.get_field_index("hashed")
-            hashed = pa.array([one + side for one in batch.column("hashed").to_pylist()], pa.int64())
+            hashed = pa.array([one + number for one in batch.column("hashed").to_pylist()], pa.int64())
             yield batch.set_column(where, batch.schema.field("hashed"), hashed)
 
-    monkeypatch.setattr(arrow_shuffle, "lumps", otherwise)
+    monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
     with pytest.raises(LakegcError, match="the very same packages"):
-        meet(spark, place, sides, count_by_address, MET, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, keep)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from lakegc_assets.mark.namespace_slices import candidates
+from lakegc_assets.mark.full_listing import candidates
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.ranges import tables_ahead

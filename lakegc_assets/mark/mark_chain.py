@@ -1,4 +1,4 @@
-"""What earlier marks of a chain wrote down, for one that is made since them (see `lakegc_assets.rules.incremental`).
+"""What the marks of a chain wrote down, for an incremental one (see `lakegc_assets.rules.incremental`).
 
 Every mark writes, as far as it could tell: what was unsettled, the ranges that each metarange has, the addresses of the
 ranges that it read, and the ranges of expired commits that explain its unsettled objects. Of what a mark of a chain
@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
 from lakegc_assets.rules.incremental import union
-from lakegc_assets.rules.reference_status import KNOWN, KNOWN_ADDRESSES
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.lakefs.ranges import range_number
@@ -36,7 +36,7 @@ from spark_resources.model import (
     Outcome,
     Scope,
 )
-from spark_resources.spark.arrow_shuffle import Side
+from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.parallel_listing import AT_ONCE
@@ -64,8 +64,9 @@ MARGIN = timedelta(hours=1)  # of times in a store's listing
 TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 
-def can_be_gone_on_from(run: MarkRun) -> bool:
-    """Whether this mark can write down all that a later one needs: it knows every commit, and counts by them alone."""
+def can_be_base(run: MarkRun) -> bool:
+    """Whether this mark can write down all that an incremental one needs: it knows every commit, and counts by them
+    alone."""
     facts = run.mark.record.step("retained_commits").facts
     return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
 
@@ -83,19 +84,20 @@ def refuse_mixed(run: MarkRun) -> None:
 
 
 @dataclass(frozen=True)
-class Base:
-    """The marks that one is made since, the newest first, back to one that looked at everything."""
+class MarkChain:
+    """The marks that one is made since: the base mark, the marks that it was made since, back to a full one. That of a
+    full mark is empty."""
 
     run: MarkRun
     marks: tuple[Mark, ...]
 
     @classmethod
-    def of(cls, run: MarkRun) -> Base:
-        """The marks of a run's chain. Raises `DamagedData` or `NotThere` where one can't be read any more."""
+    def recorded(cls, run: MarkRun) -> MarkChain:
+        """The chain that a mark recorded. Raises `DamagedData` or `NotThere` where one can't be read any more."""
         return cls(run, opened(run.place, run.mark.record.basis))
 
     @property
-    def newest(self) -> MarkRecord:
+    def base(self) -> MarkRecord:
         return self.marks[0].record
 
     @property
@@ -111,10 +113,12 @@ class Base:
 
     @cached_property
     def counted(self) -> frozenset[str]:
-        """The ranges that counted as committed when the newest mark listed, or came to count until it ended."""
-        newest = self.marks[0]
-        rows = [*rows_of(newest, RANGES, RANGE_REFS), *rows_of(newest, LEFT_BETWEEN, RANGE_IDS)]
-        return frozenset(row["range_id"] for row in rows)
+        """The ranges that counted as committed when the base mark listed, or came to count until it ended."""
+        return frozenset(
+            row["range_id"]
+            for base in self.marks[:1]
+            for row in [*rows_of(base, RANGES, RANGE_REFS), *rows_of(base, LEFT_BETWEEN, RANGE_IDS)]
+        )
 
     @cached_property
     def explained(self) -> frozenset[str]:
@@ -150,13 +154,13 @@ class Base:
         found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
         return found.select("address")
 
-    def known(self, live: Set[str], only: pa.Array | None) -> Side:
-        """Which addresses the ranges held that counted at the newest mark, or hold that are `live` of those that were
+    def known(self, live: Set[str], only: pa.Array | None) -> Input:
+        """Which addresses the ranges held that counted at the base mark, or hold that are `live` of those that were
         read (KNOWN_ADDRESSES); with `only`, of these addresses alone: as many as each task can hold."""
         of = {"before": self.counted, "live": live, "again": live - self.counted}
         numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
 
-        def share(table: pa.Table) -> pa.Table:
+        def select(table: pa.Table) -> pa.Table:
             if only is not None:
                 table = table.filter(pc.is_in(table["address"], value_set=only))
             flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
@@ -168,7 +172,7 @@ class Base:
         rows = [file.rows for dataset in datasets for file in dataset.files]
         # a file says of an address that it was held before, now, or both
         most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
-        return Side(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, share, most)
+        return Input(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, select, most)
 
     @property
     def sizes(self) -> list[Dataset]:
@@ -176,12 +180,12 @@ class Base:
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
     def unsettled(self) -> DataFrame:
-        """What was stored and no retained commit held when the newest mark was made (UNSETTLED)."""
+        """What was stored and no retained commit referred to when the base mark was made (UNSETTLED)."""
         return self._read(self.marks[0], UNSETTLED_OBJECTS, UNSETTLED)
 
     def gone(self) -> DataFrame:
-        """The addresses that a sweep of the newest mark took away (column address)."""
-        return outcomes(self.run, self.newest.mark_id, "receipts/", TAKEN_AWAY)
+        """The addresses that a sweep of the base mark took away (column address)."""
+        return outcomes(self.run, self.base.mark_id, "receipts/", TAKEN_AWAY)
 
     def brought_back(self) -> DataFrame:
         """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
@@ -193,7 +197,7 @@ class Base:
     @cached_property
     def marks_brought_back(self) -> tuple[str, ...]:
         """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
-        found = tuple(marks_brought_back(self.run.store, self.newest.start - MARGIN))
+        found = tuple(marks_brought_back(self.run.store, self.base.start - MARGIN))
         if found and (others := set(found) - own_marks(self.run.place)):
             raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
         for mark_id in found:
@@ -205,9 +209,10 @@ class Base:
         known = read_dataset(self.spark, self.run.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
         return known.select("address", "commit_id", "path")
 
-    def verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the newest mark."""
-        return rows_of(self.marks[0], ("retained_commits", ""), COMMIT_VERDICTS)
+    def explained_verdicts(self) -> list[dict[str, Any]]:
+        """COMMIT_VERDICTS of the base mark; none where it had nothing to explain, and so read no commit's ranges."""
+        asked = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["unsettled"]]
+        return [row for mark in asked for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
     def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
@@ -249,7 +254,7 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
 
 
 def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` where a mark of a chain isn't the one that was gone on from, back to a clean one."""
+    """Raise `DamagedData` where a mark of a chain isn't the one that was the base, back to a full one."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
     own = [one.mark_id for one in before]

@@ -1,0 +1,205 @@
+"""How a mark finds its candidates: by a full listing, from an inventory, or incrementally since a base mark.
+
+This is chosen once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` and `recorded`
+give it back; no step asks which it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lakegc_assets.mark import incremental_comparison, inventory_listing
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.full_listing import all_parts, list_parts
+from lakegc_assets.mark.incremental_listing import changed_parts, listed_whole, look_up, no_longer_retained
+from lakegc_assets.mark.listed_objects import ASSET, LET_GO_PART, LOOKED_AT_PART
+from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed
+from lakegc_assets.mark.missed_by_incremental import count_missed
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.garbage import Rule
+from spark_resources.errors import Refused
+from spark_resources.model import ADDRESSES, RANGE_IDS
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.datasets import Dataset, write_rows
+from spark_resources.spark.remote_errors import errors_from_executors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COMMITTED = "committed_addresses"
+FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files of earlier marks
+
+
+@dataclass(frozen=True)
+class Candidates(ABC):
+    """The candidates of one mark, and what earlier marks know of them: `chain` is empty unless it is incremental."""
+
+    run: MarkRun
+    chain: MarkChain
+
+    @abstractmethod
+    def write_listing(self, notes: StepNotes) -> None:
+        """Write what the store holds of them (STORED_OBJECTS)."""
+
+    @abstractmethod
+    def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
+        """What is co-grouped for their reference status, these inputs and maybe more, and the rule for a group."""
+
+    @abstractmethod
+    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """The counts of the whole repository, from those of the reference status."""
+
+    @abstractmethod
+    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+        """Write which of these ranges aren't read, because earlier marks read them."""
+
+    @abstractmethod
+    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+        """The ranges that counted when the mark listed, and are none of these, which count now: what they alone hold
+        was not looked up, so the next mark has to."""
+
+    @abstractmethod
+    def without_unchanged(self, addresses: DataFrame) -> DataFrame:
+        """Those of the addresses (column address) that the mark had reason to look for."""
+
+    @abstractmethod
+    def reasons_before(self) -> Sequence[DataFrame]:
+        """What earlier marks know of why objects expire (columns address, commit_id, path)."""
+
+    @abstractmethod
+    def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
+        """Note how many expired objects an incremental mark would have missed."""
+
+
+@dataclass(frozen=True)
+class FullListing(Candidates):
+    """All that is stored, as the store lists it."""
+
+    def write_listing(self, notes: StepNotes) -> None:
+        self.run.say(f"listing {self.run.store.where}")
+        list_parts(self.run, notes, all_parts(self.run.store))
+
+    def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
+        cutoff, grain = self.run.mark.record.cutoff, self.run.store.capabilities.time_resolution
+        return list(inputs), partial(garbage.reference_status, cutoff=cutoff, grain=grain)
+
+    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        return counts
+
+    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+        pass
+
+    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+        return frozenset()
+
+    def without_unchanged(self, addresses: DataFrame) -> DataFrame:
+        return addresses
+
+    def reasons_before(self) -> Sequence[DataFrame]:
+        return []
+
+    def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
+        count_missed(self.run, notes, expired)
+
+
+@dataclass(frozen=True)
+class FromInventory(FullListing):
+    """All that was stored when an inventory was taken."""
+
+    def write_listing(self, notes: StepNotes) -> None:
+        inventory_listing.read_slices(self.run, notes, self.run.mark.record.inventory or {})
+
+
+@dataclass(frozen=True)
+class Incremental(Candidates):
+    """What may have changed since a base mark: open slices, and elsewhere what no retained commit refers to any more.
+
+    `ranges` are the ids of those that were no longer retained when the mark began.
+    """
+
+    ranges: frozenset[str]
+
+    def write_listing(self, notes: StepNotes) -> None:
+        self.run.say(f"listing {self.run.store.where}")
+        parts = changed_parts(self.run.store, self.chain.base.start)
+        list_parts(self.run, notes, parts)
+        look_up(self.run, notes, self.chain, self.ranges, listed_whole(parts))
+
+    def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
+        return incremental_comparison.comparison(self.run, self.chain, inputs)
+
+    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        return incremental_comparison.of_whole_repository(counts, self.chain.base)
+
+    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+        rows = [{"range_id": one} for one in ranges if one in self.chain.refs]
+        folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
+        notes.wrote(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
+
+    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+        return self.chain.counted - self.ranges - set(ranges)
+
+    def without_unchanged(self, addresses: DataFrame) -> DataFrame:
+        looked_up = self.run.read(ASSET, ADDRESSES, LOOKED_AT_PART)
+        unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without(looked_up))
+        return addresses.transform(garbage.without(unchanged.transform(garbage.only(addresses))))
+
+    def reasons_before(self) -> Sequence[DataFrame]:
+        columns = ("address", "commit_id", "path")
+        return [self.chain.unsettled().select(*columns), self.chain.brought_back().select(*columns)]
+
+    def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
+        pass
+
+
+# --- the choice -----------------------------------------------------------------------------------------------------
+
+
+def choose(run: MarkRun) -> Candidates:
+    """The candidates of a mark that begins. One that can't be incremental after all becomes full, and says why."""
+    found: Incremental | str = begin_incremental(run) if run.mark.record.optimized else ""
+    if isinstance(found, Incremental):
+        return found
+    if found:
+        run.mark.make_clean(found)
+        run.say(f"looking at everything: {found}")
+    return everything(run)
+
+
+def recorded(run: MarkRun) -> Candidates:
+    """The candidates of a mark that has listed them. Raises `Refused` (invariant 3) where it listed them in another way
+    than it is made, or is incremental and lacks the commit graph by now."""
+    refuse_mixed(run)
+    if not run.mark.record.optimized:
+        return everything(run)
+    if not can_be_base(run):
+        raise Refused(
+            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
+            "more. An incremental mark needs it; make a new mark with --clean.",
+            invariant=3,
+        )
+    ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, LET_GO_PART))
+    return Incremental(run, MarkChain.recorded(run), ranges)
+
+
+def everything(run: MarkRun) -> Candidates:
+    kind = FullListing if run.mark.record.inventory is None else FromInventory
+    return kind(run, MarkChain(run, ()))
+
+
+def begin_incremental(run: MarkRun) -> Incremental | str:
+    """The candidates of an incremental mark, or why earlier marks, or the commit graph, can't be read."""
+    try:
+        chain = MarkChain.recorded(run)
+        run.say(f"looking for what may have changed since mark {chain.base.mark_id}")
+        if chain.marks_brought_back:
+            run.say(f"looking at what was brought back of {', '.join(chain.marks_brought_back)}, too")
+        with errors_from_executors():
+            ranges = no_longer_retained(run, chain)
+    except UNREADABLE as error:
+        return f"an earlier mark can't be read: {error}"
+    return "the commit graph may not be read" if ranges is None else Incremental(run, chain, ranges)

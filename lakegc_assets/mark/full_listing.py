@@ -1,0 +1,108 @@
+"""Listing what the store holds, a task a group of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.listed_objects import ASSET
+from lakegc_assets.rules.addresses import are_candidates, slice_of
+from spark_resources.model import DATA, ROOT, STORED_OBJECTS
+from spark_resources.spark.datasets import Batches, Producer, write_produced
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.stores.base import Store, folders_in
+from spark_resources.stores.parallel_listing import AT_ONCE, Part, listed, spread
+from spark_resources.stores.place import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RANGES_A_CORE = 4
+_PARTS = pa.schema(
+    [
+        pa.field("folder", pa.string(), nullable=False),
+        pa.field("flat", pa.bool_(), nullable=False),
+        pa.field("after", pa.string()),
+        pa.field("upto", pa.string()),
+    ]
+)
+
+
+def all_parts(store: Store) -> list[Part]:
+    """All under `data/`: what lies right in it, and every slice."""
+    return [Part(DATA, flat=True), *map(Part, folders_in(store, DATA))]
+
+
+def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
+    """List these parts and the root, into STORED_OBJECTS."""
+    spark = run.spark()
+    parts = parts_of(run.store, whole, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
+    tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
+    produce = producer(run.place, local_adapter=run.local_adapter)
+    dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
+    notes.wrote(dataset)
+    notes.facts |= {
+        "objects": dataset.rows,
+        "slices": len(whole) - 1,
+        **{name: report.counters[name] for name in ("bytes", "pages", "not_candidates", "unreadable_names")},
+    }
+    run.say(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
+
+
+def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
+    """The parts in pieces to list, and what lies at the root.
+
+    A long root is cut for as many tasks as wanted; the parts too, where they are fewer than that.
+    """
+    cut = [Part(ROOT, flat=True), *(whole if len(whole) < wanted else [])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ranges = [part for parts in pool.map(partial(spread, store, wanted=wanted), cut) for part in parts]
+    return ranges if len(cut) > 1 else [*ranges, *whole]
+
+
+def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ONCE) -> DataFrame:
+    """The parts as rows, in tasks of as many as are listed at once, or of fewer, so that no core has none."""
+    table = pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
+    batch = min(at_once, len(parts) // spark.sparkContext.defaultParallelism)
+    return row_tasks(spark, table, batch=max(batch, 1))
+
+
+def producer(place: Place, *, local_adapter: bool) -> Producer:
+    """What a task does with its rows of `tasks_of`: lists their candidates."""
+
+    def produce(batches: Batches, report: TaskReport) -> Batches:
+        parts = [Part(**row) for batch in batches for row in batch.to_pylist()]
+        yield from candidates(place, parts, report, local_adapter=local_adapter)
+
+    return produce
+
+
+def candidates(
+    place: Place, parts: Sequence[Part], report: TaskReport, *, local_adapter: bool
+) -> Iterator[pa.RecordBatch]:
+    """The candidates among what the parts hold, as STORED_OBJECTS."""
+    for folder, page in listed(place.store(), parts, at_once=place.settings.listing_requests):
+        found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
+        report.count(
+            pages=1,
+            unreadable_names=page.unreadable_names,
+            not_candidates=len(page.objects) - len(found),
+            bytes=pc.sum(found.column("size"), min_count=0).as_py(),
+        )
+        if len(found):
+            yield stored_batch(found, slice_of(folder))
+
+
+def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:
+    """Rows of LISTED as STORED_OBJECTS, listed in this folder."""
+    slices = pa.repeat(pa.scalar(folder, pa.string()), len(objects))
+    return pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)

@@ -1,0 +1,91 @@
+"""The reference status in an incremental mark: what changed is compared with what earlier marks know of it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.incremental_listing import FOLDERS
+from lakegc_assets.mark.listed_objects import ASSET, FOLDERS_PART, LOOKED_AT_PART
+from lakegc_assets.mark.mark_chain import RANGES, MarkChain
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.garbage import Rule
+from spark_resources.errors import DamagedData
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import ADDRESSES, RANGE_REFS
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input
+from spark_resources.spark.datasets import Dataset, File, read_file
+from spark_resources.stores.parallel_listing import AT_ONCE
+
+FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
+ROWS_AN_ADDRESS = 4  # that an address has at the most, mostly: stored, staged, staged in the second reading, in a range
+
+
+def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
+    """These inputs, which addresses were looked up, and what earlier marks know; and the rule for all of them."""
+    rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
+    folders = pa.array([row["slice"] for row in rows], pa.string())
+    looked_up = run.mark.dataset(ASSET, LOOKED_AT_PART)
+    now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, [looked_up], ADDRESSES)]
+    live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
+    only = addresses_of(run, now, chain, live - chain.counted)
+    cutoff, grain = run.mark.record.cutoff, run.store.capabilities.time_resolution
+
+    def rule(rows: GroupedRows) -> tuple[pa.Table, dict[str, int]]:
+        if only is not None:
+            check_all_known(garbage.addresses_now(rows), only)
+        return garbage.incremental_reference_status(rows, cutoff, grain, folders)
+
+    return [*now, chain.known(live, only)], rule
+
+
+def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again: Collection[str]) -> pa.Array | None:
+    """All addresses of these inputs, and of ranges of earlier marks that count `again`, where a task can hold as many;
+    None where they are too many."""
+    entries = sum(chain.refs[one]["entries"] for one in again)
+    if entries + sum(one.rows for one in inputs) > ROWS_AN_ADDRESS * FEW_ENOUGH_TO_SEND:
+        return None
+    files = [(one, dataset, file) for one in inputs for dataset in one.datasets for file in dataset.files]
+
+    def addresses(one: Input, dataset: Dataset, file: File) -> pa.ChunkedArray:
+        return read_file(run.place, dataset.folder, file, one.schema)["address"]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda of: addresses(*of), files))
+    if again:
+        found.append(chain.addresses(again).toArrow()["address"])
+    distinct = garbage.distinct(*found)
+    return distinct if len(distinct) <= FEW_ENOUGH_TO_SEND else None
+
+
+def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
+    """Raise `DamagedData` (invariant 3) where nobody looked up what earlier marks know: such an address may be live."""
+    lost = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
+    if len(lost):
+        raise DamagedData(
+            f"nobody asked what earlier marks know of {plural(len(lost), 'address')}, such as "
+            f"{lost[0].as_py()!r}, which is a fault of lakegc. Nothing was marked; make a new "
+            "mark with --clean, and report it.",
+            invariant=3,
+        )
+
+
+def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
+    """The counts of the whole repository: of what was compared now, and of what the base mark counted as committed and
+    is as it was."""
+    then = base.step("expired_set").facts
+    objects = max(then["committed"] - counts["again"], 0)
+    size = max(then["committed_bytes"] - counts["again_bytes"], 0)
+    more = {
+        "candidates": objects,
+        "candidate_bytes": size,
+        "committed": objects,
+        "committed_bytes": size,
+        "live_inside": objects,
+    }
+    return {name: value + more.get(name, 0) for name, value in counts.items()} | {"looked_at": counts["candidates"]}

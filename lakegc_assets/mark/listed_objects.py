@@ -1,0 +1,28 @@
+"""What a mark found in the store, as its first step wrote it down (`namespace_slices`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakegc_assets.mark.context import MarkRun
+from spark_resources.model import STORED_OBJECTS
+from spark_resources.spark.datasets import Dataset, read_datasets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ASSET = "namespace_slices"
+LOOKED_UP_PART = "looked_up"  # of an incremental mark: what the store holds of the addresses that were looked up
+LOOKED_AT_PART = "looked_at"  # and these addresses
+FOLDERS_PART, LET_GO_PART = "folders", "let_go"
+
+
+def datasets(run: MarkRun) -> list[Dataset]:
+    """All that a mark found in the store (STORED_OBJECTS)."""
+    looked_up = [LOOKED_UP_PART] if LOOKED_UP_PART in run.mark.record.step(ASSET).datasets else []
+    return [run.mark.dataset(ASSET, part) for part in ("", *looked_up)]
+
+
+def stored(run: MarkRun) -> DataFrame:
+    """The same as a DataFrame."""
+    return read_datasets(run.spark(), run.place, datasets(run), STORED_OBJECTS)
