@@ -22,6 +22,7 @@ from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.preconditions import located
 from spark_resources.lakefs import Repository
 from spark_resources.mark_store.approval import Approval
+from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition
 
 UI_ENTRANCE = "Dagster's UI"
@@ -66,7 +67,11 @@ def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) ->
     return proposal, given
 
 
-MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set]
+MARK_ASSETS = sorted(
+    [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set],
+    key=lambda asset: CHAIN.index(asset.key.to_user_string()),
+)
+"""In the order in which a mark reads."""
 
 
 mark_job = dg.define_asset_job(

@@ -2,6 +2,7 @@
 
 The order is the safety rule of the whole system. What is listed first can only become *more* referenced by what is read
 later, so an object that moves from staging to a commit meanwhile is seen by at least one of the steps behind it.
+Each asset depends on the one before it in `CHAIN`, which alone knows the order.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -19,7 +20,13 @@ from lakegc_assets.mark.metadata import described
 from lakegc_assets.mark.options import MarkOptions, parse_min_age, parse_taken
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
+from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
+
+
+def before(name: str) -> dg.AssetKey:
+    """The step that a mark takes right before this one."""
+    return dg.AssetKey(CHAIN[CHAIN.index(name) - 1])
 
 
 class MarkConfig(dg.Config):
@@ -83,7 +90,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
 @dg.asset(
     group_name="mark",
     partitions_def=PARTITIONS,
-    deps=[namespace_slices],
+    deps=[before("uncommitted_addresses")],
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
@@ -104,7 +111,11 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
 
 
 @dg.asset(
-    group_name="mark", partitions_def=PARTITIONS, deps=[uncommitted_addresses], kinds={"parquet"}, output_required=False
+    group_name="mark",
+    partitions_def=PARTITIONS,
+    deps=[before("retained_commits")],
+    kinds={"parquet"},
+    output_required=False,
 )
 def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
@@ -126,7 +137,7 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 @dg.asset(
     group_name="mark",
     partitions_def=PARTITIONS,
-    deps=[retained_commits],
+    deps=[before("committed_addresses")],
     kinds={"pyspark", "parquet"},
     output_required=False,
 )

@@ -5,18 +5,18 @@
 import dagster as dg
 
 from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS
-from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
 from lakegc_assets.assets.results import Materialized, told
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import described_set
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
+from spark_resources.mark_store.record import CHAIN
 
 
 @dg.asset(
     group_name="review",
     partitions_def=PARTITIONS,
-    deps=[namespace_slices, uncommitted_addresses, retained_commits, committed_addresses],
+    deps=[dg.AssetKey(name) for name in CHAIN[:-1]],
     kinds={"pyspark", "parquet"},
     output_required=False,
 )

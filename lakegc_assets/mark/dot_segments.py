@@ -16,7 +16,7 @@ NAMED = 10
 
 
 def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
-    """Note a few of these objects by name, where the census counted any, and say that they are kept."""
+    """Note a few of these objects by name, where any were counted, and report that they are kept."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
         notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]

@@ -1,4 +1,4 @@
-"""Why an object is expired: which expired commit kept it longest, and by which branch's rule that commit went."""
+"""Why an object is expired: which expired commit kept it longest, and by which branch's rule that commit expired."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.metaranges import refs_of
 from lakegc_assets.mark.reference_status import ReferenceStatus
 from lakegc_assets.rules import garbage
-from lakegc_assets.rules.expiry_reasons import TOLD, in_order
+from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, in_order
 from lakegc_assets.rules.incremental import union
 from spark_resources.errors import DamagedData
 from spark_resources.lakefs.ranges import paths_of, range_tasks
@@ -26,7 +26,7 @@ from spark_resources.spark.remote_errors import errors_from_executors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_VERDICT = TOLD.field("verdict")
+_VERDICT = ATTRIBUTIONS.field("verdict")
 EXPIRED_RANGES = pa.schema([*RANGE_REFS, _VERDICT])
 _JUDGED = pa.schema([COMMIT_VERDICTS.field("metarange_id"), _VERDICT])
 _PLACES = pa.schema([COMMIT_VERDICTS.field("commit_id"), _VERDICT])
@@ -40,7 +40,7 @@ def all_known(run: MarkRun, notes: StepNotes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attributions:
-    """Which expired commit each object is attributed to (`rows`, TOLD; of one address maybe more than one), and the
+    """Which expired commits objects are attributed to (`rows`, ATTRIBUTIONS; of one address maybe several), and the
     verdicts that these name by their place (`verdicts`, VERDICTS)."""
 
     rows: DataFrame
@@ -57,7 +57,7 @@ def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: Re
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
     and what can't be read is said and left unexplained. What the rules let go and holds keep counts as expired here.
     """
-    nothing = no_rows(run.spark(), TOLD)
+    nothing = no_rows(run.spark(), ATTRIBUTIONS)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
     commits = [row for row in verdicts if is_expired(row)]
@@ -109,19 +109,19 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
-    """The objects that no retained commit refers to, with what EXPIRED_RANGES say of them (TOLD)."""
+    """The objects that no retained commit refers to, with what EXPIRED_RANGES say of them (ATTRIBUTIONS)."""
     # versions of one range, which have most entries in common, come into one task: the best one tells of them
     tasks = range_tasks(run.spark(), ranges, near=("min_key", "max_key", "range_id"))
     wanted = status.few_not_committed
-    found = paths_of(tasks, run.place, TOLD, best=("verdict",), wanted=wanted)
+    found = paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=wanted)
     return found if wanted is not None else found.transform(garbage.only(status.not_committed))
 
 
 def attributed_before(run: MarkRun, candidates: Candidates, ordered: pa.Table) -> list[DataFrame]:
-    """What earlier marks attributed, with the commit's verdict of today (TOLD)."""
+    """What earlier marks attributed, with the commit's verdict of today (ATTRIBUTIONS)."""
     places = pa.table([ordered["commit_id"], pa.array(range(len(ordered)), pa.int64())], schema=_PLACES)
     today = row_tasks(run.spark(), places, batch=10_000)
-    return [before.join(today, "commit_id").select(*TOLD.names) for before in candidates.reasons_before()]
+    return [before.join(today, "commit_id").select(*ATTRIBUTIONS.names) for before in candidates.reasons_before()]
 
 
 def write_explained(run: MarkRun, notes: StepNotes, ranges: list[str]) -> None:

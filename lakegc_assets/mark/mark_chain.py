@@ -1,8 +1,8 @@
 """What the marks of a chain wrote down, for an incremental one (see `lakegc_assets.rules.incremental`).
 
-Every mark writes, as far as it could tell: what was unsettled, the ranges that each metarange has, the addresses of the
-ranges that it read, and the ranges of expired commits that explain its unsettled objects. Of what a mark of a chain
-didn't read, an earlier one has it.
+Every mark writes, as far as it knows: the objects that no retained commit refers to, the ranges that each metarange
+has, the addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. What a
+mark of a chain didn't read, an earlier one did.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class MarkChain:
 
     @cached_property
     def explained(self) -> frozenset[str]:
-        """The ranges of expired commits that were read to explain what was unsettled."""
+        """The ranges of expired commits that were read to attribute objects to."""
         return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
 
     @property

@@ -1,4 +1,4 @@
-"""The end of `expired_set`: what goes and what was unsettled is written, with why, in one pass over all rows."""
+"""The end of `expired_set`: what expires, and what no retained commit refers to, written with reasons in one pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.expiry_reasons import Attributions
 from lakegc_assets.mark.mark_chain import can_be_base
 from lakegc_assets.mark.reference_status import ReferenceStatus
-from lakegc_assets.rules.expiry_reasons import MET, explained, sorted_out
+from lakegc_assets.rules.expiry_reasons import MIXED_ROWS, explained, separated
 from lakegc_assets.rules.incremental import union
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
@@ -42,10 +42,10 @@ def write_mark(
     """Write in one pass the expired set, sorted and with its reasons, what a review shows of it, and the reference's
     layout; where this mark can be a base, all objects that no retained commit refers to, too."""
     unsettled, all_known = can_be_base(run), expiry_reasons.all_known(run, notes)
-    met, verdicts = in_tasks(run, status, deletable, attributions), attributions.verdicts
+    rows, verdicts = in_tasks(run, status, deletable, attributions), attributions.verdicts
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
-        rows = explained(*sorted_out(batches), verdicts, all_known=all_known)
+        rows = explained(*separated(batches), verdicts, all_known=all_known)
         expired = rows.filter(pc.is_valid(rows["reason"]))
         report.count(bytes=pc.sum(expired["size"], min_count=0).as_py())
         yield from rows.to_batches(max_chunksize=BATCH_ROWS)
@@ -62,7 +62,7 @@ def write_mark(
     outputs = {part: having("reason", output) for part, output in of_expired.items()}
     if unsettled:
         outputs[UNSETTLED_PART] = parquet(run.mark.folder(ASSET, UNSETTLED_PART), UNSETTLED)
-    written, report = write_outputs(met, produce, run.place, list(outputs.values()))
+    written, report = write_outputs(rows, produce, run.place, list(outputs.values()))
     datasets = dict(zip(outputs, written, strict=True))
     for part, found in datasets.items():
         notes.wrote(found, part)
@@ -80,12 +80,12 @@ def write_mark(
 
 
 def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions) -> DataFrame:
-    """What is written, as rows of MET in ranges of their addresses."""
+    """What is written, as rows of MIXED_ROWS in ranges of their addresses."""
     objects = status.not_committed if can_be_base(run) else run.keep(deletable)
-    met = together(objects, going=deletable, told=attributions.rows)
+    rows = mixed(objects, deletable=deletable, attributions=attributions.rows)
     count, few = status.not_committed_count, status.few_not_committed
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
-    return in_ranges(met, tasks, few if few is not None else some_addresses(status.not_committed, count, tasks))
+    return in_ranges(rows, tasks, few if few is not None else some_addresses(status.not_committed, count, tasks))
 
 
 def tasks_for(objects: int, cores: int) -> int:
@@ -96,7 +96,7 @@ def tasks_for(objects: int, cores: int) -> int:
 def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
     """The rows in ranges of their addresses, a range a task, in the order of the tasks.
 
-    Cut by some addresses of objects, or all: of many a telling comes again and again, and would draw the cuts to it.
+    Cut by some addresses of objects, or all: many have several attributions, and would draw the cuts to them.
     """
     from pyspark.sql import functions as F
 
@@ -117,17 +117,17 @@ def some_addresses(objects: DataFrame, count: int, tasks: int) -> pa.Array:
     return objects.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
 
 
-def together(objects: DataFrame, *, going: DataFrame, told: DataFrame) -> DataFrame:
-    """Objects (STORED_OBJECTS), which of them go (column address), and what is told of them (TOLD), as rows of MET."""
+def mixed(objects: DataFrame, *, deletable: DataFrame, attributions: DataFrame) -> DataFrame:
+    """Objects (STORED_OBJECTS), which of them are deletable (column address), and their attributions, as MIXED_ROWS."""
     from pyspark.sql import functions as F
 
-    def as_met(rows: DataFrame) -> DataFrame:
+    def as_mixed(rows: DataFrame) -> DataFrame:
         return rows.select(
             *(
                 F.col(field.name) if field.name in rows.columns else F.lit(None).cast(field.dataType).alias(field.name)
-                for field in arrow_to_spark(MET)
+                for field in arrow_to_spark(MIXED_ROWS)
             )
         )
 
-    goes = going.select("address", F.lit(True).alias("goes"))
-    return union([as_met(rows) for rows in (objects, goes, told)])
+    is_deletable = deletable.select("address", F.lit(True).alias("deletable"))
+    return union([as_mixed(rows) for rows in (objects, is_deletable, attributions)])

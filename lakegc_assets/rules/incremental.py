@@ -1,9 +1,9 @@
-"""The optimized run: what has to be looked at, given a finished mark. Nothing here reads, writes or starts a job.
+"""Incremental marks: what has to be looked for, given a finished mark. Nothing here reads, writes or starts a job.
 
-Whatever the store held when the earlier mark listed it was then either *settled*, held by a range that a retained
-commit referred to, or written down as *unsettled*. So what may go now is unsettled, or was held by a range that no
+Whatever the store had when the base mark listed it was then either committed, in a range that a retained commit
+referred to, or written down as not committed. So what may expire now was written down, or was in a range that no
 retained commit refers to any more, or came since: into a slice that was open then, or is new, or into a folder whose
-name tells nothing about its age. These candidates are compared with all that is live now, as a clean run compares them.
+name says nothing about its age. These candidates are compared with all that is live now, as a full mark compares them.
 
 Ranges are told apart by their ids, never by dates (clients set them), and never by the keys at their ends (which are
 paths, and a copy puts one address at many).
@@ -61,7 +61,7 @@ def can_have_changed(name: str, since: datetime) -> bool:
     return when is None or when >= since - LATE
 
 
-# --- which mark to go on from ---------------------------------------------------------------------------------------
+# --- the base mark --------------------------------------------------------------------------------------------------
 
 
 def basis_of(

@@ -19,10 +19,10 @@ from lakegc_assets.mark import (
     committed_addresses,
     expired_set,
     holds_in_force,
-    retained_commits,
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.brakes import released_repositories, unread_in
 from lakegc_assets.rules.holds import prefixes_of
@@ -72,9 +72,7 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     run.lease.check()
     began = run.store.now()
     inner = begin_proof(run, number, began)
-    uncommitted_addresses.read_uncommitted(inner)
-    retained_commits.judge_commits(inner)
-    committed_addresses.read_ranges(inner)
+    read_references(inner)
     with step(inner, expired_set.ASSET) as notes, errors_from_executors():
         rescued = write_rescued(inner, notes, candidates)
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())

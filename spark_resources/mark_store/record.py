@@ -179,6 +179,7 @@ CHAIN = (
     "committed_addresses",
     "expired_set",
 )
+"""The steps of a mark in the order in which they read, which is a safety rule (invariant 2)."""
 
 
 def check_order(record: MarkRecord, *, before: str) -> None:

@@ -32,14 +32,13 @@ class Edit(NamedTuple):
 
 NO_CLOSING_READ = Edit("lakegc_assets/mark/expired_set.py", '    if notes.facts["unreferenced"]:\n', "    if False:\n")
 FAULTS: Mapping[str, tuple[Edit, ...]] = {
-    # commits before what is staged; the recorded order is not looked at, nor are lists read once more at the end
+    # commits before what is staged; nor are lists read once more at the end
     "order of reads": (
         Edit(
-            "lakegc_assets/jobs.py",
-            "MARK_ASSETS = [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, ",
-            "MARK_ASSETS = [namespace_slices, retained_commits, uncommitted_addresses, committed_addresses, ",
+            "spark_resources/mark_store/record.py",
+            '    "uncommitted_addresses",\n    "retained_commits",\n',
+            '    "retained_commits",\n    "uncommitted_addresses",\n',
         ),
-        Edit("lakegc_assets/mark/context.py", "    check_order(run.mark.record, before=asset)\n", ""),
         NO_CLOSING_READ,
     ),
     # the graph holds what branches reach
@@ -92,8 +91,8 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "same bytes": (
         Edit(
             "lakegc_assets/rules/garbage.py",
-            '    return lambda df: df.transform(without(addresses)).join(doubtful, "size", "left_anti")\n',
-            "    return lambda df: df\n",
+            '.select(*df.columns, why.alias("why"))',
+            '.select(*df.columns, F.lit(None).cast("string").alias("why"))',
         ),
     ),
     # what the server lists is retained, and nothing that only the rule retains

@@ -22,14 +22,12 @@ from lakegc_assets.approval.proposals import Word, propose
 from lakegc_assets.cli.dagster_runs import run_mark
 from lakegc_assets.jobs import MARK_ASSETS
 from lakegc_assets.mark import (
-    committed_addresses,
     expired_set,
     namespace_slices,
-    retained_commits,
-    uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, Target, find_target
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.mark.reading_order import READ
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from lakegc_assets.sweep.delete_rounds import Tally
@@ -148,10 +146,7 @@ def resources() -> dict[str, Any]:
 # --- many small marks -----------------------------------------------------------------------------------------------
 
 _STEPS: Mapping[str, Callable[[MarkRun], None]] = {
-    namespace_slices.ASSET: namespace_slices.list_namespace,
-    uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
-    retained_commits.ASSET: retained_commits.judge_commits,
-    committed_addresses.ASSET: committed_addresses.read_ranges,
+    **READ,
     expired_set.ASSET: expired_set.compute,
 }
 _ONE_TASK = {"spark.sql.leafNodeDefaultParallelism": "1", "spark.sql.shuffle.partitions": "1"}

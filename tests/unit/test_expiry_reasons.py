@@ -14,9 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from lakegc_assets.mark.writer import in_ranges, some_addresses, tasks_for, together
+from lakegc_assets.mark.writer import in_ranges, mixed, some_addresses, tasks_for
 from lakegc_assets.rules import expiry_reasons
-from lakegc_assets.rules.expiry_reasons import EXPLAINED, MET, TOLD, VERDICTS, best, explained, in_order, sorted_out
+from lakegc_assets.rules.expiry_reasons import (
+    ATTRIBUTIONS,
+    EXPLAINED,
+    MIXED_ROWS,
+    VERDICTS,
+    best,
+    explained,
+    in_order,
+    separated,
+)
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, ExpiredReason
 
 NOW = datetime(2026, 11, 20, 8, tzinfo=UTC)
@@ -38,27 +47,28 @@ def objects(names: Iterable[str]) -> pa.Table:
 
 
 def verdict_rows(rows: Iterable[tuple[str, int, str]]) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(TOLD.names, row, strict=True)) for row in rows], schema=TOLD)
+    return pa.Table.from_pylist([dict(zip(ATTRIBUTIONS.names, row, strict=True)) for row in rows], schema=ATTRIBUTIONS)
 
 
 def with_all_columns(table: pa.Table) -> pa.Table:
     columns = [
-        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type) for field in MET
+        table[field.name] if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in MIXED_ROWS
     ]
-    return pa.table(columns, schema=MET)
+    return pa.table(columns, schema=MIXED_ROWS)
 
 
 def expected(
-    names: Iterable[str], going: set[str], told: list[tuple[str, int, str]], *, all_known: bool
+    names: Iterable[str], deletable: set[str], attributions: list[tuple[str, int, str]], *, all_known: bool
 ) -> list[tuple[Any, ...]]:
     """Row by row: address, reason, commit and path."""
     rows = []
     for name in sorted(names, key=str.encode):
-        _, commit, path = max(((name, *rest) for one, *rest in told if one == name), default=(name, None, None))
+        _, commit, path = max(((name, *rest) for one, *rest in attributions if one == name), default=(name, None, None))
         commit_id = None if commit is None else IN_ORDER[commit]
-        untold = ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN
-        reason = untold if commit is None else ExpiredReason.EXPIRED_COMMIT
-        rows.append((name, reason.value if name in going else None, commit_id, path))
+        unattributed = ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN
+        reason = unattributed if commit is None else ExpiredReason.EXPIRED_COMMIT
+        rows.append((name, reason.value if name in deletable else None, commit_id, path))
     return rows
 
 
@@ -82,29 +92,35 @@ def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
 )
 def test_each_object_is_explained_by_its_last_verdict(
     stored: set[str],
-    going: set[str],
-    told: list[tuple[str, int, str]],
+    deletable: set[str],
+    attributions: list[tuple[str, int, str]],
     at_once: int,
     all_known: bool,
     draw: random.Random,
 ) -> None:
     """In whatever order rows arrive, each object is there once, in order, and only expired objects have a reason."""
-    goes = pa.table([pa.array(sorted(going), pa.string()), pa.repeat(pa.scalar(True), len(going))], ["address", "goes"])
+    is_deletable = pa.table(
+        [pa.array(sorted(deletable), pa.string()), pa.repeat(pa.scalar(True), len(deletable))], ["address", "deletable"]
+    )
     met = pa.concat_tables(
-        [with_all_columns(objects(stored)), with_all_columns(goes), with_all_columns(verdict_rows(told))]
+        [
+            with_all_columns(objects(stored)),
+            with_all_columns(is_deletable),
+            with_all_columns(verdict_rows(attributions)),
+        ]
     )
     rows = list(range(len(met)))
     draw.shuffle(rows)
     shuffled = met.take(pa.array(rows, pa.int64()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expiry_reasons, "TOLD_AT_ONCE", at_once)
-        parts = sorted_out(shuffled.to_batches(max_chunksize=at_once))
+        patch.setattr(expiry_reasons, "ATTRIBUTIONS_AT_ONCE", at_once)
+        parts = separated(shuffled.to_batches(max_chunksize=at_once))
     found = explained(*parts, in_order(COMMITS), all_known=all_known)
 
     assert found.schema == EXPLAINED
     columns = [found[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
-    assert list(zip(*columns, strict=True)) == expected(stored, going, told, all_known=all_known)
+    assert list(zip(*columns, strict=True)) == expected(stored, deletable, attributions, all_known=all_known)
 
 
 def test_an_address_with_many_verdicts_is_held_in_memory_once() -> None:
@@ -112,11 +128,11 @@ def test_an_address_with_many_verdicts_is_held_in_memory_once() -> None:
     many = with_all_columns(verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expiry_reasons, "TOLD_AT_ONCE", 100)
-        *_, told = sorted_out(many.to_batches(max_chunksize=10))
+        patch.setattr(expiry_reasons, "ATTRIBUTIONS_AT_ONCE", 100)
+        *_, attributions = separated(many.to_batches(max_chunksize=10))
 
-    assert told.to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
-    assert best(TOLD.empty_table()).schema == TOLD
+    assert attributions.to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
+    assert best(ATTRIBUTIONS.empty_table()).schema == ATTRIBUTIONS
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
@@ -139,13 +155,14 @@ def test_tasks_follow_each_other_in_the_order_of_addresses(
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
 
 
-def rows_of(spark: SparkSession, names: list[str], told: list[str]) -> DataFrame:
+def rows_of(spark: SparkSession, names: list[str], attributions: list[str]) -> DataFrame:
     """Objects of these names, half of which expire, and verdicts of some."""
-    going = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
+    deletable = pa.table([pa.array(names[::2], pa.string())], schema=ADDRESSES)
     frames = [
-        spark.createDataFrame(table) for table in (objects(names), going, verdict_rows((one, 0, "p") for one in told))
+        spark.createDataFrame(table)
+        for table in (objects(names), deletable, verdict_rows((one, 0, "p") for one in attributions))
     ]
-    return together(frames[0], going=frames[1], told=frames[2])
+    return mixed(frames[0], deletable=frames[1], attributions=frames[2])
 
 
 def addresses_of_tasks(rows: DataFrame) -> list[list[str]]:

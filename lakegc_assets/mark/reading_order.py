@@ -1,0 +1,26 @@
+"""The steps in which a mark reads, in the order that keeps data safe (`CHAIN`; formats §2): nobody else knows it.
+
+What is listed first can only become *more* referenced by what is read later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lakegc_assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
+from lakegc_assets.mark.context import MarkRun
+from spark_resources.mark_store.record import CHAIN
+
+READ: Mapping[str, Callable[[MarkRun], None]] = {
+    namespace_slices.ASSET: namespace_slices.list_namespace,
+    uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
+    retained_commits.ASSET: retained_commits.judge_commits,
+    committed_addresses.ASSET: committed_addresses.read_ranges,
+}
+"""What each step does."""
+
+
+def read_references(run: MarkRun) -> None:
+    """All that a mark reads behind its listing, in order."""
+    for name in CHAIN[1:-1]:
+        READ[name](run)
