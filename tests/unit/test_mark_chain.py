@@ -1,0 +1,21 @@
+"""The chain of a full mark is empty: it knows nothing of earlier marks, and reads nothing of theirs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakegc_assets.mark.mark_chain import MarkChain
+
+
+def test_the_chain_of_a_full_mark_knows_nothing() -> None:
+    """What only earlier marks know would keep a full mark from reading what it has to read itself."""
+    chain = MarkChain(cast(Any, SimpleNamespace(place=None)), ())
+
+    assert chain.refs == {}
+    assert chain.counted == chain.explained == chain.known_metaranges == chain.ranges_of([]) == frozenset()
+    assert chain.metaranges == chain.sizes == chain.explained_verdicts() == []
+    with pytest.raises(AssertionError, match="no earlier mark read"):
+        chain.ranges_of(["m"])
