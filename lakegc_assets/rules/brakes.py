@@ -28,18 +28,19 @@ class BrakeLimits:
     """Bounds; a brake trips beyond its own. Shares are parts of 1; `live` and `listing` are what must at least be there
     of what the previous mark found; `jump` counts from `jump_least` expired objects on; `gib` is of expired bytes."""
 
-    share: float = 0.3
-    first_share: float = 0.5
-    gib: float = 102_400.0
-    count: int = 50_000_000
-    jump: float = 3.0
-    jump_least: int = 1_000
-    live: float = 0.5
-    listing: float = 0.5
-    age: timedelta = timedelta(days=7)
+    share: float
+    first_share: float
+    gib: float
+    count: int
+    jump: float
+    jump_least: int
+    live: float
+    listing: float
+    age: timedelta
 
     @classmethod
     def of(cls, settings: Settings) -> BrakeLimits:
+        """The configured bounds: settings `brake_…`, which alone have defaults."""
         return cls(**{name: getattr(settings, f"brake_{name}") for name in cls.__slots__})
 
 

@@ -29,7 +29,7 @@ from tests.support.mark_runs import quick_environment, target_of
 __all__ = ["dagster_home", "lakegc"]
 
 ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy")
-LIMITS = BrakeLimits()
+LIMITS = BrakeLimits.of(Settings())
 _serial = itertools.count(1)
 
 

@@ -241,12 +241,12 @@ class Sweeper:
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
-        tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
+        tripped = (each.name for each in brakes(proposal.record, BrakeLimits.of(Settings()), now=now) if each.tripped)
         because = dict.fromkeys(tripped, "it is a test")
         word = Word("the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference)
         known = Settings.load(quick_environment(settings), home=_NOWHERE)
         lakefs = LakeFS(LakeFSSettings.of(known))
-        approve(proposal, word, lakefs, BrakeLimits(), now=now, single_deployment=False)
+        approve(proposal, word, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
         """Sweep an approved mark, or go on with a sweep."""
