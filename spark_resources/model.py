@@ -501,3 +501,23 @@ RECEIPTS = pa.schema(
         pa.field("at", _TIME, nullable=False),  # the store's clock
     ]
 )
+PENDING = pa.schema(  # what a round of a sweep may delete
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
+        pa.field("modified", _TIME),  # the store's clock
+        pa.field("checksum", pa.string()),
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheck:
+    """Rows of PENDING, sizes filled in, by what is at their keys right before a delete. Every row is in one of them."""
+
+    unchanged: pa.Table  # still what was approved
+    changed: pa.Table
+    gone: pa.Table
+    cut_off: pa.Table  # gone, and an attempt had set out to delete it

@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
 from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
+from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import COUNTED, WANTED, backup_rows
 from spark_resources.copying.copy_log import HELD, Fate
@@ -111,13 +113,14 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
     orders = run.orders(number, tasks, source=run.target.place, target=run.to, log=run.log)
+    changes = partial(how_changed, cutoff=run.marked.cutoff)
 
     def work(batches: Batches) -> Batches:
         from pyspark import TaskContext
 
         task = TaskContext.get()
         assert task is not None
-        yield from backup_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+        yield from backup_rows(batches, orders, changes, task.partitionId(), task.taskAttemptId())
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")

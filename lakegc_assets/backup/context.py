@@ -108,7 +108,6 @@ class BackupRun:
             server_side=on_their_side(source, target),
             bandwidth=None if bandwidth is None else bandwidth / tasks,
             resumed=self.resumed,
-            cutoff=self.marked.cutoff,
         )
 
 

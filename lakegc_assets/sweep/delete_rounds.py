@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.progress import telling
 from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.delete_check import check_before_delete
 from lakegc_assets.sweep.context import Proof, SweepRun, Verified
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Looker
@@ -24,14 +26,13 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import (
     COUNTED,
     NOT_SETTLED,
-    PENDING,
     Action,
     Orders,
     receipts_of_cut_off,
     sweep_rows,
 )
 from spark_resources.errors import LakegcError, Refused
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
 from spark_resources.spark.datasets import Batches, arrow_to_spark
 from spark_resources.spark.remote_errors import errors_from_executors, lost_attempts, on_executor, tasks_ended
 from spark_resources.stores.base import Store
@@ -176,8 +177,7 @@ def round_of(
         round=number,
         lease_token=run.lease.token,
         proof_until=until,
-        # a whole-second time may truly be almost a second later (invariant 6)
-        cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution,
+        check=delete_check(run),
         mark_id=run.mark.record.mark_id,
         action=action,
         permit_every_s=run.limits.heads_every.total_seconds(),
@@ -213,6 +213,12 @@ def round_of(
     if not done.settled and not (heads is not None and heads.moved):
         raise nothing_settled(run, objects, until, "" if heads is None else heads.trouble)
     return done
+
+
+def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
+    """The check that every key passes right before its delete, as executors are handed it."""
+    # a whole-second time may truly be almost a second later (invariant 6)
+    return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.quirks.time_resolution)
 
 
 def at_rest(spark: SparkSession) -> Callable[[], bool]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.sweep.context import Proof, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, end_of, round_of
+from lakegc_assets.sweep.delete_rounds import Tally, delete_check, end_of, round_of
 from spark_resources.deleting.lookup import Looker
-from spark_resources.deleting.sweep_task import PENDING, Action, Judged
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Forbidden
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import PENDING, RECEIPTS, Outcome
 from spark_resources.stores.permissions import MISSING_RIGHTS, identity, right_to_delete
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def delete_first(run: SweepRun, garbage: DataFrame, action: Action, proof: Proof
     Its receipt is that of any other object, so the same command tries it again.
     """
     rows = garbage.orderBy("slice", "address").limit(LOOKED_UP).toArrow().select(PENDING.names).cast(PENDING)
-    cutoff = run.mark.record.cutoff - run.store.quirks.time_resolution
-    there = Judged.of(rows, Looker(run.store).look(rows), cutoff).garbage.slice(0, 1)
+    there = delete_check(run)(rows, Looker(run.store).look(rows)).unchanged.slice(0, 1)
     if not len(there):
         return FirstDelete()
     one = run.spark().createDataFrame(there.cast(PENDING))

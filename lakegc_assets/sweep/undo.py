@@ -22,10 +22,10 @@ from lakegc_assets.sweep.report import read_report
 from lakegc_assets.sweep.reverify import prove
 from spark_resources.deleting.quarantine import quarantine_key, stat_or_none
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.sweep_task import PENDING, Action
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import withdraw_reference_summary
-from spark_resources.model import RECEIPTS, MarkState, Outcome
+from spark_resources.model import PENDING, RECEIPTS, MarkState, Outcome
 from spark_resources.spark.datasets import open_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 

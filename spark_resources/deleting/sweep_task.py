@@ -30,21 +30,11 @@ from spark_resources.deleting.quarantine import bring_back, put_aside, quarantin
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
 from spark_resources.spark.datasets import Batches
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
-PENDING = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
-        pa.field("modified", RECEIPTS.field("at").type),
-        pa.field("checksum", pa.string()),
-        pa.field("slice", pa.string(), nullable=False),
-        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
-    ]
-)
 COUNTED = pa.schema(
     [
         ("outcome", pa.string()),
@@ -87,11 +77,11 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
+    """What every task of a round is given. `proof_until` is a time of the store's clock.
 
     `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
     the receipts, which repeats by itself. `most` is the task's share of the ceiling in keys a second, `ramp` of what
-    the store takes at first. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
+    the store takes at first. `check` compares rows of PENDING with what a look-up found at their keys (FOUND).
     """
 
     place: Place
@@ -99,7 +89,7 @@ class Orders:
     round: int
     lease_token: str
     proof_until: datetime
-    cutoff: datetime
+    check: Callable[[pa.Table, pa.Table], DeleteCheck]
     mark_id: str
     action: Action = Action.DELETE
     permit_every_s: float = 3.0  # how often a task reads the permit of its round again
@@ -199,12 +189,12 @@ class _Task:
         """Look at the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
         if self.orders.action.on_quarantined:
             return chunk, RECEIPTS.empty_table(), stem
-        found = Judged.of(chunk, self.looker.look(chunk), self.orders.cutoff)
-        if len(found.garbage):
-            self.orders.receipts.write("intent", self.orders.round, stem, found.garbage)
+        found = self.orders.check(chunk, self.looker.look(chunk))
+        if len(found.unchanged):
+            self.orders.receipts.write("intent", self.orders.round, stem, found.unchanged)
         at = self.now()
         cut_off = receipts_of_cut_off(self.store, found.cut_off, self.orders.mark_id, at)
-        return found.garbage, pa.concat_tables([found.receipts(at), cut_off]), stem
+        return found.unchanged, pa.concat_tables([receipts_of_check(found, at), cut_off]), stem
 
     def settle(self, garbage: pa.Table, others: pa.Table, stem: str) -> Batches:
         before = self.sender.requests
@@ -218,9 +208,9 @@ class _Task:
     def look_again(self, rows: pa.Table, keys: Sequence[str]) -> LookedAgain:
         """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
-        found = Judged.of(again, Looker(self.store).look(again), self.orders.cutoff)  # one that remembers nothing
+        found = self.orders.check(again, Looker(self.store).look(again))  # one that remembers nothing
         gone = pa.concat_tables([found.gone, found.cut_off])
-        return LookedAgain(*(part["address"].to_pylist() for part in (found.garbage, gone, found.changed)))
+        return LookedAgain(*(part["address"].to_pylist() for part in (found.unchanged, gone, found.changed)))
 
     def act(self, rows: pa.Table) -> list[Sent]:
         slices = pc.unique(rows["slice"])
@@ -249,57 +239,14 @@ def _ticking(store: Store) -> Callable[[], datetime]:
     return lambda: first + timedelta(seconds=seconds_passed() - began)
 
 
-# --- what is to be done with a key ----------------------------------------------------------------------------------
+# --- receipts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Rows of PENDING, sizes filled in, by what is at their keys now."""
-
-    garbage: pa.Table  # still what was approved
-    changed: pa.Table
-    gone: pa.Table
-    cut_off: pa.Table  # gone, and an attempt had set out to delete it
-
-    @classmethod
-    def of(cls, chunk: pa.Table, there: pa.Table, cutoff: datetime) -> Judged:
-        index = pc.index_in(chunk["address"], value_set=there["address"].combine_chunks())
-        now = {name: there[name].take(index) for name in ("size", "modified", "checksum")}
-        present = pc.is_valid(index)
-        changed = pc.and_(present, _changed(chunk, now, cutoff))
-        size = pc.fill_null(pc.coalesce(chunk["size"], now["size"]), 0)
-        chunk = chunk.set_column(1, PENDING.field("size"), size)
-        absent = pc.invert(present)
-        return cls(
-            garbage=chunk.filter(pc.and_(present, pc.invert(changed))),
-            changed=chunk.filter(changed),
-            gone=chunk.filter(pc.and_(absent, pc.invert(chunk["intended"]))),
-            cut_off=chunk.filter(pc.and_(absent, chunk["intended"])),
-        )
-
-    def receipts(self, at: datetime) -> pa.Table:
-        """Receipts of what is changed or gone."""
-        return pa.concat_tables(
-            [_receipts(self.gone, Outcome.ALREADY_GONE, "", at), _receipts(self.changed, Outcome.CHANGED, CHANGED, at)]
-        )
-
-
-def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime) -> pa.ChunkedArray:
-    """Whether what is there isn't what was marked; of keys that are there.
-
-    Times are compared to the second: stores tell them unequally.
-    """
-
-    def differs(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.fill_null(pc.not_equal(marked, found), False)
-
-    second = {"unit": "second"}
-    modified = differs(pc.floor_temporal(chunk["modified"], **second), pc.floor_temporal(now["modified"], **second))
-    unknown = pc.is_null(chunk["modified"])
-    young = pc.and_(unknown, pc.greater(now["modified"], pa.scalar(cutoff, RECEIPTS.field("at").type)))
-    either = pc.or_(differs(chunk["size"], now["size"]), differs(chunk["checksum"], now["checksum"]))
-    appeared = pc.is_null(chunk["size"])  # nothing was there when it was listed
-    return pc.or_(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), appeared)
+def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
+    """Receipts of what has changed or is gone."""
+    return pa.concat_tables(
+        [_receipts(found.gone, Outcome.ALREADY_GONE, "", at), _receipts(found.changed, Outcome.CHANGED, CHANGED, at)]
+    )
 
 
 def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:

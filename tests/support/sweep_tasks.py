@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.rules.delete_check import check_before_delete
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.sweep_task import NOT_SETTLED, PENDING, Action, Orders, sweep_rows
+from spark_resources.deleting.sweep_task import NOT_SETTLED, Action, Orders, sweep_rows
 from spark_resources.mark_store.lease import take_lease
-from spark_resources.model import Namespace
+from spark_resources.model import PENDING, Namespace
 from spark_resources.stores import Store, StoreSettings
 from spark_resources.stores.place import Place
 
@@ -52,7 +54,7 @@ class Task:
             "round": round_number,
             "lease_token": self.token,
             "proof_until": now + timedelta(minutes=30),
-            "cutoff": now,
+            "check": partial(check_before_delete, cutoff=now),
             "mark_id": "m1",
             "action": action,
         }

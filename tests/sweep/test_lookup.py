@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_resources.deleting.lookup import FEW, FOUND, Looker, as_table
-from spark_resources.deleting.sweep_task import PENDING
 from spark_resources.errors import Unavailable
+from spark_resources.model import PENDING
 from spark_resources.stores import Store, keys
 from spark_resources.stores.base import Page
 from tests.stores.conftest import store
