@@ -18,10 +18,8 @@ from lakegc_assets.mark import (
     dot_segments,
     expiry_reasons,
     holds_in_force,
+    keep_lookups,
     namespace_slices,
-    other_repositories,
-    recheck,
-    restaged_content,
     uncommitted_addresses,
 )
 from lakegc_assets.mark import missing_objects as missing
@@ -30,14 +28,13 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.incremental_listing import FOLDERS, FOLDERS_PART, LOOKED_AT_PART
 from lakegc_assets.mark.missed_by_incremental import count_missed
 from lakegc_assets.mark.writer import in_ranges, some_addresses, tasks_for, together, write_mark
-from lakegc_assets.rules import garbage, reference_status
-from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules import garbage, keep_reasons, reference_status
 from spark_resources.errors import DamagedData
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.mark_store.files import remove_unrecorded
 from spark_resources.mark_store.mark import previous_mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
-from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, RANGE_REFS, SERVED, STORED_OBJECTS, MarkState, Scope
+from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, RANGE_REFS, STORED_OBJECTS, MarkState, Scope
 from spark_resources.spark.arrow_shuffle import Met, Side, meet
 from spark_resources.spark.datasets import Counts, Dataset, File, read_file
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -89,12 +86,13 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
         unreferenced = unreferenced.transform(garbage.only(told))
-    unserved = served_by_nobody(run, notes, unreferenced, base)
-    unheld = addresses_on_hold.without_held(run, notes, unserved, base)
+    attributed = run.keep(keep_lookups.attributed(run, notes, keep_reasons.undecided(unreferenced), base))
+    addresses_on_hold.write_held(run, notes, attributed, base)
+    going = keep_reasons.not_kept(attributed)
     run.say("writing the expired set")
     goes_on = can_be_gone_on_from(run)
-    objects = found.unsettled if goes_on else run.keep(unheld)
-    met = together(objects, going=unheld, told=told)
+    objects = found.unsettled if goes_on else going
+    met = together(objects, going=going, told=told)
     tasks = tasks_for(found.facts["unsettled"], run.spark().sparkContext.defaultParallelism)
     cut_by = few if few is not None else some_addresses(found.unsettled, found.facts["unsettled"], tasks)
     written = write_mark(run, notes, in_ranges(met, tasks, cut_by), verdicts, unsettled=goes_on)
@@ -176,28 +174,6 @@ def sides(run: MarkRun) -> list[Side]:
         Side.of_addresses(reference_status.MAYBE_GONE, others, RANGE_ADDRESSES),
         Side.of_addresses(reference_status.UNCOMMITTED, lists, ADDRESSES),
     ]
-
-
-def served_by_nobody(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame:
-    """Without what other repositories refer to, what a branch may serve though no list says so, and what came back."""
-    judged = judged_by_servers(run, notes, unreferenced, base)
-    return judged.where(judged["why"].isNull()).drop("why")
-
-
-def judged_by_servers(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> DataFrame:
-    """The objects that no other repository refers to, with a column `why`: why each is kept, null for none."""
-    from pyspark.sql import functions as F
-
-    unreferenced = other_repositories.not_held_elsewhere(run, notes, unreferenced)
-    datasets = restaged_content.ask(run, notes, unreferenced, base)
-    answers = union([run.read_dataset(one, SERVED) for one in datasets])
-    judged = unreferenced.transform(garbage.why_served(answers))
-    if notes.facts["unreferenced"]:
-        late = recheck.live_at_the_end(run, notes).withColumn("late", F.lit(True))
-        meanwhile = F.when(F.col("late"), F.lit("it was staged or committed meanwhile"))
-        why = F.coalesce("why", meanwhile)
-        judged = judged.join(late, "address", "left").withColumn("why", why).drop("late")
-    return judged
 
 
 @dataclass(frozen=True, slots=True)

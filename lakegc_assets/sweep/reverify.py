@@ -15,17 +15,15 @@ import pyarrow as pa
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import (
-    addresses_on_hold,
     committed_addresses,
     expired_set,
-    holds_in_force,
+    keep_lookups,
     retained_commits,
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
-from lakegc_assets.rules import garbage
+from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
-from lakegc_assets.rules.holds import prefixes_of
 from lakegc_assets.sweep.context import Proof, SweepRun
 from lakegc_assets.sweep.head_watch import verified_by
 from spark_resources.errors import Refused
@@ -129,23 +127,15 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
 
     rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
-    staged = uncommitted_addresses.read_live(run).dropDuplicates()
-    committed = committed_addresses.read_live(run).dropDuplicates()
-    apart = rows.transform(garbage.without(staged)).transform(garbage.without(committed))
-    kept = run.keep(expired_set.judged_by_servers(run, notes, apart, base=None).select("address", "why"))
-    prefixes = prefixes_of(holds_in_force.in_force(run))
-    judged = garbage.with_holds(rows, addresses_on_hold.read_all(run), prefixes)
-    sides = {"staged": staged, "committed": committed, "asked": kept}
-    for name, side in sides.items():
-        judged = judged.join(side.withColumn(name, F.lit(True)), "address", "left")
-    why = (
-        F.when(F.col("staged"), F.lit("it is staged on a branch"))
-        .when(F.col("committed"), F.lit("a retained commit or a branch refers to it"))
-        .when(F.col("asked").isNull(), F.lit("another repository refers to it"))
-        .when(F.col("why").isNotNull(), F.col("why"))
-        .when(F.col("hold").isNotNull(), F.concat(F.lit("held by "), F.col("hold")))
+    staged = keep_reasons.among(uncommitted_addresses.read_live(run))
+    committed = keep_reasons.among(committed_addresses.read_live(run))
+    referenced = (
+        keep_reasons.undecided(rows)
+        .transform(keep_reasons.decided(keep_reasons.STAGED, staged))
+        .transform(keep_reasons.decided(keep_reasons.COMMITTED, committed))
     )
-    live = judged.select("address", "size", why.alias("why")).where(F.col("why").isNotNull())
+    attributed = keep_lookups.attributed(run, notes, referenced)
+    live = keep_reasons.kept(attributed).select("address", "size", keep_reasons.sentence().alias("why"))
     dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
