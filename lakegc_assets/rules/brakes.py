@@ -58,9 +58,9 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished, or the
+    """What the brakes measure: COUNTS of a mark and of the previous one, and when the mark was finished, or the
     inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
-    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be read, each
+    `unreadable` names earlier marks that can't be read; `unread` are other repositories that could not be read, each
     with the reason, `*` for all.
     """
 
@@ -73,15 +73,17 @@ class Measured:
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
-        """What a finished mark's record says. Raises `WrongUsage` where the mark isn't finished, `DamagedData` where a
-        number is missing.
+        """The counts of a finished mark's record. Raises `WrongUsage` where the mark isn't finished, `DamagedData`
+        where one is missing.
         """
         if record.finished is None:
             raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
         found: Mapping[str, Any] = record.previous or {}
         for counts in (record.counts, found.get("counts") or record.counts):
             if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
-                raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
+                raise DamagedData(
+                    f"mark {record.mark_id} of {record.repository} doesn't record its {', '.join(missing)}"
+                )
         return cls(
             record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
             dated(record), unread_in(record),

@@ -50,7 +50,7 @@ class SweepLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Theirs:
+class ForeignMark:
     """A mark of the reference collector, and the approval that it is swept by."""
 
     found: ReferenceMark
@@ -70,7 +70,7 @@ class SweepRun:
     lease: Lease
     by: str
     say: Say
-    theirs: Theirs | None = None
+    foreign: ForeignMark | None = None
 
     @property
     def place(self) -> Place:
@@ -112,11 +112,11 @@ class SweepRun:
         Of a mark of the reference's a sweep wrote down itself what the store holds; its addresses stay the approved.
         """
         dataset = self.mark.dataset("expired_set")
-        if self.theirs is None:
+        if self.foreign is None:
             return self.read(dataset, EXPIRED_OBJECTS)
-        return self.read(dataset, REFERENCE_OBJECTS).join(self.their_addresses(self.theirs), "address", "left_semi")
+        return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
 
-    def their_addresses(self, theirs: Theirs) -> DataFrame:
+    def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
         """The addresses of the reference's files, read by the executors, each once.
 
         Raises `Refused` for what may never go.
@@ -130,7 +130,7 @@ class SweepRun:
                 check_keys(addresses, where, local_adapter=local, what_then=FOREIGN)
                 yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
 
-        keys = id_tasks(self.spark(), "key", list(theirs.found.files), batch=1)
+        keys = id_tasks(self.spark(), "key", list(foreign.found.files), batch=1)
         return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lakegc_assets.approval.approve import check_approved, check_approved_theirs, verify, verify_set, verify_theirs
+from lakegc_assets.approval.approve import check_approved, check_foreign_approved, verify, verify_foreign, verify_set
 from lakegc_assets.approval.foreign_marks import begun
 from lakegc_assets.approval.preconditions import check_record
 from lakegc_assets.backup.usable_backup import required
@@ -13,7 +13,7 @@ from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import Say, said_to
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.sweep.context import SweepLimits, SweepRun, Theirs
+from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
 from lakegc_assets.sweep.foreign_marks import begin
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
@@ -47,23 +47,23 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
         lease = marks.hold(partition, target, marks.settings())
-        mark, theirs = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
+        mark, foreign = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
         refuse_moved(mark.record, verified)
     else:
-        theirs = approved_theirs(target, partition)
+        foreign = approved_foreign(target, partition)
         lease = marks.hold(partition, target, marks.settings())
-        mark = begin(target, theirs.found, theirs.approval)
-    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+        mark = begin(target, foreign.found, foreign.approval)
+    return run_of(marks, partition, target, mark, lease, options, say, foreign)
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
     """A mark whose objects a sweep put aside, to bring them back or to delete them for good. Takes the lease."""
     partition, target = located(marks, partition_key)
-    theirs = None
+    foreign = None
     if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
-        theirs = known_theirs(target, partition)
+        foreign = known_foreign(target, partition)
     lease = marks.hold(partition, target, marks.settings())
-    mark = begun(target, partition.mark_id) if theirs is not None else Mark.open(target.place, partition.mark_id)
+    mark = begun(target, partition.mark_id) if foreign is not None else Mark.open(target.place, partition.mark_id)
     assert mark is not None
     refuse_another_repository(mark.record, target)
     if mark.record.state not in (MarkState.SWEPT, *BEGUN):
@@ -71,9 +71,9 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: nothing of it is in "
             "quarantine."
         )
-    if theirs is None:
+    if foreign is None:
         verify_set(target, mark.record)
-    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+    return run_of(marks, partition, target, mark, lease, options, say, foreign)
 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
@@ -93,11 +93,11 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
             check_approved(target, record, read_approval(place, mark_id), now=now)
         digest = record.digest or ""
     else:
-        theirs = known_theirs(target, Partition(target.repository.id, mark_id))
+        foreign = known_foreign(target, Partition(target.repository.id, mark_id))
         mark = begun(target, mark_id)
         if mark is None or mark.record.state not in BEGUN:
-            check_approved_theirs(target, theirs.found, theirs.approval, now=now)
-        digest = theirs.approval.digest
+            check_foreign_approved(target, foreign.found, foreign.approval, now=now)
+        digest = foreign.approval.digest
     if backup_to:
         required(
             backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
@@ -141,7 +141,7 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
         )
 
 
-def known_theirs(target: Target, partition: Partition) -> Theirs:
+def known_foreign(target: Target, partition: Partition) -> ForeignMark:
     """The mark of the reference collector that an approval is for. Raises `WrongUsage` where there is none."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
@@ -153,29 +153,29 @@ def known_theirs(target: Target, partition: Partition) -> Theirs:
     found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
     if found is None:
         raise Refused(f"the files of mark {partition.mark_id} of {partition.repository} are gone.", invariant=7)
-    return Theirs(found, approval)
+    return ForeignMark(found, approval)
 
 
-def approved_theirs(target: Target, partition: Partition) -> Theirs:
+def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
     """The same, approved as it is now; a sweep that was begun goes on though the approval has expired."""
-    theirs = known_theirs(target, partition)
+    foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
     if mark is None or mark.record.state not in BEGUN:
-        verify_theirs(target, theirs.found, theirs.approval, now=target.place.store().now())
+        verify_foreign(target, foreign.found, foreign.approval, now=target.place.store().now())
     else:
         refuse_another_repository(mark.record, target)
-        if mark.record.digest != theirs.approval.digest:
+        if mark.record.digest != foreign.approval.digest:
             raise Refused(
                 f"the sweep of mark {partition.mark_id} of {partition.repository} that was begun is of another set "
                 "than the approved one: what it wrote down was altered. Make a new mark.",
                 invariant=7,
             )
-    return theirs
+    return foreign
 
 
 def run_of(
     marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
-    say: Say, theirs: Theirs | None,
+    say: Say, foreign: ForeignMark | None,
 ) -> SweepRun:  # fmt: skip
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
@@ -184,4 +184,4 @@ def run_of(
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()
-    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)
+    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), foreign)

@@ -26,7 +26,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
     if to is None:
         return None
     run.say("looking for the backup")
-    digest = run.theirs.approval.digest if run.theirs is not None else record.digest
+    digest = run.foreign.approval.digest if run.foreign is not None else record.digest
     return required(
         to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,
         record.mark_id, digest or "",

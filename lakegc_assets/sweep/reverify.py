@@ -115,7 +115,7 @@ def released_by_approval(run: SweepRun) -> dict[str, str]:
     None for a mark of the reference's, which records no repository as unread.
     """
     record = run.mark.record
-    approval = None if run.theirs is not None else read_approval(run.place, record.mark_id)
+    approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)
     if approval is None or approval.sha256 != record.approval:
         return {}
     return released_repositories(record, approval.released)

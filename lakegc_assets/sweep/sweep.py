@@ -39,8 +39,8 @@ def sweep(run: SweepRun) -> Report:
     backup = required_backup(run)
     check_rights(run)
     began: datetime = run.store.now()
-    if run.theirs is not None:
-        list_today(run, run.theirs)
+    if run.foreign is not None:
+        list_today(run, run.foreign)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
@@ -55,8 +55,8 @@ def sweep(run: SweepRun) -> Report:
         closing = prove_at_the_end(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
-    if run.theirs is not None and report.success:
-        use_up(run.place, run.theirs.approval, who=run.by, now=run.store.now())
+    if run.foreign is not None and report.success:
+        use_up(run.place, run.foreign.approval, who=run.by, now=run.store.now())
     return report
 
 

@@ -17,7 +17,7 @@ from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store import approval as approvals
-from spark_resources.mark_store.approval import Approval, Standing, approval_key, withdraw_stale_summaries
+from spark_resources.mark_store.approval import Approval, ApprovalStatus, approval_key, withdraw_stale_summaries
 from spark_resources.mark_store.files import remove_unrecorded
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
@@ -320,7 +320,7 @@ def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
     lake.marked()
     quirks = replace(lake.place.store().quirks, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
-    said = {"word": lake.word(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+    said = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lake.place.store()), "quirks", property(lambda _: quirks))
@@ -811,9 +811,9 @@ def test_an_approval_counts_only_for_the_approved_mark_that_names_it(lake: Lake)
     given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
     approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
 
-    assert approvals.standing(approved, given, now=when) is Standing.APPROVED
-    assert approvals.standing(record, given, now=when) is Standing.NONE
-    assert approvals.standing(replace(approved, approval=None), given, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(replace(approved, digest="x"), given, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(approved, None, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(approved, given, now=given.until) is Standing.EXPIRED
+    assert approvals.approval_status(approved, given, now=when) is ApprovalStatus.APPROVED
+    assert approvals.approval_status(record, given, now=when) is ApprovalStatus.NONE
+    assert approvals.approval_status(replace(approved, approval=None), given, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(replace(approved, digest="x"), given, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(approved, None, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(approved, given, now=given.until) is ApprovalStatus.EXPIRED
