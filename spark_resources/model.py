@@ -483,7 +483,7 @@ class Outcome(StrEnum):
     DELETED = "deleted"
     QUARANTINED = "quarantined"
     ALREADY_GONE = "already gone"
-    RESCUED = "rescued"  # live again when it was proved again
+    RESCUED = "rescued"  # live again when it was re-verified
     CHANGED = "changed"  # another object by now under this key: size, time or checksum
     FAILED = "failed"
     RESTORED = "restored"  # of a quarantined object: back in its place

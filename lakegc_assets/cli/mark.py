@@ -30,7 +30,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
-from lakegc_assets.sweep.quarantine import fate, read_quarantine
+from lakegc_assets.sweep.quarantine import in_words, read_quarantine
 from lakegc_assets.sweep.report import read_report
 from spark_resources.errors import DamagedData, LakegcError, NotThere, Untrusted, WrongUsage
 from spark_resources.host.user_folders import home_folder
@@ -278,7 +278,7 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         return ""
     try:
         report = read_report(place, record.mark_id)
-        return "" if report is None else fate(report, read_quarantine(place, report))
+        return "" if report is None else in_words(report, read_quarantine(place, report))
     except DamagedData:
         return "its report can't be relied on"
 

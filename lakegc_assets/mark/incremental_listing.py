@@ -20,7 +20,7 @@ from lakegc_assets.rules import garbage
 from lakegc_assets.rules.incremental import can_have_changed, opened, slice_of, union
 from lakegc_assets.rules.reference_status import slices_of
 from lakegc_assets.rules.retention import retained_commits
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
 from spark_resources.spark.datasets import Batches, Counts, Producer, write_dataset, write_produced, write_rows
@@ -126,9 +126,9 @@ def looking(run: MarkRun) -> Producer:
     place = run.place
 
     def produce(batches: Batches, counts: Counts) -> Batches:
-        looker = Looker(place.store())
+        lookup = Lookup(place.store())
         for batch in batches:
-            found = looker.look(pa.Table.from_batches([batch])).combine_chunks()
+            found = lookup.look_up(pa.Table.from_batches([batch])).combine_chunks()
             wanted = pc.is_in(found["address"], value_set=batch.column("address"))
             for objects in found.filter(wanted).to_batches():
                 counts["bytes"] = counts.get("bytes", 0) + (pc.sum(objects.column("size")).as_py() or 0)

@@ -1,7 +1,8 @@
-"""Marks of the reference collector, made ready for a sweep of ours: with what the store holds of them today.
+"""Foreign marks (of the reference collector), prepared for a sweep: with what the store holds of them today.
 
-They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, keeps what
-is listed now, and the state of the sweep; no range is known to have been read, so proofs read every live one.
+They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, has what is
+listed now, and the state of the sweep; no range is known to have been read, so re-verifications
+read every live one.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What a person chooses for one sweep: a ceiling in keys a second, whether to put aside instead of deleting, and
+    """What a person chooses for one sweep: a ceiling in keys a second, whether to quarantine instead of deleting, and
     where a backup has to be; "" is as configured."""
 
     rate: float | None = None
@@ -57,7 +57,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
-    """A mark whose objects a sweep put aside, to bring them back or to delete them for good. Takes the lease."""
+    """A mark whose objects a sweep quarantined, to restore or to purge them. Takes the lease."""
     partition, target = located(marks, partition_key)
     foreign = None
     if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
@@ -82,7 +82,7 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise what a sweep would be refused for that small records tell: its state, its approval, a missing backup.
+    """Raise what a sweep would be refused for, as far as small records show: its state, its approval, a missing backup.
 
     The sweep itself verifies all of this again, and every file of the mark besides.
     """
@@ -106,7 +106,7 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun goes on though that has expired."""
+    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun resumes though that has expired."""
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
         refuse_another_repository(record, target)
@@ -117,17 +117,17 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_begun_without_word(record: MarkRecord, approval: Approval | None) -> None:
-    """Raise `Refused` where a record says that a sweep was begun, and no approval of this very set led to it."""
+    """Raise `Refused` where a sweep was begun by its record, and no approval of this very set led to it."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} says that it is {record.state}, and the approval that a "
+            f"mark {record.mark_id} of {record.repository} is {record.state} by its record, and the approval that a "
             "sweep begins with isn't there, or is for another set: the mark was altered. Make a new mark.",
             invariant=7,
         )
 
 
 def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
-    """Raise `Refused` where an approval was taken back, or a record altered, before the lease was taken."""
+    """Raise `Refused` where an approval was revoked, or a record altered, before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
@@ -142,7 +142,7 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
 
 
 def known_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The mark of the reference collector that an approval is for. Raises `WrongUsage` where there is none."""
+    """The foreign mark that an approval is for. Raises `WrongUsage` where there is none."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
@@ -157,7 +157,7 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
 
 
 def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The same, approved as it is now; a sweep that was begun goes on though the approval has expired."""
+    """The same, approved as it is now; a sweep that was begun resumes though the approval has expired."""
     foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
     if mark is None or mark.record.state not in BEGUN:

@@ -1,8 +1,8 @@
 """What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
 
 The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
-others are read (see `committed_addresses.trusted_ranges`). All that is found is kept apart in a folder of the proof, as
-a mark keeps its own.
+others are read (see `committed_addresses.trusted_ranges`). What is read is written into a folder of its own, as by a
+mark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakegc_assets.mark import (
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
-from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_by
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
@@ -50,26 +50,26 @@ RESCUED_PART = "rescued"
 TRIES = 3
 
 
-def prove(run: SweepRun, candidates: DataFrame) -> Proof:
+def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
     """Which of the candidates (columns address, size) are live, by rules and holds that stay as they are meanwhile.
 
-    Raises `Refused` where a proof can't be had, such as for a damaged table, or where they are changed again and again.
+    Raises `Refused` where it isn't possible, such as for a damaged table, or where they are changed again and again.
     """
     for last in (*[False] * (TRIES - 1), True):
         try:
-            return prove_once(run, candidates, run.next_number())
+            return reverify_once(run, candidates, run.next_number())
         except Refused as error:
             if error.invariant != 7 or last:
                 raise
-            run.say("rules or holds were changed while it was being proved; once more")
+            run.say("rules or holds were changed during the re-verification; it begins again")
     raise AssertionError("unreachable: the last try raises or returns")
 
 
-def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
-    """One proof. Everything is read after `began`, in a mark's order."""
+def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverification:
+    """One re-verification. Everything is read after `began`, in a mark's order."""
     run.lease.check()
     began = run.store.now()
-    inner = begin_proof(run, number, began)
+    inner = begin_reverification(run, number, began)
     uncommitted_addresses.read_uncommitted(inner)
     retained_commits.judge_commits(inner)
     committed_addresses.read_ranges(inner)
@@ -80,10 +80,10 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     run.say(
         f"re-verified: live by now: {plural(objects, 'object')}" if objects else "re-verified: all is still garbage"
     )
-    return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
+    return Reverification(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 
 
-def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
+def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
     """A record like a mark's, of today's rules, whose listing is that of the approved mark."""
     approved, holds = run.mark.record, read_holds(run.place)
     run.mark.saw_holds(holds.number, holds.ids)
@@ -102,9 +102,9 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         counts={},
         basis=CLEAN,
     )
-    proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
+    verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
     return MarkRun(
-        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
+        run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.say,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
 def released_by_approval(run: SweepRun) -> dict[str, str]:
     """The other repositories that the approval of this very mark released by name, each with the reason.
 
-    None for a mark of the reference's, which records no repository as unread.
+    None for a foreign mark, which records no repository as unread.
     """
     record = run.mark.record
     approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_resources.copying.backup_keys import name_in, own_name, safe_name
 from spark_resources.copying.copy_log import LOGGED, Fate, Log
 from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.model import RECEIPTS
@@ -146,18 +146,18 @@ class _Backup:
     orders: CopyOrders
     how_changed: HowChanged
     copier: Copier = field(init=False)
-    looker: Looker = field(init=False)
+    lookup: Lookup = field(init=False)
 
     def __post_init__(self) -> None:
         self.copier = self.orders.copier()
-        self.looker = Looker(self.orders.source.store())
+        self.lookup = Lookup(self.orders.source.store())
 
     def next_looked(self, pieces: Iterator[pa.Table]) -> list[_Looked] | None:
         """The next rows with what is at their keys now, and how it has changed; None behind the last ones."""
         chunk = next(pieces, None)
         if chunk is None:
             return None
-        found = self.looker.look(chunk)
+        found = self.lookup.look_up(chunk)
         there = {row["address"]: row for row in found.to_pylist()}
         changes = self.how_changed(chunk, found)
         rows = zip(chunk.to_pylist(), changes, strict=True)

@@ -1,4 +1,4 @@
-"""Rounds of a sweep on a store alone: no lakeFS, no proof, a mark in name only. For faults, kills and figures."""
+"""Rounds of a sweep on a store alone: no lakeFS, no re-verification, a mark in name only. For faults and figures."""
 
 from __future__ import annotations
 

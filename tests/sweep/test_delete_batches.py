@@ -159,7 +159,7 @@ def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
 
     def may_send() -> None:
         if next(asked):
-            raise Refused("the proof is too old")
+            raise Refused("the re-verification is too old")
 
     sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
 

@@ -84,9 +84,9 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
     record = Mark.open(place, "m2").record
     assert record.optimized
     assert report.objects == {"quarantined": 1}
-    proof = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
-    assert proof.step("committed_addresses").facts["ranges"] > 0
-    assert proof.step("committed_addresses").facts["bytes_read"] == 0
+    verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
+    assert verification.step("committed_addresses").facts["ranges"] > 0
+    assert verification.step("committed_addresses").facts["bytes_read"] == 0
 
     signed_list = lake.repository.objects.file(mark_folder("m2") + "sweep.json")
     elsewhere = signed_list.rename(tmp_path / "sweep.json")
