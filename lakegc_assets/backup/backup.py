@@ -22,7 +22,7 @@ from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_b
 from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import COUNTED, WANTED, backup_rows
-from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.copying.copy_log import HELD, CopyStatus
 from spark_resources.errors import SweptWithFailures
 from spark_resources.spark.datasets import Batches, arrow_to_spark, write_dataset
 from spark_resources.spark.partitioning import id_tasks
@@ -112,7 +112,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     """One Spark job over rows of WANTED; objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
-    orders = run.orders(number, tasks, source=run.target.place, target=run.to, log=run.log)
+    config = run.config(number, tasks, source=run.target.place, target=run.to, log=run.log)
     changes = partial(how_changed, cutoff=run.marked.cutoff)
 
     def work(batches: Batches) -> Batches:
@@ -120,7 +120,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 
         task = TaskContext.get()
         assert task is not None
-        yield from backup_rows(batches, orders, changes, task.partitionId(), task.taskAttemptId())
+        yield from backup_rows(batches, config, changes, task.partitionId(), task.taskAttemptId())
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
@@ -167,7 +167,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
     from pyspark.sql import functions as F
 
     given = {
-        "outcome": F.coalesce("outcome", F.lit(Fate.FAILED.value)),
+        "outcome": F.coalesce("outcome", F.lit(CopyStatus.FAILED.value)),
         "key": F.coalesce("key", F.lit("")),
         "size": F.coalesce("logged_size", "size", F.lit(0)),
         "modified": F.coalesce("logged_modified", "modified"),

@@ -22,7 +22,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import Say, telling
-from spark_resources.copying.backup_task import WANTED, CopyOrders, on_their_side
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, on_their_side
 from spark_resources.copying.copy_log import Log
 from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFS
@@ -94,10 +94,10 @@ class BackupRun:
         table = pa.table({**known, **empty}).select(MARKED.names)
         return row_tasks(self.spark(), table.cast(MARKED), batch=50_000)
 
-    def orders(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyOrders:
+    def config(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyTaskConfig:
         """What each of so many tasks of a run is given; the bounds are divided between them."""
         bandwidth = self.limits.bandwidth
-        return CopyOrders(
+        return CopyTaskConfig(
             source=source,
             target=target,
             log=log,

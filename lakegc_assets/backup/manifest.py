@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.copying.copy_log import HELD, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.records.json_records import record_bytes, time_of
@@ -19,7 +19,7 @@ from spark_resources.stores.place import Place
 BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
-NEVER = (Fate.FAILED.value, Fate.TAKEN.value)  # what no backup that is whole has
+NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # what no backup that is whole has
 SCHEMA = BACKED_UP
 
 
@@ -39,7 +39,7 @@ class Subject:
 class Backup:
     """The summary of a backup that is whole. Times by the clock of the place that it is in, `seconds` of its last run.
 
-    `objects`, and `sizes` in bytes, by outcome (`Fate`) add up to the set; `dataset` names the list of all objects.
+    `objects`, and `sizes` in bytes, by `CopyStatus` add up to the set; `dataset` names the list of all objects.
     """
 
     subject: Subject
@@ -66,7 +66,7 @@ class Backup:
         """What a person wants to know first."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing in it"
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
-        if cold := self.objects.get(Fate.COLD.value):
+        if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
                 f". {cold:,} lie in an archive tier and can't be read: have them brought back there and run the same "
                 "command again. Until then a sweep that relies on this backup leaves them"

@@ -16,8 +16,8 @@ from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import Say
-from spark_resources.copying.backup_task import COUNTED, CopyOrders, on_their_side
-from spark_resources.copying.copy_log import HELD, Fate, Log
+from spark_resources.copying.backup_task import COUNTED, CopyTaskConfig, on_their_side
+from spark_resources.copying.copy_log import HELD, CopyStatus, Log
 from spark_resources.copying.restore_task import restore_rows
 from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS
@@ -100,7 +100,8 @@ class Restored:
     def success(self) -> bool:
         """Everything that was wanted is where it belongs, and is read."""
         return not (self.unknown or self.unread) and not any(
-            self.objects[fate.value] for fate in (Fate.VANISHED, Fate.TAKEN, Fate.FAILED, Fate.COLD)
+            self.objects[status.value]
+            for status in (CopyStatus.VANISHED, CopyStatus.TAKEN, CopyStatus.FAILED, CopyStatus.COLD)
         )
 
 
@@ -187,7 +188,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
     bandwidth = run.limits.bandwidth
-    orders = CopyOrders(
+    config = CopyTaskConfig(
         source=run.source,
         target=place,
         log=run.log,
@@ -204,13 +205,13 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
 
         task = TaskContext.get()
         assert task is not None
-        yield from restore_rows(batches, orders, task.partitionId(), task.taskAttemptId())
+        yield from restore_rows(batches, config, task.partitionId(), task.taskAttemptId())
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
     with telling_copies(run.say, "bringing back", run.log, number, objects, size):
         for row in spread.mapInArrow(on_executor(work), arrow_to_spark(COUNTED)).collect():
             done.objects[row["outcome"]] += row["objects"]
-            done.size += row["bytes"] if row["outcome"] == Fate.COPIED.value else 0
+            done.size += row["bytes"] if row["outcome"] == CopyStatus.COPIED.value else 0
     return number
 
 
@@ -229,12 +230,14 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
 
     words = run.log.rows(run.spark()).where(F.col("run") == number).persist()
 
-    def named(fate: Fate) -> list[Any]:
-        return words.where(F.col("outcome") == fate.value).orderBy("address").take(NAMED)
+    def named(status: CopyStatus) -> list[Any]:
+        return words.where(F.col("outcome") == status.value).orderBy("address").take(NAMED)
 
-    done.lacking = tuple(row["address"] for row in named(Fate.VANISHED))
-    done.taken = tuple(row["address"] for row in named(Fate.TAKEN))
-    done.failed = {row["address"]: row["why"] for fate in (Fate.FAILED, Fate.COLD) for row in named(fate)}
+    done.lacking = tuple(row["address"] for row in named(CopyStatus.VANISHED))
+    done.taken = tuple(row["address"] for row in named(CopyStatus.TAKEN))
+    done.failed = {
+        row["address"]: row["why"] for status in (CopyStatus.FAILED, CopyStatus.COLD) for row in named(status)
+    }
     back = words.where(_held()).select("address", "size")
     run.say("looking at what is back")
     done.stored = stored(run, back)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets.backup.backup import with_copies
 from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
-from spark_resources.copying.copy_log import HELD, Fate
+from spark_resources.copying.copy_log import HELD, CopyStatus
 from spark_resources.errors import Refused
 from spark_resources.model import Outcome
 from spark_resources.spark.datasets import read_dataset
@@ -93,8 +93,8 @@ def _outcome() -> Column:
     from pyspark.sql import functions as F
 
     return (
-        F.when(F.col("outcome") == Fate.VANISHED.value, F.lit(Outcome.ALREADY_GONE.value))
-        .when(F.col("outcome") == Fate.CHANGED.value, F.lit(Outcome.CHANGED.value))
+        F.when(F.col("outcome") == CopyStatus.VANISHED.value, F.lit(Outcome.ALREADY_GONE.value))
+        .when(F.col("outcome") == CopyStatus.CHANGED.value, F.lit(Outcome.CHANGED.value))
         .otherwise(F.lit(Outcome.FAILED.value))
     )
 
@@ -104,8 +104,8 @@ def _why() -> Column:
 
     not_listed = "the backup doesn't hold it with this size and checksum, or its copy isn't what it was: back up again"
     return (
-        F.when(F.col("outcome") == Fate.VANISHED.value, F.lit("nothing was there when the mark was backed up"))
-        .when(F.col("outcome") == Fate.CHANGED.value, F.col("why"))
-        .when(F.col("outcome") == Fate.COLD.value, F.concat(F.lit("it isn't in the backup: "), F.col("why")))
+        F.when(F.col("outcome") == CopyStatus.VANISHED.value, F.lit("nothing was there when the mark was backed up"))
+        .when(F.col("outcome") == CopyStatus.CHANGED.value, F.col("why"))
+        .when(F.col("outcome") == CopyStatus.COLD.value, F.concat(F.lit("it isn't in the backup: "), F.col("why")))
         .otherwise(F.lit(not_listed))
     )

@@ -25,7 +25,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
 from lakegc_assets.progress import tell
-from spark_resources.copying.copy_log import Fate
+from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.host.user_folders import home_folder
 from spark_resources.model import Partition
@@ -82,13 +82,13 @@ def show_backup(made: tuple[Backup, str], *, as_json: bool) -> None:
             sys.stdout.write(found.to_json().decode() + "\n")
         else:
             show_summary(found, to)
-    if found.objects.get(Fate.COLD.value):
+    if found.objects.get(CopyStatus.COLD.value):
         raise SweptWithFailures(found.sentence())
 
 
 def show_summary(found: Backup, to: str) -> None:
     title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
-    print_table(title, outcomes(Fate, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
+    print_table(title, outcomes(CopyStatus, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
     rest = found.marked - found.held
     why = f"; why {rest:,} {'is' if rest == 1 else 'are'} not, its list of objects says" if rest else ""
     print_sentence(
@@ -188,10 +188,10 @@ def document(partition: Partition, done: Restored) -> dict[str, Any]:
 
 def lines(done: Restored) -> Iterator[str]:
     """What a person is told of a restore."""
-    subject, back = done.backup.subject, done.objects[Fate.COPIED.value]
+    subject, back = done.backup.subject, done.objects[CopyStatus.COPIED.value]
     yield (
         f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
-        f"{'is' if back == 1 else 'are'} back, {done.objects[Fate.ALREADY_THERE.value]:,} were there already."
+        f"{'is' if back == 1 else 'are'} back, {done.objects[CopyStatus.ALREADY_THERE.value]:,} were there already."
     )
     yield f"The store has {done.stored:,} of them, asked anew."
     if done.paths:
@@ -208,14 +208,18 @@ def troubles(done: Restored) -> Iterator[str]:
     """What kept objects from coming back, with the first few of each."""
     named = (
         (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
-        (done.objects[Fate.VANISHED.value], "copies are gone from the backup", [repr(key) for key in done.lacking]),
         (
-            done.objects[Fate.TAKEN.value],
+            done.objects[CopyStatus.VANISHED.value],
+            "copies are gone from the backup",
+            [repr(key) for key in done.lacking],
+        ),
+        (
+            done.objects[CopyStatus.TAKEN.value],
             "places are taken by other objects, which stay",
             [repr(key) for key in done.taken],
         ),
         (
-            done.objects[Fate.FAILED.value] + done.objects[Fate.COLD.value],
+            done.objects[CopyStatus.FAILED.value] + done.objects[CopyStatus.COLD.value],
             "failed",
             [f"{key!r}: {why}" for key, why in done.failed.items()],
         ),

@@ -3,7 +3,7 @@
 A head is verified where the last re-verification retained its commit. What another one reaches in ranges that were not
 read is read at once, and no task deletes it; the next re-verification then rescues it. Where that is too much to hand
 to every task, the round ends instead. Heads of other repositories are listed by a thread of their own: a server takes
-longer for them, and the others must not wait.
+longer for them, and the heads of this one must not wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a sweep quarantined: restored to its place, or purged after one more re-verification.
 
-Only what was quarantined, or was to be, by a receipt, and was approved, is ever touched; the quarantine is not listed.
+Only approved objects are ever touched, that a receipt or an intent names as quarantined; the quarantine isn't listed.
 """
 
 from __future__ import annotations

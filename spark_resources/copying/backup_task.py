@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from spark_resources.copying.backup_keys import name_in, own_name, safe_name
-from spark_resources.copying.copy_log import LOGGED, Fate, Log
+from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
@@ -51,7 +51,7 @@ _Looked: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOrders:
+class CopyTaskConfig:
     """What every task of a run is given. `source` and `target` are where objects are copied from and to.
 
     `folder` is the key of the backup's folder, with a slash at its end. `at_once` and `bandwidth` (bytes a second) are
@@ -84,7 +84,7 @@ class Line:
     """One line of the log; times are added where it is written."""
 
     address: str
-    outcome: Fate
+    outcome: CopyStatus
     key: str
     size: int
     modified: datetime | None = None
@@ -111,12 +111,14 @@ class Line:
         }
 
 
-def backup_rows(batches: Batches, orders: CopyOrders, how_changed: HowChanged, partition: int, attempt: int) -> Batches:
+def backup_rows(
+    batches: Batches, config: CopyTaskConfig, how_changed: HowChanged, partition: int, attempt: int
+) -> Batches:
     """Copy rows of WANTED, sorted by slice and address; yields COUNTED."""
-    task = _Backup(orders, how_changed)
+    task = _Backup(config, how_changed)
     with (
         ThreadPoolExecutor(max_workers=1) as ahead,
-        ThreadPoolExecutor(max_workers=orders.at_once, thread_name_prefix="lakegc-copy") as pool,
+        ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
     ):
         pieces = chunks(batches, CHUNK)
         looked = ahead.submit(task.next_looked, pieces)
@@ -124,15 +126,15 @@ def backup_rows(batches: Batches, orders: CopyOrders, how_changed: HowChanged, p
         while (found := looked.result()) is not None:
             looked = ahead.submit(task.next_looked, pieces)
             lines = list(pool.map(lambda one: task.line(*one), found))
-            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+            yield from written(config, f"{partition:05d}-{attempt}-{number:05d}", lines)
             number += 1
 
 
-def written(orders: CopyOrders, stem: str, lines: list[Line]) -> Iterator[pa.RecordBatch]:
+def written(config: CopyTaskConfig, stem: str, lines: list[Line]) -> Iterator[pa.RecordBatch]:
     """Write the lines to the log; what they count."""
-    at = orders.log.place.store().now()
+    at = config.log.place.store().now()
     table = pa.Table.from_pylist([line.row(at) for line in lines], schema=LOGGED)
-    orders.log.write(orders.run, f"{orders.token}-{stem}", table)
+    config.log.write(config.run, f"{config.token}-{stem}", table)
     groups = table.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
     rows = [
         {"outcome": row["outcome"], "objects": row["size_count"], "bytes": row["size_sum"]}
@@ -143,14 +145,14 @@ def written(orders: CopyOrders, stem: str, lines: list[Line]) -> Iterator[pa.Rec
 
 @dataclass(slots=True)
 class _Backup:
-    orders: CopyOrders
+    config: CopyTaskConfig
     how_changed: HowChanged
     copier: Copier = field(init=False)
     lookup: Lookup = field(init=False)
 
     def __post_init__(self) -> None:
-        self.copier = self.orders.copier()
-        self.lookup = Lookup(self.orders.source.store())
+        self.copier = self.config.copier()
+        self.lookup = Lookup(self.config.source.store())
 
     def next_looked(self, pieces: Iterator[pa.Table]) -> list[_Looked] | None:
         """The next rows with what is at their keys now, and how it has changed; None behind the last ones."""
@@ -167,14 +169,14 @@ class _Backup:
         """What became of one object, whatever it was; nothing is raised for it."""
         address = row["address"]
         if found is None:
-            return Line(address, Fate.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
+            return Line(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
         about: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
         if change:
-            return Line(address, Fate.CHANGED, "", **about, why=change)
+            return Line(address, CopyStatus.CHANGED, "", **about, why=change)
         return attempted(lambda: self._backed_up(address, found, about), address, about)
 
     def _backed_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
-        name = name_in(self.orders.target.store(), self.orders.folder, address)
+        name = name_in(self.config.target.store(), self.config.folder, address)
         try:
             return self._at(name, address, found, about)
         except WrongUsage:
@@ -184,14 +186,14 @@ class _Backup:
         return self._at(safe_name(address), address, found, about)
 
     def _at(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
-        key = self.orders.folder + name
-        copy = self.copier.there(found, key) if self.orders.resumed else None
+        key = self.config.folder + name
+        copy = self.copier.there(found, key) if self.config.resumed else None
         if copy is not None:
-            return Line(address, Fate.ALREADY_THERE, name, **about, copy=copy)
+            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copy)
         try:
-            return Line(address, Fate.COPIED, name, **about, copy=self.copier.copy(found, key))
+            return Line(address, CopyStatus.COPIED, name, **about, copy=self.copier.copy(found, key))
         except AlreadyThere:  # by an answer that was lost, or by somebody who backs up the same
-            return Line(address, Fate.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
+            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
 
 
 def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
@@ -201,17 +203,17 @@ def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
 def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) -> Line:
     """What became of a copy, with the seconds that it took."""
     began = time.monotonic()
-    outcome = Fate.FAILED
+    outcome = CopyStatus.FAILED
     try:
         line = work()
     except NotThere as error:
-        outcome, why = Fate.VANISHED, str(error)
+        outcome, why = CopyStatus.VANISHED, str(error)
     except Changed as error:
-        outcome, why = Fate.CHANGED, str(error)
+        outcome, why = CopyStatus.CHANGED, str(error)
     except Cold as error:
-        outcome, why = Fate.COLD, str(error)
+        outcome, why = CopyStatus.COLD, str(error)
     except Taken as error:
-        outcome, why = Fate.TAKEN, str(error)
+        outcome, why = CopyStatus.TAKEN, str(error)
     except LakegcError as error:
         why = str(error)
     else:

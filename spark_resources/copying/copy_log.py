@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Fate(StrEnum):
+class CopyStatus(StrEnum):
     """What became of one object."""
 
     COPIED = "copied"
@@ -37,12 +37,12 @@ class Fate(StrEnum):
     TAKEN = "taken"  # another object is where it was to go
 
 
-HELD = (Fate.COPIED.value, Fate.ALREADY_THERE.value)
+HELD = (CopyStatus.COPIED.value, CopyStatus.ALREADY_THERE.value)
 
 LOGGED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),  # see Fate
+        pa.field("outcome", pa.string(), nullable=False),  # see CopyStatus
         pa.field("key", pa.string(), nullable=False),  # of the copy, below the folder of the backup
         pa.field("size", pa.int64(), nullable=False),  # bytes
         pa.field("modified", RECEIPTS.field("at").type),  # of the original, by its store's clock

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_resources.copying.backup_task import CopyOrders, Line, attempted, from_json, written
-from spark_resources.copying.copy_log import LOGGED, Fate
+from spark_resources.copying.backup_task import CopyTaskConfig, Line, attempted, from_json, written
+from spark_resources.copying.copy_log import LOGGED, CopyStatus
 from spark_resources.copying.verified_copy import Copier, Differs
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.spark.datasets import Batches
@@ -21,24 +21,24 @@ BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_
 """What a backup says of each object: its log, and where lakeFS had it."""
 
 
-def restore_rows(batches: Batches, orders: CopyOrders, partition: int, attempt: int) -> Batches:
+def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attempt: int) -> Batches:
     """Bring back rows of BACKED_UP; yields COUNTED."""
-    copier = orders.copier()
-    with ThreadPoolExecutor(max_workers=orders.at_once, thread_name_prefix="lakegc-copy") as pool:
+    copier = config.copier()
+    with ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool:
         for number, chunk in enumerate(chunks(batches, CHUNK)):
-            lines = list(pool.map(lambda row: restored(copier, row, orders.folder), chunk.to_pylist()))
-            yield from written(orders, f"{partition:05d}-{attempt}-{number:05d}", lines)
+            lines = list(pool.map(lambda row: restored(copier, row, config.folder), chunk.to_pylist()))
+            yield from written(config, f"{partition:05d}-{attempt}-{number:05d}", lines)
 
 
 def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
     """What became of one object; nothing is raised for it."""
     about = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
     line = attempted(lambda: _back(copier, row, folder, about), row["address"], about)
-    if line.outcome is Fate.VANISHED:
-        return Line(row["address"], Fate.VANISHED, row["key"], **about, why="the backup doesn't hold it any more")
-    if line.outcome is Fate.CHANGED:
+    if line.outcome is CopyStatus.VANISHED:
+        return Line(row["address"], CopyStatus.VANISHED, row["key"], **about, why="the backup doesn't hold it any more")
+    if line.outcome is CopyStatus.CHANGED:
         why = "what the backup holds for it isn't what was copied there"
-        return Line(row["address"], Fate.FAILED, row["key"], **about, why=why)
+        return Line(row["address"], CopyStatus.FAILED, row["key"], **about, why=why)
     return line
 
 
@@ -46,13 +46,13 @@ def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[st
     address, name = row["address"], row["key"]
     copy = backed_up(copier, row, folder)
     if (there := copier.there(copy, address)) is not None:
-        return Line(address, Fate.ALREADY_THERE, name, **about, copy=there)
+        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=there)
     kept = from_json(row["kept"], row["size"], row["modified"])
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
-        return Line(address, Fate.COPIED, name, **about, copy=done)
+        return Line(address, CopyStatus.COPIED, name, **about, copy=done)
     except AlreadyThere:  # by an answer that was lost, or by somebody who was faster
-        return Line(address, Fate.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
+        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
 
 
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:

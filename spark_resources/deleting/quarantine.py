@@ -81,7 +81,7 @@ def each_in_threads(
     )
 
 
-# --- quarantine-------------------------------------------------------------------------------------------------------
+# --- quarantine -----------------------------------------------------------------------------------------------------
 
 
 def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
@@ -107,7 +107,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
     return [*sent, *failed, *(Sent(key, None, 0) for key in not_begun)]
 
 
-# --- restore -------------------------------------------------------------------------------------------------------
+# --- restore --------------------------------------------------------------------------------------------------------
 
 
 def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:

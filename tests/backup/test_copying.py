@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.copying.copy_log import Fate
+from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.copying.verified_copy import Copier, Differs, Throttle
 from spark_resources.model import Namespace
 from spark_resources.stores import StoreSettings
@@ -56,9 +56,9 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     task.store.delete_many(NESTED)
     back = task.restore(list(logged.values()), server_side=provider.name in KEEP_CONDITIONS)
 
-    assert outcomes(logged) == all_of(NESTED, Fate.COPIED)
+    assert outcomes(logged) == all_of(NESTED, CopyStatus.COPIED)
     assert {row["key"] for row in logged.values()} == {f"objects/{address}" for address in NESTED}
-    assert outcomes(back) == all_of(NESTED, Fate.COPIED)
+    assert outcomes(back) == all_of(NESTED, CopyStatus.COPIED)
     for address in NESTED:
         about = streams_of(task.store).about(address)
         assert task.store.read(address) == address.encode() * 9
@@ -82,12 +82,12 @@ def test_what_a_folder_cannot_hold_is_restored_from_the_log(moto_server: MotoSer
         task.store.delete_many([name])
     back = task.restore(list(logged.values()))
 
-    assert outcomes(logged) == all_of(names, Fate.COPIED)
+    assert outcomes(logged) == all_of(names, CopyStatus.COPIED)
     assert {kind for kind in KINDS if any(kind in kinds_of(address) for address in renamed)} >= {
         "NUL", "empty segment", "leading slash", "trailing slash", "dot segment", "long segment"
     } - {"leading slash"}  # fmt: skip
     assert len(renamed & {"data/s/both", "data/s/both/inside"}) == 1
-    assert outcomes(back) == all_of(names, Fate.COPIED)
+    assert outcomes(back) == all_of(names, CopyStatus.COPIED)
     for name in names:
         assert task.store.read(name) == name.encode()
         assert streams_of(task.store).about(name).metadata == {"owner": "ada"}
@@ -113,9 +113,9 @@ def test_copies_between_providers_are_identical_there_and_back(
         task.store.delete_many(names)
         back = task.restore(list(logged.values()))
 
-        assert outcomes(logged) == all_of(names, Fate.COPIED)
+        assert outcomes(logged) == all_of(names, CopyStatus.COPIED)
         assert all(row["sha256"] for row in logged.values())
-        assert outcomes(back) == all_of(names, Fate.COPIED)
+        assert outcomes(back) == all_of(names, CopyStatus.COPIED)
         for name in names:
             assert task.store.read(name) == name.encode() * 3
             assert streams_of(task.store).about(name).metadata == {"owner": "ada"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_resources.copying.copy_log import Fate
+from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.mark_store.mark import reference_folder
 from spark_resources.model import ADDRESSES, Namespace
@@ -82,4 +82,4 @@ def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
     assert keys(by_rclone) == set(BY_RCLONE)
     assert keys(lake) == set(every)
     assert all(lake.store().read(key) == key.encode() for key in every)
-    assert outcomes(logged) == all_of(every, Fate.COPIED)
+    assert outcomes(logged) == all_of(every, CopyStatus.COPIED)

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets.rules.delete_check import how_changed
-from spark_resources.copying.backup_task import WANTED, CopyOrders, backup_rows, on_their_side
-from spark_resources.copying.copy_log import Fate, Log
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, on_their_side
+from spark_resources.copying.copy_log import CopyStatus, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
 from spark_resources.stores import Store
@@ -53,20 +53,20 @@ class Task:
             rows.append(row | {"slice": folder_of(address)})
         return pa.Table.from_pylist(rows, schema=WANTED)
 
-    def orders(self, **changes: Any) -> CopyOrders:
+    def config(self, **changes: Any) -> CopyTaskConfig:
         known: dict[str, Any] = {
             "source": self.lake, "target": self.to, "log": self.log, "run": self.log.next_run(), "folder": FOLDER,
             "token": f"t{next(_serial)}", "at_once": 4, "server_side": on_their_side(self.lake, self.to),
         }  # fmt: skip
-        return CopyOrders(**{**known, **changes})
+        return CopyTaskConfig(**{**known, **changes})
 
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
         """What the log says of each object, after a run over these rows."""
-        orders = self.orders(**changes)
+        config = self.config(**changes)
         changes = partial(how_changed, cutoff=None)
-        for _ in backup_rows(iter(rows.to_batches()), orders, changes, 0, 0):
+        for _ in backup_rows(iter(rows.to_batches()), config, changes, 0, 0):
             pass
-        return self.logged(orders.run)
+        return self.logged(config.run)
 
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
         log = log or self.log
@@ -78,16 +78,16 @@ class Task:
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
         """What became of each object that is brought back by the lines of a backup's log."""
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
-        orders = self.orders(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
+        config = self.config(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)
-        for _ in restore_rows(iter(rows.to_batches()), orders, 0, 0):
+        for _ in restore_rows(iter(rows.to_batches()), config, 0, 0):
             pass
-        return self.logged(orders.run, log)
+        return self.logged(config.run, log)
 
 
 def outcomes(logged: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {address: row["outcome"] for address, row in logged.items()}
 
 
-def all_of(addresses: Iterable[str], fate: Fate) -> dict[str, str]:
-    return dict.fromkeys(addresses, fate.value)
+def all_of(addresses: Iterable[str], status: CopyStatus) -> dict[str, str]:
+    return dict.fromkeys(addresses, status.value)
