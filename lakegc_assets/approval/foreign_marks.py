@@ -28,7 +28,7 @@ def root_of(mark_id: str) -> str:
 
 
 def begun(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of the reference's mark, where one was begun."""
+    """The record of a sweep of a foreign mark, where one was begun."""
     try:
         return Mark.open(target.place, mark_id, root=root_of(mark_id))
     except NotThere:

@@ -110,21 +110,21 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     """
     found = brakes(proposal.record, limits, now=until)
     tripped = {brake.name: brake.why for brake in found if brake.tripped}
-    held = {name: why for name, why in tripped.items() if name not in released}
-    sentences = "".join(f"\n  {name}: {why}" for name, why in held.items())
+    unreleased = {name: why for name, why in tripped.items() if name not in released}
+    sentences = "".join(f"\n  {name}: {why}" for name, why in unreleased.items())
     how = (
         "\nIf that is right, release each by its name, with the reason: --release BRAKE --because TEXT, or in "
         "Dagster's job approve 'release: {BRAKE: TEXT}'."
     )
     if needless := sorted(set(released) - set(tripped)):
-        rest = f" It is stopped by:{sentences}{how}" if held else f" Tripped: {', '.join(tripped) or 'none'}."
+        rest = f" It is stopped by:{sentences}{how}" if unreleased else f" Tripped: {', '.join(tripped) or 'none'}."
         have = "has" if len(needless) == 1 else "have"
         raise ReleasedInVain(
             f"{', '.join(needless)} {have} not tripped for {proposal.name} and can't be released in advance.{rest}",
             tuple(tripped),
         )
-    if held:
-        stopped = f"{proposal.name} is stopped by {plural(len(held), 'brake')}:{sentences}{how}"
+    if unreleased:
+        stopped = f"{proposal.name} is stopped by {plural(len(unreleased), 'brake')}:{sentences}{how}"
         raise StoppedByBrakes(stopped, tuple(tripped))
 
 

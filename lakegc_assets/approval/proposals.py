@@ -75,7 +75,7 @@ class ApprovalRequest:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """The finished mark of this id, or the reference's `layout/id`, of today's repository. `now` by the store's clock.
+    """The finished mark of this id, or the foreign `layout/id`, of today's repository. `now` by the store's clock.
 
     Raises `WrongUsage` for an unknown or unfinished one, `Refused` for one of another repository. A summary that is
     left of an approval that has ended is removed.

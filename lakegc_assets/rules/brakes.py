@@ -207,7 +207,7 @@ def name_of_release(repository: str) -> str:
 
 
 def unread_in(record: MarkRecord) -> dict[str, str]:
-    """The other repositories that a mark could not read, each with the reason. A mark of the reference's reads none."""
+    """The other repositories that a mark could not read, each with the reason. A foreign mark reads none."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
 

@@ -118,7 +118,7 @@ class SweepRun:
         return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
 
     def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
-        """The addresses of the reference's files, read by the executors, each once.
+        """The addresses in a foreign mark's files, read by the executors, each once.
 
         Raises `Refused` for what may never be deleted.
         """
