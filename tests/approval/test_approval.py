@@ -29,11 +29,11 @@ from tests.support.finished_marks import COUNTS
 DAY = timedelta(days=1)
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, **said: Any) -> None:
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, **asked: Any) -> None:
     """Check that approving raises this, with these words, and leaves no approval."""
     before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
     with pytest.raises(kind) as refused:
-        lake.approve(**said)
+        lake.approve(**asked)
     assert type(refused.value) is kind
     assert refused.value.exit_code in (2, 3)
     for word in words:
@@ -294,18 +294,18 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("asked", "words"),
     [
         ({"who": " "}, "name of who approves"),
         ({"who": "Ada\u202e"}, "can't be shown"),
         ({"who": "A" * 1001}, "longer than"),
     ],
 )
-def test_an_approval_without_a_readable_name_is_refused(lake: Lake, said: dict[str, Any], words: str) -> None:
+def test_an_approval_without_a_readable_name_is_refused(lake: Lake, asked: dict[str, Any], words: str) -> None:
     """A name is needed that can be shown on a terminal."""
     lake.marked()
 
-    refuses(lake, WrongUsage, words, **said)
+    refuses(lake, WrongUsage, words, **asked)
 
 
 def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
@@ -320,13 +320,13 @@ def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
     lake.marked()
     quirks = replace(lake.place.store().quirks, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, quirks=quirks)))
-    said = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+    asked = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lake.place.store()), "quirks", property(lambda _: quirks))
         with pytest.raises(Refused, match="conditional writes"):
-            approve.approve(weak, **said, single_deployment=False)
-        approve.approve(weak, **said, single_deployment=True)
+            approve.approve(weak, **asked, single_deployment=False)
+        approve.approve(weak, **asked, single_deployment=True)
 
 
 # --- altered between mark and approval, and after ---------------------------------------------------------------------
@@ -706,9 +706,9 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
     noted = approve.note_end
     later: list[Approval] = []
 
-    def interrupted(*found: Any, **said: Any) -> bool:
+    def interrupted(*found: Any, **asked: Any) -> bool:
         later.append(lake.approve(who="Grace"))
-        return noted(*found, **said)
+        return noted(*found, **asked)
 
     monkeypatch.setattr(approve, "note_end", interrupted)
     lake.revoke()

@@ -41,7 +41,7 @@ class Troubled(LocalStore):
             self.batches.append(wanted)
         codes = {key: self.trouble(key, self.named[key]) for key in wanted}
         done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
-        return [done.get(key) or DeleteResult(key, Deletion.FAILED, codes[key], "said so") for key in wanted]
+        return [done.get(key) or DeleteResult(key, Deletion.FAILED, codes[key], "as planned") for key in wanted]
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
