@@ -56,7 +56,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def imported(lake: Lake) -> AbstractContextManager[None]:
-    """A commit of another repository has the object by its full address; no branch has it any more, so no probe helps."""
+    """A commit of another repository has the object by its full address; no branch has it any more for a probe."""
     full = {"address": f"local://lake/{lake.kept.address}", "address_type": AddressType.FULL}
     other = lake.sandbox.repository("other")
     other.stage("main", [replace(lake.kept, path=b"imported", **full)])
