@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lakegc_assets.approval.approve import approve
 from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS, whole_digest
-from lakegc_assets.approval.proposals import Proposal, Word, propose
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.assets.approval_events import materialization
 from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
@@ -55,7 +55,7 @@ def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) ->
     now, settings = target.place.store().now(), marks.settings()
     name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
     proposal = propose(target, name, now=now)
-    word = Word(
+    request = ApprovalRequest(
         who=config.by,
         how=UI_ENTRANCE,
         when=now,
@@ -63,7 +63,7 @@ def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) ->
         digest=whole_digest(config.digest, proposal.digest),
     )
     limits, lakefs = BrakeLimits.of(settings), marks.lakefs.client()
-    given = approve(proposal, word, lakefs, limits, now=now, single_deployment=settings.single_deployment)
+    given = approve(proposal, request, lakefs, limits, now=now, single_deployment=settings.single_deployment)
     return proposal, given
 
 

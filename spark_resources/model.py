@@ -467,7 +467,7 @@ class Outcome(StrEnum):
     DELETED = "deleted"
     QUARANTINED = "quarantined"
     ALREADY_GONE = "already gone"
-    RESCUED = "rescued"  # live again when it was proved again
+    RESCUED = "rescued"  # live again when it was re-verified
     CHANGED = "changed"  # another object by now under this key: size, time or checksum
     FAILED = "failed"
     RESTORED = "restored"  # of a quarantined object: back in its place
@@ -485,3 +485,23 @@ RECEIPTS = pa.schema(
         pa.field("at", _TIME, nullable=False),  # the store's clock
     ]
 )
+PENDING = pa.schema(  # what a round of a sweep may delete
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
+        pa.field("modified", _TIME),  # the store's clock
+        pa.field("checksum", pa.string()),
+        pa.field("slice", pa.string(), nullable=False),
+        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheck:
+    """Rows of PENDING, sizes filled in, by what is at their keys right before a delete. Every row is in one of them."""
+
+    unchanged: pa.Table  # still what was approved
+    changed: pa.Table
+    gone: pa.Table
+    cut_off: pa.Table  # gone, and an attempt had set out to delete it

@@ -1,4 +1,4 @@
-"""A person's word for one expired set: looked at, given, taken back, and proved again before a sweep (invariants 7, 9).
+"""The approval of one expired set: checked, given, revoked, and verified before a sweep (invariants 7 and 9).
 
 The order of effects, and what a crash right after each leaves. Of lakegc's own marks:
 
@@ -7,11 +7,11 @@ The order of effects, and what a crash right after each leaves. Of lakegc's own 
               3. summary.json, with --for-reference only                     approved, and handed over
     revoke    1. summary.json is removed                                     approved, and not handed over any more
               2. mark.json: `marked`                                         not approved; approval.json counts no more
-              3. approval.json says that it ended, by whom and when          not approved
+              3. approval.json records that it ended, by whom and when       not approved
 
 Of a mark of the reference collector, approval.json alone is written. Each write of mark.json and approval.json has the
-condition that nobody else wrote it since it was read: of two people the second one is told, and a mark that is being
-swept is neither approved nor revoked.
+condition that nobody else wrote it since it was read: of two people the second one gets an error, and a mark that is
+being swept is neither approved nor revoked.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime
 
-from lakegc_assets.approval.parse_request import known_brake, worded
+from lakegc_assets.approval.parse_request import known_brake, single_line
 from lakegc_assets.approval.preconditions import (
     check_brakes,
     check_newer,
     check_record,
+    check_request,
     check_set,
-    check_standing,
+    check_status,
     check_unchanged,
-    check_word,
     free_to_approve,
     refuse_unlocked,
 )
-from lakegc_assets.approval.proposals import Proposal, Word, refuse_their_unfinished, refuse_used
-from lakegc_assets.approval.verify_files import check_files, their_files
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_foreign_unfinished, refuse_used
+from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits, dated
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import (
     Approval,
+    ApprovalStatus,
     Overtaken,
-    Standing,
+    approval_status,
+    foreign_approval_status,
     read_with_version,
-    standing,
-    standing_of_theirs,
     withdraw_reference_summary,
     write_approval,
     write_reference_summary,
@@ -62,83 +62,95 @@ TRIES = 3
 
 
 def approve(
-    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime, single_deployment: bool
+    proposal: Proposal,
+    request: ApprovalRequest,
+    lakefs: LakeFS,
+    limits: BrakeLimits,
+    *,
+    now: datetime,
+    single_deployment: bool,
 ) -> Approval:
-    """Write down a person's word, if nothing speaks against it; `now` by the store's clock.
+    """Approve what a person requests, if nothing forbids it; `now` by the store's clock.
 
-    Raises `WrongUsage` or `Refused` with what does: the mark's state, a word older than the mark, another digest, rules
-    or holds that were changed, brakes, a file or row that isn't the recorded one. Then nothing was written.
+    Raises `WrongUsage` or `Refused` with what does: the mark's state, a request older than the mark, another digest,
+    rules or holds that were changed, brakes, a file or row that isn't the recorded one. Then nothing was written.
     """
     refuse_unlocked(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
-    earlier, approval = checked(proposal, word, lakefs, limits, now=now)
-    if earlier in (Standing.EXPIRED, Standing.INCOMPLETE):
-        revoke(proposal, who=word.who, how="renewed", now=now)
+    earlier, approval = checked(proposal, request, lakefs, limits, now=now)
+    if earlier in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
+        revoke(proposal, who=request.who, how="renewed", now=now)
     give(proposal, approval, now=now)
     return approval
 
 
 def check(
-    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime, single_deployment: bool
+    proposal: Proposal,
+    request: ApprovalRequest,
+    lakefs: LakeFS,
+    limits: BrakeLimits,
+    *,
+    now: datetime,
+    single_deployment: bool,
 ) -> None:
-    """Raise what `approve` would raise, and write nothing: so that nobody is asked for a word that can't count."""
+    """Raise what `approve` would raise, and write nothing: so that nobody confirms a request that is refused anyway."""
     refuse_unlocked(proposal, single_deployment=single_deployment)
-    checked(proposal, word, lakefs, limits, now=now)
+    checked(proposal, request, lakefs, limits, now=now)
 
 
 def checked(
-    proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
-) -> tuple[Standing, Approval]:
-    """What an earlier approval is worth, and the one that may be given."""
+    proposal: Proposal, request: ApprovalRequest, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
+) -> tuple[ApprovalStatus, Approval]:
+    """The status of an earlier approval, and the approval that may be given."""
     earlier = free_to_approve(proposal, now=now)
-    check_word(proposal, word)
-    check_newer(proposal, word, earlier)
-    approval = drawn_up(proposal, word, limits, now=now)
-    check_brakes(proposal, word.released, limits, until=approval.until)
+    check_request(proposal, request)
+    check_newer(proposal, request, earlier)
+    approval = drawn_up(proposal, request, limits, now=now)
+    check_brakes(proposal, request.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)
     check_set(proposal)
     return earlier, approval
 
 
-def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: datetime) -> Approval:
-    """The approval that a word amounts to; by default it ends when the mark is too old, or as much later from now on.
+def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
+    """The approval that a request asks for; by default it ends when the mark is too old, or as much later from now on.
 
-    Raises `WrongUsage` for a name or reason that says nothing, or an end that has passed.
+    Raises `WrongUsage` for a name or reason without a letter or digit, or an end that has passed.
     """
     finished = dated(proposal.record) if proposal.record.finished else now
-    until = word.until or (finished if finished + limits.age > now else now) + limits.age
+    until = request.until or (finished if finished + limits.age > now else now) + limits.age
     if until <= now:
         raise WrongUsage(
             f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock"
         )
     released = {
-        known_brake(name): worded(because, f"the reason for releasing {name}")
-        for name, because in word.released.items()
+        known_brake(name): single_line(because, f"the reason for releasing {name}")
+        for name, because in request.released.items()
     }
-    if word.for_reference and proposal.record.inventory is not None:
+    if request.for_reference and proposal.record.inventory is not None:
         raise WrongUsage(
             f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
             "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
         )
-    if word.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
+    if request.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
-            "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "
+            "alter: lakegc's sweep reads again what they record, and the reference collector doesn't. Leave out "
             "--for-reference, make a mark with --clean, or sign marks (LAKEGC_SIGNING_KEY)"
         )
-    theirs = proposal.theirs
-    if theirs is not None and word.for_reference:
+    foreign = proposal.foreign
+    if foreign is not None and request.for_reference:
         raise WrongUsage(f"{proposal.name} is the reference collector's own: it needs no --for-reference")
     return Approval(
         mark_id=proposal.record.mark_id,
-        layout=None if theirs is None else theirs.layout,
+        layout=None if foreign is None else foreign.layout,
         digest=proposal.digest,
-        who=worded(word.who, "the name of who approves"),
-        how=word.how,
-        when=word.when,
+        who=single_line(request.who, "the name of who approves"),
+        how=request.how,
+        when=request.when,
         until=until,
         released=released,
-        for_reference=word.for_reference,
+        for_reference=request.for_reference,
     )
 
 
@@ -188,11 +200,11 @@ def overtaken(mark: Mark) -> Overtaken:
     )
 
 
-# --- taken back -----------------------------------------------------------------------------------------------------
+# --- revoked --------------------------------------------------------------------------------------------------------
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Take an approval back, whole or what is left of one; `now` by the store's clock.
+    """Revoke an approval, whole or what is left of one; `now` by the store's clock.
 
     Raises `WrongUsage` where there is none, `Refused` where the mark is being swept or was.
     """
@@ -220,7 +232,7 @@ def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
     try:
         found = Approval.from_json(over[0], mark_id)
     except DamagedData:
-        layout = None if proposal.theirs is None else proposal.theirs.layout
+        layout = None if proposal.foreign is None else proposal.foreign.layout
         found = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
     if found.ended is not None:
         return False
@@ -234,11 +246,11 @@ def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
 
 
 def names(place: Place, mark_id: str, data: bytes) -> bool:
-    """Whether the mark's record names this approval: then it was given since the earlier one was taken back."""
+    """Whether the mark's record names this approval: then it was given since the earlier one was revoked."""
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
-# --- proved again ---------------------------------------------------------------------------------------------------
+# --- verified -------------------------------------------------------------------------------------------------------
 
 
 def approved(proposal: Proposal, *, now: datetime) -> Approval:
@@ -248,7 +260,7 @@ def approved(proposal: Proposal, *, now: datetime) -> Approval:
     """
     refuse_used(proposal)
     found = proposal.approval()
-    check_standing(proposal.name, proposal.standing(found, now=now), found)
+    check_status(proposal.name, proposal.status(found, now=now), found)
     assert found is not None
     return found
 
@@ -270,26 +282,26 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
     refuse_another_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
     name = f"mark {record.mark_id} of {record.repository}"
-    check_standing(name, standing(record, approval, now=now), approval)
+    check_status(name, approval_status(record, approval, now=now), approval)
 
 
 def verify_set(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark's rows and files are the recorded ones: for a sweep that goes on."""
+    """Raise `Refused` unless the mark's rows and files are the recorded ones: for a sweep that resumes."""
     check_record(record)
     check_files(target, record)
 
 
-def verify_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
+def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
     """Like `verify`, for a mark of the reference collector."""
-    name = f"mark {theirs.mark_id} of {target.repository.id}"
-    check_approved_theirs(target, theirs, approval, now=now)
-    files = their_files(target, theirs)
+    name = f"mark {foreign.mark_id} of {target.repository.id}"
+    check_foreign_approved(target, foreign, approval, now=now)
+    files = foreign_files(target, foreign)
     if approval is None or files.digest != approval.digest:
         raise Refused(f"the files of {name} are not those that were approved. Make a new mark.", invariant=7)
 
 
-def check_approved_theirs(target: Target, theirs: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
+def check_foreign_approved(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
     """Like `check_approved`, for a mark of the reference collector."""
-    name = f"mark {theirs.mark_id} of {target.repository.id}"
-    refuse_their_unfinished(target, theirs)
-    check_standing(name, standing_of_theirs(approval, layout=theirs.layout, now=now), approval)
+    name = f"mark {foreign.mark_id} of {target.repository.id}"
+    refuse_foreign_unfinished(target, foreign)
+    check_status(name, foreign_approval_status(approval, layout=foreign.layout, now=now), approval)

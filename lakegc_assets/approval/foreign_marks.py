@@ -1,4 +1,4 @@
-"""What can be told of a mark of the reference collector, as a record like lakegc's own, so that brakes measure it.
+"""What is known of a foreign mark (of the reference collector), as a record like lakegc's own that brakes measure.
 
 It recorded addresses only. Sizes and all that it is compared with come from a listing of the store as it is today.
 """
@@ -29,7 +29,7 @@ def root_of(mark_id: str) -> str:
 
 
 def begun(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of the reference's mark, where one was begun."""
+    """The record of a sweep of a foreign mark, where one was begun."""
     try:
         return Mark.open(target.place, mark_id, root=root_of(mark_id))
     except NotThere:
@@ -37,7 +37,7 @@ def begun(target: Target, mark_id: str) -> Mark | None:
 
 
 def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
-    """A record of this mark with the counts that brakes look at, finished when its newest file was written.
+    """A record of this mark with the counts that brakes measure, finished when its newest file was written.
 
     `live` is all that the store holds and the mark doesn't take. Lists the whole repository once.
     """
@@ -91,18 +91,18 @@ def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
     }
 
 
-def cutoff_of(store: Store, theirs: ReferenceMark) -> datetime:
+def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
     """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
-    said = (theirs.summary or {}).get("cutoff_time")
-    if said is None:
-        return min(store.stat(key).modified for key in theirs.files) - LINK_TOKEN
+    cutoff = (foreign.summary or {}).get("cutoff_time")
+    if cutoff is None:
+        return min(store.stat(key).modified for key in foreign.files) - LINK_TOKEN
     try:
-        found = datetime.fromisoformat(str(said))
+        found = datetime.fromisoformat(str(cutoff))
         if found.tzinfo is None:
             raise ValueError("it names no time zone")
         return found.astimezone(UTC)
     except ValueError as error:
         raise DamagedData(
-            f"the summary of mark {theirs.mark_id} has {said!r} for its cutoff ({error}), so what is younger than the "
-            "mark can't be told. Mark again."
+            f"the summary of mark {foreign.mark_id} has {cutoff!r} for its cutoff ({error}), so it isn't known what is "
+            "younger than the mark. Mark again."
         ) from error

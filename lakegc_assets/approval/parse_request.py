@@ -24,8 +24,9 @@ def known_brake(name: str) -> str:
     return name
 
 
-def worded(text: str, what: str) -> str:
-    """A text in one line, blanks folded. Raises `WrongUsage` where it says nothing, or can't be shown on a terminal."""
+def single_line(text: str, what: str) -> str:
+    """A text in one line, blanks folded. Raises `WrongUsage` where it has no letter or digit, or
+    can't be shown on a terminal."""
     found = " ".join(text.split())
     if not any(char.isalnum() for char in found):
         raise WrongUsage(f"{what} is missing")
@@ -42,6 +43,6 @@ def whole_digest(given: str, of_the_set: str) -> str:
     if len(given) < DIGEST_CHARACTERS:
         raise WrongUsage(
             f"the digest has to be given with at least its first {DIGEST_CHARACTERS} characters: it names the set that "
-            "was looked at. The expired_set asset and 'lakegc review' show it."
+            "was reviewed. The expired_set asset and 'lakegc review' show it."
         )
     return of_the_set if of_the_set.startswith(given) else given

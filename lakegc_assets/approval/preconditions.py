@@ -1,17 +1,17 @@
-"""What speaks against a person's word: each raises with a sentence, and writes nothing (invariants 7, 9 and 11)."""
+"""What forbids an approval: each check raises with a sentence, and writes nothing (invariants 7, 9 and 11)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from lakegc_assets.approval.proposals import Proposal, Word, read_if_whole, refuse_used
-from lakegc_assets.approval.verify_files import check_files, their_files
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_whole, refuse_used
+from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.formatting import plural
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
-from spark_resources.mark_store.approval import Approval, Standing
+from spark_resources.mark_store.approval import Approval, ApprovalStatus
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import own_marks
@@ -28,56 +28,60 @@ def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
         )
 
 
-def free_to_approve(proposal: Proposal, *, now: datetime) -> Standing:
-    """What an earlier approval is worth, if a new one may be given; `Refused` otherwise."""
+def free_to_approve(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
+    """The status of an earlier approval, if a new one may be given; `Refused` otherwise."""
     refuse_used(proposal)
     found = read_if_whole(proposal)
-    earlier = proposal.standing(found, now=now)
-    if earlier is Standing.APPROVED and found is not None:
+    earlier = proposal.status(found, now=now)
+    if earlier is ApprovalStatus.APPROVED and found is not None:
         raise Refused(
             f"{proposal.name} is approved already, by {found.who} until {found.until:%Y-%m-%d %H:%M} UTC. To approve "
-            "it otherwise, take that back first: lakegc revoke.",
+            "it otherwise, revoke that first: lakegc revoke.",
             invariant=7,
         )
     return earlier
 
 
-def check_word(proposal: Proposal, word: Word) -> None:
-    """Raise `Refused` where a word is older than the mark or than the end of an earlier approval, or means another
+def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
+    """Raise `Refused` where a request is older than the mark or than the end of an earlier approval, or means another
     digest.
     """
     finished = proposal.record.finished
     assert finished is not None  # a proposal's mark is
-    # a store that tells whole seconds floors them: the mark may have ended within the second that it says
-    if word.when < finished + proposal.store.capabilities.time_resolution:
+    # a store that reports whole seconds floors them: the mark may have ended within that second
+    if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
             f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, and this approval "
-            f"is of {word.when:%Y-%m-%d %H:%M:%S}: whoever gave it can't have seen this set. Look at it, and approve "
-            "again.",
+            f"is of {request.when:%Y-%m-%d %H:%M:%S}: whoever gave it can't have seen this set. Review it, "
+            "and approve again.",
             invariant=7,
         )
     earlier = read_if_whole(proposal)
-    if earlier is not None and earlier.ended is not None and word.when <= datetime.fromisoformat(earlier.ended["when"]):
+    if (
+        earlier is not None
+        and earlier.ended is not None
+        and request.when <= datetime.fromisoformat(earlier.ended["when"])
+    ):
         raise Refused(
-            f"the approval of {proposal.name} was taken back ({earlier.ended['how']} by {earlier.ended['who']}) after "
-            f"this one was given, at {word.when:%Y-%m-%d %H:%M:%S} UTC. Approve again, if it is to count.",
+            f"the approval of {proposal.name} was revoked ({earlier.ended['how']} by {earlier.ended['who']}) after "
+            f"this one was given, at {request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again, if it is to count.",
             invariant=7,
         )
-    if word.digest is not None and word.digest != proposal.digest:
+    if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
-            f"the digest of {proposal.name} is {proposal.digest}, and {word.digest} was approved: that is another set. "
-            "Look at this one with lakegc review.",
+            f"the digest of {proposal.name} is {proposal.digest}, and {request.digest} was approved: that is another "
+            "set. Review this one: lakegc review.",
             invariant=7,
         )
 
 
-def check_newer(proposal: Proposal, word: Word, earlier: Standing) -> None:
-    """Raise `Refused` where a word is no newer than the end of an approval that has expired: it would outlive it."""
+def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalStatus) -> None:
+    """Raise `Refused` where a request is no newer than the end of an approval that has expired: it would outlive it."""
     found = read_if_whole(proposal)
-    if earlier is Standing.EXPIRED and found is not None and word.when < found.until:
+    if earlier is ApprovalStatus.EXPIRED and found is not None and request.when < found.until:
         raise Refused(
             f"the approval of {proposal.name} by {found.who} ended at {found.until:%Y-%m-%d %H:%M:%S} UTC, and this "
-            f"one was given before that, at {word.when:%Y-%m-%d %H:%M:%S}. Look at the mark, and approve again.",
+            f"one was given before that, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
             invariant=7,
         )
 
@@ -106,27 +110,27 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     """
     found = brakes(proposal.record, limits, now=until)
     tripped = {brake.name: brake.why for brake in found if brake.tripped}
-    held = {name: why for name, why in tripped.items() if name not in released}
-    sentences = "".join(f"\n  {name}: {why}" for name, why in held.items())
+    unreleased = {name: why for name, why in tripped.items() if name not in released}
+    sentences = "".join(f"\n  {name}: {why}" for name, why in unreleased.items())
     how = (
         "\nIf that is right, release each by its name, with the reason: --release BRAKE --because TEXT, or in "
         "Dagster's job approve 'release: {BRAKE: TEXT}'."
     )
     if needless := sorted(set(released) - set(tripped)):
-        rest = f" It is stopped by:{sentences}{how}" if held else f" Tripped: {', '.join(tripped) or 'none'}."
+        rest = f" It is stopped by:{sentences}{how}" if unreleased else f" Tripped: {', '.join(tripped) or 'none'}."
         have = "has" if len(needless) == 1 else "have"
         raise ReleasedInVain(
             f"{', '.join(needless)} {have} not tripped for {proposal.name} and can't be released in advance.{rest}",
             tuple(tripped),
         )
-    if held:
-        stopped = f"{proposal.name} is stopped by {plural(len(held), 'brake')}:{sentences}{how}"
+    if unreleased:
+        stopped = f"{proposal.name} is stopped by {plural(len(unreleased), 'brake')}:{sentences}{how}"
         raise StoppedByBrakes(stopped, tuple(tripped))
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` where rules or holds are no longer those of the mark; says which. The reference's names none."""
-    if proposal.theirs is not None:
+    """Raise `Refused` where rules or holds are no longer those of the mark, and name them. A foreign mark has none."""
+    if proposal.foreign is not None:
         return
     record = proposal.record
     rules, holds = lakefs.rules(record.repository), read_holds(proposal.target.place)
@@ -143,7 +147,7 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
         ]
         raise Refused(
             f"the holds of {record.repository} were changed after {proposal.name} was made "
-            f"({', '.join(which) or 'the same holds, with other words'}). Make a new mark.",
+            f"({', '.join(which) or 'the same holds, worded otherwise'}). Make a new mark.",
             invariant=7,
         )
 
@@ -156,8 +160,8 @@ def in_words(rules: Rules | None) -> str:
 
 def check_set(proposal: Proposal) -> None:
     """Raise `Refused` where the namespace doesn't hold, byte for byte, the set that the digest names."""
-    if proposal.theirs is not None:
-        check_theirs(proposal)
+    if proposal.foreign is not None:
+        check_foreign(proposal)
         return
     check_record(proposal.record)
     check_files(proposal.target, proposal.record)
@@ -167,31 +171,31 @@ def check_record(record: MarkRecord) -> None:
     if digest_of(record) != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} was altered after the mark was made: its "
-            "digest is not that of what it says. Make a new mark.",
+            "digest is not that of its content. Make a new mark.",
             invariant=7,
         )
 
 
-def check_theirs(proposal: Proposal) -> None:
-    """Raise `Refused` where a mark of the reference's is no longer the one that was looked at."""
-    assert proposal.theirs is not None
-    name, place = f"{proposal.theirs.layout}/{proposal.theirs.mark_id}", proposal.target.place
+def check_foreign(proposal: Proposal) -> None:
+    """Raise `Refused` where a foreign mark is no longer the one that was reviewed."""
+    assert proposal.foreign is not None
+    name, place = f"{proposal.foreign.layout}/{proposal.foreign.mark_id}", proposal.target.place
     found = reference_mark(place, name, ours=own_marks(place))
-    if found is None or their_files(proposal.target, found).digest != proposal.digest:
+    if found is None or foreign_files(proposal.target, found).digest != proposal.digest:
         raise Refused(
-            f"the files of {proposal.name} are not those that were looked at: one was altered, added or dropped. Look "
-            "at it again.",
+            f"the files of {proposal.name} are not those that were reviewed: one was altered, added or dropped. "
+            "Review it again.",
             invariant=7,
         )
 
 
-def check_standing(name: str, worth: Standing, found: Approval | None) -> None:
-    if worth is Standing.APPROVED:
+def check_status(name: str, status: ApprovalStatus, found: Approval | None) -> None:
+    if status is ApprovalStatus.APPROVED:
         return
     why = {
-        Standing.NONE: "is not approved",
-        Standing.INCOMPLETE: "has an approval that was never written down whole, or was altered",
-        Standing.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
-    }[worth]
-    kind = NothingToDo if worth is Standing.NONE else Refused
-    raise kind(f"{name} {why}. Look at it, and approve it: lakegc approve, or the job approve in Dagster.", invariant=7)
+        ApprovalStatus.NONE: "is not approved",
+        ApprovalStatus.INCOMPLETE: "has an approval that was never written down whole, or was altered",
+        ApprovalStatus.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
+    }[status]
+    kind = NothingToDo if status is ApprovalStatus.NONE else Refused
+    raise kind(f"{name} {why}. Review it, and approve it: lakegc approve, or the job approve in Dagster.", invariant=7)

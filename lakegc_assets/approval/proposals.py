@@ -1,4 +1,4 @@
-"""Marks that a person may say yes to, and their word: opened and looked at, nothing decided."""
+"""Marks that a person may approve, and the request to do so: opened and read, nothing decided."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from lakegc_assets.approval.foreign_marks import as_record, begun
-from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
 from spark_resources.mark_store.approval import (
     Approval,
-    Standing,
+    ApprovalStatus,
+    approval_status,
+    foreign_approval_status,
     read_approval,
-    standing,
-    standing_of_theirs,
     withdraw_stale_summary,
 )
 from spark_resources.mark_store.foreign_expired_set import reference_mark
@@ -31,13 +31,13 @@ USED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAIL
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finished mark that a person may say yes to. Of the reference's, `record` is what can be told of it."""
+    """A finished mark that a person may approve. Of a foreign mark, `record` is what is known of it."""
 
     target: Target
     record: MarkRecord
     digest: str
     mark: Mark | None = None
-    theirs: ReferenceMark | None = None
+    foreign: ReferenceMark | None = None
 
     @property
     def name(self) -> str:
@@ -50,18 +50,19 @@ class Proposal:
     def approval(self) -> Approval | None:
         return read_approval(self.target.place, self.record.mark_id)
 
-    def standing(self, found: Approval | None, *, now: datetime) -> Standing:
-        """What an approval is worth. `now` by the store's clock."""
-        if self.theirs is None:
-            return standing(self.record, found, now=now)
-        return standing_of_theirs(found, layout=self.theirs.layout, now=now)
+    def status(self, found: Approval | None, *, now: datetime) -> ApprovalStatus:
+        """Whether an approval counts. `now` by the store's clock."""
+        if self.foreign is None:
+            return approval_status(self.record, found, now=now)
+        return foreign_approval_status(found, layout=self.foreign.layout, now=now)
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a person says. `when` by the store's clock; `how` names the entrance; `released` brakes with reasons.
+class ApprovalRequest:
+    """What a person asks to approve. `when` by the store's clock; `how` is the entrance; `released` are brakes, each
+    with the reason.
 
-    `until` None means until the mark is too old; `digest` is the one they read, None where they couldn't say it.
+    `until` None means until the mark is too old; `digest` is the one that they read, None where they couldn't give it.
     """
 
     who: str
@@ -74,7 +75,7 @@ class Word:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """The finished mark of this id, or the reference's `layout/id`, of today's repository. `now` by the store's clock.
+    """The finished mark of this id, or the foreign `layout/id`, of today's repository. `now` by the store's clock.
 
     Raises `WrongUsage` for an unknown or unfinished one, `Refused` for one of another repository. A summary that is
     left of an approval that has ended is removed.
@@ -91,9 +92,9 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None:
         raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
-    refuse_their_unfinished(target, found)
-    files = their_files(target, found)
-    return Proposal(target, as_record(target, found, files.addresses), files.digest, theirs=found)
+    refuse_foreign_unfinished(target, found)
+    files = foreign_files(target, found)
+    return Proposal(target, as_record(target, found, files.addresses), files.digest, foreign=found)
 
 
 def refuse_unfinished(record: MarkRecord) -> None:
@@ -102,8 +103,8 @@ def refuse_unfinished(record: MarkRecord) -> None:
         raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){why}")
 
 
-def refuse_their_unfinished(target: Target, found: ReferenceMark) -> None:
-    """Raise where the reference's mark has no success to show, or is older than the repository."""
+def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
+    """Raise where a foreign mark has no success to show, or is older than the repository."""
     if found.written < target.repository.created:
         raise Refused(
             f"mark {found.mark_id} is older than the repository {target.repository.id}, which was created "
@@ -112,8 +113,8 @@ def refuse_their_unfinished(target: Target, found: ReferenceMark) -> None:
         )
     if found.layout in WITH_SUMMARY and (found.summary is None or found.summary.get("success") is not True):
         raise WrongUsage(
-            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector left no summary that says "
-            "so. Mark again."
+            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector left no summary of "
+            "success. Mark again."
         )
 
 
@@ -124,7 +125,7 @@ def refuse_used(proposal: Proposal) -> None:
         raise NothingToDo(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
     if state is MarkState.SUPERSEDED:
         raise Refused(f"{proposal.name} is superseded by a newer one. Approve that.", invariant=7)
-    if proposal.theirs is None:
+    if proposal.foreign is None:
         return
     sweep = begun(proposal.target, proposal.record.mark_id)
     if sweep is not None and sweep.record.state in USED:
@@ -151,13 +152,13 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
         found = read_approval(place, record.mark_id)
     except DamagedData:
         found = None
-    return standing(record, found, now=now).value
+    return approval_status(record, found, now=now).value
 
 
-def approval_of_theirs(place: Place, theirs: ReferenceMark, *, now: datetime) -> Standing:
-    """What lakegc's approval of a mark of the reference collector is worth. `now` by the store's clock."""
+def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
+    """Whether lakegc's approval of a foreign mark counts. `now` by the store's clock."""
     try:
-        found = read_approval(place, theirs.mark_id)
+        found = read_approval(place, foreign.mark_id)
     except (DamagedData, WrongUsage):  # an id that lakegc couldn't give has no approval
         found = None
-    return standing_of_theirs(found, layout=theirs.layout, now=now)
+    return foreign_approval_status(found, layout=foreign.layout, now=now)

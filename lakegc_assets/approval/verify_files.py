@@ -1,6 +1,6 @@
 """What exactly a person approves, byte for byte: the files of a mark, their rows, and that each key may be collected.
 
-A digest names the set; here is proved that the namespace still holds the very set that the digest names (invariants 5
+A digest names the set; here is verified that the namespace still holds the very set that the digest names (invariants 5
 and 7). Files are read one at a time on a few threads, whatever the size of the mark.
 """
 
@@ -107,19 +107,19 @@ def column_of(data: bytes, where: str) -> pa.Array:
         raise DamagedData(f"{where} is not Parquet with a column 'address' ({error}). Make a new mark.") from error
 
 
-# --- the files of a mark of the reference's -------------------------------------------------------------------------
+# --- the files of a foreign mark ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class TheirFiles:
-    """A mark of the reference collector as it lies there: a digest over its files, and its addresses."""
+class ForeignFiles:
+    """A foreign mark as it lies there: a digest over its files, and its addresses."""
 
     digest: str
     addresses: pa.ChunkedArray
 
 
-def their_files(target: Target, found: ReferenceMark) -> TheirFiles:
-    """Read a mark of the reference's. Raises `DamagedData` for a file that isn't whole, `Refused` for a strange key.
+def foreign_files(target: Target, found: ReferenceMark) -> ForeignFiles:
+    """Read a foreign mark. Raises `DamagedData` for a file that isn't whole, `Refused` for a strange key.
 
     The digest is a SHA-256 over repository, namespace, layout, id, and each file's key, size and SHA-256.
     """
@@ -138,4 +138,4 @@ def their_files(target: Target, found: ReferenceMark) -> TheirFiles:
         "files": files,
     }
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
-    return TheirFiles(digest, pa.chunked_array(chunks, pa.string()))
+    return ForeignFiles(digest, pa.chunked_array(chunks, pa.string()))

@@ -41,7 +41,7 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     """What became of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
     Nothing is deleted that wasn't approved, and nothing that is live again: what branches, commits, holds and staged
-    changes refer to *now* is read once more before the first delete, and again when that proof grows old. What came
+    changes refer to *now* is read once more before the first delete, and again when that reading grows old. What came
     back is *rescued* and stays. What isn't byte for byte what was marked is left alone, too. Each object ends in one
     outcome, written down by the task that did it, so a sweep that was killed goes on where it was: run it again. Where
     LAKEGC_BACKUP_TO says where backups go, only what lies in a whole backup of this very set is deleted.

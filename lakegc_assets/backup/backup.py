@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
 from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
+from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
@@ -112,9 +114,10 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
     config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
+    changes = partial(how_changed, cutoff=run.marked.cutoff)
 
     def work(batches: Batches, report: TaskReport) -> None:
-        backup_rows(batches, config, *this_task(), report)
+        backup_rows(batches, config, changes, *this_task(), report)
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from lakegc_assets.approval.approve import verify_set
 from lakegc_assets.approval.foreign_marks import cutoff_of
-from lakegc_assets.approval.proposals import refuse_their_unfinished, refuse_unfinished
-from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.approval.proposals import refuse_foreign_unfinished, refuse_unfinished
+from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.backup.destination import backup_place, folder_of, made, refuse_overlap, refuse_owned
 from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
@@ -108,7 +108,6 @@ class BackupRun:
             server_side=on_their_side(source, target),
             bandwidth=None if bandwidth is None else bandwidth / tasks,
             resumed=self.resumed,
-            cutoff=self.marked.cutoff,
         )
 
 
@@ -151,7 +150,7 @@ def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: st
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None:
         raise no_mark(target, name)
-    refuse_their_unfinished(target, found)
+    refuse_foreign_unfinished(target, found)
 
 
 def no_mark(target: Target, name: str) -> WrongUsage:
@@ -170,8 +169,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None:
         raise no_mark(target, name)
-    refuse_their_unfinished(target, found)
-    files = their_files(target, found)
+    refuse_foreign_unfinished(target, found)
+    files = foreign_files(target, found)
     subject = _subject(target, found.mark_id, files.digest, found.layout)
     return MarkedSet(subject, None, files.addresses, cutoff_of_theirs(target, found))
 

@@ -13,9 +13,9 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.approval import approve as approval
-from lakegc_assets.approval.parse_request import known_brake, worded
+from lakegc_assets.approval.parse_request import known_brake, single_line
 from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
-from lakegc_assets.approval.proposals import Proposal, Word, propose
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size, typed
 from lakegc_assets.cli.escaping import print_error, print_text
@@ -78,10 +78,10 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
     return proposal, given
 
 
-def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> Word:
+def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> ApprovalRequest:
     """What was typed, as a person's word given at a moment of the store's clock."""
-    return Word(
-        who=worded(asked.by, "the name after --by") if asked.by is not None else me(),
+    return ApprovalRequest(
+        who=single_line(asked.by, "the name after --by") if asked.by is not None else me(),
         how=ENTRANCE,
         when=now,
         released=released,
@@ -102,8 +102,8 @@ def whole_command(proposal: Proposal, asked: Asked, released: Mapping[str, str],
 
 def mark_name(proposal: Proposal) -> str:
     """How the mark is named on the command line: one of the reference collector's with its layout."""
-    theirs = proposal.theirs
-    return proposal.record.mark_id if theirs is None else f"{theirs.layout}/{theirs.mark_id}"
+    foreign = proposal.foreign
+    return proposal.record.mark_id if foreign is None else f"{foreign.layout}/{foreign.mark_id}"
 
 
 def tell_dagster(proposal: Proposal, given: Approval) -> None:
@@ -118,7 +118,7 @@ def tell_dagster(proposal: Proposal, given: Approval) -> None:
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     target = probed(Server.configured().target(repository))
     proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
-    name = worded(by, "the name after --by") if by is not None else me()
+    name = single_line(by, "the name after --by") if by is not None else me()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
         print_sentence(f"{proposal.name} is not approved any more.")
@@ -139,7 +139,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     for name, reason in zip(releases, reasons, strict=True):
         if name in found:
             raise WrongUsage(f"the brake {name} is released twice")
-        found[known_brake(name)] = worded(reason, f"the reason for releasing {name}")
+        found[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.approval import approve as approval
-from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.approval.proposals import ApprovalRequest, propose
 from lakegc_assets.backup.context import CopyLimits
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.restore import Chosen, restore
@@ -159,13 +159,13 @@ def collected(
 
 
 def approve(server: Server) -> None:
-    """Give a person's word, as `lakegc approve` does for a person who has looked at the mark."""
+    """Approve the mark, as `lakegc approve` does for a person who has reviewed it."""
     target = server.target(worked_example.REPOSITORY)
     now = target.place.store().now()
     proposal = propose(target, MARK_ID, now=now)
-    word = Word(who=ME, how="lakegc demo", when=now, digest=proposal.digest)
+    request = ApprovalRequest(who=ME, how="lakegc demo", when=now, digest=proposal.digest)
     limits = BrakeLimits.of(server.settings)
-    approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=False)
+    approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=False)
 
 
 def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:

@@ -30,12 +30,12 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
-from lakegc_assets.sweep.quarantine import fate, read_quarantine
+from lakegc_assets.sweep.quarantine import in_words, read_quarantine
 from lakegc_assets.sweep.report import read_report
 from spark_resources.errors import DamagedData, LakegcError, NotThere, Untrusted, WrongUsage
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.mark_store.approval import Standing, withdraw_stale_summary
+from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
 from spark_resources.mark_store.foreign_layouts import WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.mark_store.lease import current_holder
 from spark_resources.mark_store.mark import Mark, asset_folder, each_mark, marks
@@ -268,8 +268,8 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
             outcome_of(target.place, record),
         )  # fmt: skip
     for found in reference_marks(target.place, ours=frozenset(ours)):
-        worth = proposals.approval_of_theirs(target.place, found, now=now)
-        yield reference_row(found, repository, "" if worth is Standing.NONE else f", {worth}")
+        worth = proposals.foreign_approval(target.place, found, now=now)
+        yield reference_row(found, repository, "" if worth is ApprovalStatus.NONE else f", {worth}")
 
 
 def outcome_of(place: Place, record: MarkRecord) -> str:
@@ -278,7 +278,7 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         return ""
     try:
         report = read_report(place, record.mark_id)
-        return "" if report is None else fate(report, read_quarantine(place, report))
+        return "" if report is None else in_words(report, read_quarantine(place, report))
     except DamagedData:
         return "its report can't be relied on"
 

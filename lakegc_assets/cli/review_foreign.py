@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.cli.console import print_command, print_sentence, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
@@ -63,7 +63,7 @@ def show(theirs: Theirs, *, every: bool, form: str) -> None:
         stored = table.filter(pc.is_valid(table["size"]))
         gone += len(table) - len(stored)
         totals.add(counted(stored, start=theirs.found.written))
-    digest = their_files(theirs.target, theirs.found).digest
+    digest = foreign_files(theirs.target, theirs.found).digest
     if form == "json":
         print_text(json.dumps(document(theirs, totals, gone) | {"digest": digest}, indent=1))
     else:

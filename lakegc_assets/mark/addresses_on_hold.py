@@ -14,9 +14,11 @@ import pyarrow as pa
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import holds_in_force, listed_objects, missing_objects
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.rules import garbage
+from lakegc_assets.mark.mark_chain import MarkChain
+from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import listed_area_column
 from lakegc_assets.rules.holds import PathHolds, prefixes_of
+from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.lakefs.ranges import (
     check_all_read,
     decoder_for,
@@ -132,8 +134,16 @@ def read_all(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, candidates: Candidates) -> DataFrame:
-    """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
+def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+    """Holds keep the objects that they name by commits, paths or prefixes."""
+    prefixes = prefixes_of(holds_in_force.in_force(run))
+    if not run.mark.dataset(ASSET, ADDRESSES_PART).rows and not prefixes:
+        return None
+    return keep_reasons.on_hold(read_all(run), prefixes)
+
+
+def write_held(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates: Candidates) -> None:
+    """Write what would be expired but for holds (HELD_OBJECTS), of the objects with what every reason decided."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
@@ -141,9 +151,10 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, candidates
         notes.facts["held_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
-        return would_go
-    judged = run.keep(garbage.with_holds(would_go, read_all(run), prefixes))
-    held = judged.where(judged["hold"].isNotNull()).select(*HELD_OBJECTS.names)
+        return
+    held = (
+        keep_reasons.kept(attributed, keep_reasons.HOLD).withColumnRenamed("found", "hold").select(*HELD_OBJECTS.names)
+    )
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
     dataset, report = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
@@ -153,7 +164,6 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, candidates
         "held_objects": dataset.rows,
         "held_bytes": report.counters["bytes"],
     }
-    return judged.where(judged["hold"].isNull()).drop("hold")
 
 
 def counting(batches: Batches, report: TaskReport) -> Batches:

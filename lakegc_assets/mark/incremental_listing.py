@@ -23,7 +23,7 @@ from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
 from lakegc_assets.rules.incremental import can_have_changed, opened, union
 from lakegc_assets.rules.retention import retained_commits
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
 from spark_resources.spark.datasets import Batches, Producer, write_dataset, write_produced, write_rows
@@ -133,9 +133,9 @@ def look_up_task(run: MarkRun) -> Producer:
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
-        looker = Looker(place.store())
+        lookup = Lookup(place.store())
         for batch in batches:
-            found = looker.look(pa.Table.from_batches([batch])).combine_chunks()
+            found = lookup.look_up(pa.Table.from_batches([batch])).combine_chunks()
             wanted = pc.is_in(found["address"], value_set=batch.column("address"))
             for objects in found.filter(wanted).to_batches():
                 report.count(bytes=pc.sum(objects.column("size"), min_count=0).as_py())

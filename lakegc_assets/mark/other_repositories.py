@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,10 +23,13 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes, place_of
+from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import inside, unless_gone
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
-from lakegc_assets.rules import garbage
+from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
+from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
 from spark_resources.lakefs.ranges import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
@@ -411,8 +413,8 @@ def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
 # --- what stays because of it ---------------------------------------------------------------------------------------
 
 
-def not_held_elsewhere(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) -> DataFrame:
-    """The objects (STORED_OBJECTS) that no other repository refers to. Others may miss what is long gone from here."""
+def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+    """What other repositories refer to is kept, as far as it is stored: they may miss what is long gone from here."""
     recorded = run.mark.record.steps
     found: list[Dataset] = [
         run.mark.dataset(asset, part)
@@ -422,8 +424,7 @@ def not_held_elsewhere(run: MarkRun, notes: StepNotes, unreferenced: DataFrame) 
     ]
     notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
-        return unreferenced
-    held = reduce(lambda left, right: left.unionByName(right), (run.read_dataset(one, ADDRESSES) for one in found))
-    held = run.keep(held.dropDuplicates())
-    notes.facts["kept_for_other_repositories"] = unreferenced.transform(garbage.only(held)).count()
-    return unreferenced.transform(garbage.without(held))
+        return None
+    held = run.keep(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
+    notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(held)).count()
+    return keep_reasons.among(held)

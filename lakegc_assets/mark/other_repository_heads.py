@@ -18,7 +18,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.other_repositories import FACTS, Others, Unread, heads_in, others, reading_of, tell_unread
 from lakegc_assets.mark.path_probes import unless_gone
-from lakegc_assets.rules import garbage
+from lakegc_assets.rules import path_probes
 from spark_resources import sstable
 from spark_resources.lakefs.ranges import (
     decoder_for,
@@ -107,7 +107,7 @@ def with_entries_of_size(
     entries = run.keep(entries_of_size(range_tasks(spark, refs), found.places, wanted))
     note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
     branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
-    return garbage.questions(
+    return path_probes.probes(
         entries.where(entries["unread"].isNull()),
         branch_ranges.select("repository", "branch", "range_id"),
         unreferenced,

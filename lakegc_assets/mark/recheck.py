@@ -7,14 +7,17 @@ that was moved to another path between the lists and the question is found by ne
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.metaranges import distinct_ranges
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
+from lakegc_assets.rules import keep_reasons
+from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.errors import Refused
 from spark_resources.lakefs.ranges import addresses_of, ranges_of
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, Commit
@@ -26,11 +29,17 @@ ASSET = "expired_set"
 STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 
 
+def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+    """What is live at the end keeps the objects at its addresses."""
+    return keep_reasons.among(live_at_the_end(run, notes)) if notes.facts["unreferenced"] else None
+
+
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The addresses (column address) that are staged now, and those of commits that were not retained before."""
+    """The addresses that are staged now, and those of commits that were not retained before (column address, in which
+    one may stand many times)."""
     run.say("reading once more what is staged, where the branches are, and what was committed")
     found = [*staged_now(run, notes), *of_new_commits(run, notes)]
-    return reduce(lambda left, right: left.unionByName(right), found).dropDuplicates()
+    return union(found)
 
 
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:

@@ -21,8 +21,9 @@ from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
 from lakegc_assets.mark.path_probes import answered
 from lakegc_assets.mark.retained_commits import HEADS_PART
-from lakegc_assets.rules import garbage
+from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.lakefs.ranges import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of
 from spark_resources.model import (
     BRANCH_RANGES,
@@ -43,13 +44,20 @@ REASONS = 20  # why probes have no clear answer: as many are written down as fac
 BOUND = "there are more paths to ask about than LAKEGC_MAX_QUESTIONS allows"
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: MarkChain | None) -> list[Dataset]:
+def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+    """What branches serve, or may serve, at the paths in question keeps the objects."""
+    probed = [dataset for dataset in ask(run, notes, objects, chain) if dataset.rows]
+    if not probed:
+        return None
+    return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))
+
+
+def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> list[Dataset]:
     """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `base` the chain of an
-    incremental mark.
+    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `chain` what an
+    incremental mark knows.
     """
-    chain = base or MarkChain(run, ())
     asked, folder = all_questions(run, notes, unreferenced, chain), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
@@ -58,8 +66,8 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: MarkChain
         return [nothing]
     datasets = []
     if count > run.limits.questions:
-        beyond = run.keep(garbage.beyond_bound(asked, run.limits.questions))
-        unasked = garbage.unanswered(asked.join(beyond, "size", "left_semi"), BOUND)
+        beyond = run.keep(path_probes.beyond_bound(asked, run.limits.questions))
+        unasked = path_probes.not_sent(asked.join(beyond, "size", "left_semi"), BOUND)
         datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)
         notes.facts["unasked"] = datasets[0].rows
@@ -129,7 +137,7 @@ def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: p
         branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
     heads_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
     here = F.lit(run.partition.repository)
-    return garbage.questions(
+    return path_probes.probes(
         heads_entries.withColumn("repository", here),
         branch_ranges.dropDuplicates().withColumn("repository", here),
         unreferenced,

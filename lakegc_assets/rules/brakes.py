@@ -28,18 +28,19 @@ class BrakeLimits:
     """Bounds; a brake trips beyond its own. Shares are parts of 1; `live` and `listing` are what must at least be there
     of what the previous mark found; `jump` counts from `jump_least` expired objects on; `gib` is of expired bytes."""
 
-    share: float = 0.3
-    first_share: float = 0.5
-    gib: float = 102_400.0
-    count: int = 50_000_000
-    jump: float = 3.0
-    jump_least: int = 1_000
-    live: float = 0.5
-    listing: float = 0.5
-    age: timedelta = timedelta(days=7)
+    share: float
+    first_share: float
+    gib: float
+    count: int
+    jump: float
+    jump_least: int
+    live: float
+    listing: float
+    age: timedelta
 
     @classmethod
     def of(cls, settings: Settings) -> BrakeLimits:
+        """The configured bounds: settings `brake_…`, which alone have defaults."""
         return cls(**{name: getattr(settings, f"brake_{name}") for name in cls.__slots__})
 
 
@@ -57,9 +58,9 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the brakes look at: COUNTS of a mark and of the previous one, and when the mark was finished, or the
+    """What the brakes measure: COUNTS of a mark and of the previous one, and when the mark was finished, or the
     inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
-    `unreadable` names earlier marks that can't be told; `unread` are other repositories that could not be read, each
+    `unreadable` names earlier marks that can't be read; `unread` are other repositories that could not be read, each
     with the reason, `*` for all.
     """
 
@@ -72,15 +73,17 @@ class Measured:
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
-        """What a finished mark's record says. Raises `WrongUsage` where the mark isn't finished, `DamagedData` where a
-        number is missing.
+        """The counts of a finished mark's record. Raises `WrongUsage` where the mark isn't finished, `DamagedData`
+        where one is missing.
         """
         if record.finished is None:
             raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
         found: Mapping[str, Any] = record.previous or {}
         for counts in (record.counts, found.get("counts") or record.counts):
             if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
-                raise DamagedData(f"mark {record.mark_id} of {record.repository} doesn't say its {', '.join(missing)}")
+                raise DamagedData(
+                    f"mark {record.mark_id} of {record.repository} doesn't record its {', '.join(missing)}"
+                )
         return cls(
             record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
             dated(record), unread_in(record),
@@ -204,7 +207,7 @@ def name_of_release(repository: str) -> str:
 
 
 def unread_in(record: MarkRecord) -> dict[str, str]:
-    """The other repositories that a mark could not read, each with the reason. A mark of the reference's reads none."""
+    """The other repositories that a mark could not read, each with the reason. A foreign mark reads none."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
 

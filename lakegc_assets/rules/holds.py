@@ -56,7 +56,7 @@ def held_commits(
 
 
 def with_holds(verdicts: Iterable[Verdict], held: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts with what holds retain of what the rules let go: retained, with the holds' ids."""
+    """The verdicts with what holds retain although the rules don't: retained, with the holds' ids."""
     return [
         replace(one, retained=True, why=Reason.HELD, hold=HOLDS_BETWEEN.join(held[one.commit_id]))
         if not one.retained and one.commit_id in held
@@ -128,7 +128,7 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
 
 
 def unseen(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
-    """The holds (ids) that can't be told in full from what is known of the commits.
+    """The holds (ids) that can't be applied in full from what is known of the commits.
 
     Without the whole graph nobody knows the commits that no branch or tag reaches, nor what expired ones hold.
     """
@@ -149,7 +149,7 @@ class PathHolds:
         return cls(tuple((hold.id, hold.paths) for hold in holds if isinstance(hold, PathHold)))
 
     def may_be_in(self, min_key: bytes, max_key: bytes) -> bool:
-        """Whether a range of paths from `min_key` to `max_key`, both in it, can have a path that is held."""
+        """Whether a range of paths from `min_key` to `max_key`, both in it, can have a path on hold."""
         prefixes = (literal_prefix(pattern).encode() for _, pattern in self.patterns)
         return any(min_key[: len(prefix)] <= prefix <= max_key for prefix in prefixes)
 
@@ -167,5 +167,5 @@ class PathHolds:
 
 
 def prefixes_of(holds: Iterable[Hold]) -> list[tuple[str, str]]:
-    """The physical prefixes that are held, each with its hold's id first."""
+    """The physical prefixes on hold, each with its hold's id first."""
     return [(hold.id, hold.prefix) for hold in holds if isinstance(hold, PrefixHold)]

@@ -21,7 +21,7 @@ def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[t
     """Every row of two sets once, in tables that aren't empty: those of `after` where it is in both.
 
     Both have a column `address` and come in its order, byte by byte. Raises `DamagedData` where one doesn't, or names
-    an address twice: what one pass says of such sets would be wrong.
+    an address twice: one pass over such sets would report wrong changes.
     """
     old, new = _Window(before), _Window(after)
     while True:

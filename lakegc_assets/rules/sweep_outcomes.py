@@ -1,7 +1,7 @@
 """What a sweep may still delete, and what became of the rest: set algebra on DataFrames, as `garbage.py` is. Nothing
 here reads, writes or starts a job.
 
-Every set is a part of the approved one. What a file of a sweep says can make it leave a key alone, and never adds one.
+Every set is a part of the approved one. A file of a sweep can make it leave a key alone, and never adds one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, sin
     """Approved objects without an outcome, or that failed before the round `since`, when this attempt began.
 
     `approved` has address, size, modified, checksum and slice; `outcomes` is RECEIPTS with the round of each, `intents`
-    has an address. `intended` says that some round set out to delete an object.
+    has an address. `intended`: some round set out to delete the object.
     """
     from pyspark.sql import functions as F
 
@@ -36,7 +36,7 @@ def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, sin
 def reported(approved: DataFrame, outcomes: DataFrame, undone: DataFrame) -> DataFrame:
     """The outcome of every approved object (RECEIPTS); null where one has none yet.
 
-    `undone` tells, with the columns of `outcomes`, what became since of objects that were put aside.
+    `undone` has, with the columns of `outcomes`, what became since of quarantined objects.
     """
     from pyspark.sql import functions as F
 
@@ -62,7 +62,7 @@ def restored(outcomes: DataFrame) -> DataFrame:
 
 
 def quarantined(outcomes: DataFrame) -> DataFrame:
-    """The objects that a sweep put aside (column address)."""
+    """The objects that a sweep quarantined (column address)."""
     from pyspark.sql import functions as F
 
     return outcomes.where(F.col("outcome") == Outcome.QUARANTINED.value).select("address")

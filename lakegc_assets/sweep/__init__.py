@@ -1,4 +1,4 @@
-"""A sweep: what was approved is proved to be garbage once more, deleted at the store's speed, and accounted for.
+"""A sweep: what was approved is re-verified, deleted at the store's speed, and accounted for.
 
 context.py        what every part works with
 reverify.py       what is live now, by today's rules and holds

@@ -35,9 +35,10 @@ HEADS_EVERY = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """`proof_age` is how old a proof may grow before no more is deleted by it (invariant 1); `rate` a ceiling in keys a
-    second over all tasks, None for none; what `marking` bounds is bounded in proofs, too. `quarantine` puts objects
-    aside instead of deleting them. `heads_every` is how often branch heads are listed while a round deletes.
+    """`proof_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a ceiling in
+    keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too. `quarantine`
+    moves objects to quarantine instead of deleting them. `heads_every` is how often branch heads are listed while a
+    round deletes.
     """
 
     marking: Limits
@@ -50,8 +51,8 @@ class SweepLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Theirs:
-    """A mark of the reference collector, and the approval that it is swept by."""
+class ForeignMark:
+    """A foreign mark (of the reference collector), and the approval that it is swept by."""
 
     found: ReferenceMark
     approval: Approval
@@ -70,7 +71,7 @@ class SweepRun:
     lease: Lease
     by: str
     say: Say
-    theirs: Theirs | None = None
+    foreign: ForeignMark | None = None
 
     @property
     def place(self) -> Place:
@@ -95,13 +96,13 @@ class SweepRun:
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
-    def proofs(self) -> str:
-        """The key of the folder of proofs, each in a folder of its number."""
+    def reverifications(self) -> str:
+        """The key of the folder of re-verifications, each in a folder of its number."""
         return mark_folder(self.mark.record.mark_id) + "proofs/"
 
     def next_number(self) -> int:
-        """The number of a new proof and its round: one more than any that left a trace, since none is written twice."""
-        folders = (self.proofs, self.receipts.folder, self.undone.folder, self.freed.folder)
+        """The number of a new re-verification and its round: one more than any that left a trace."""
+        folders = (self.reverifications, self.receipts.folder, self.undone.folder, self.freed.folder)
         names = (name for folder in folders for name in folders_in(self.store, folder))
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -109,17 +110,17 @@ class SweepRun:
     def approved(self) -> DataFrame:
         """What was approved: address, size, modified, checksum and slice, as far as the mark knows them.
 
-        Of a mark of the reference's a sweep wrote down itself what the store holds; its addresses stay the approved.
+        Of a foreign mark, the sweep itself wrote down what the store holds; its addresses stay the approved ones.
         """
         dataset = self.mark.dataset("expired_set")
-        if self.theirs is None:
+        if self.foreign is None:
             return self.read(dataset, EXPIRED_OBJECTS)
-        return self.read(dataset, REFERENCE_OBJECTS).join(self.their_addresses(self.theirs), "address", "left_semi")
+        return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
 
-    def their_addresses(self, theirs: Theirs) -> DataFrame:
-        """The addresses of the reference's files, read by the executors, each once.
+    def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
+        """The addresses in a foreign mark's files, read by the executors, each once.
 
-        Raises `Refused` for what may never go.
+        Raises `Refused` for what may never be deleted.
         """
         place, local = self.place, self.target.blockstore == "local"
 
@@ -130,7 +131,7 @@ class SweepRun:
                 check_keys(addresses, where, local_adapter=local, what_then=FOREIGN)
                 yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
 
-        keys = id_tasks(self.spark(), "key", list(theirs.found.files), batch=1)
+        keys = id_tasks(self.spark(), "key", list(foreign.found.files), batch=1)
         return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
@@ -148,10 +149,10 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """One proof that candidates are garbage. `began` by the store's clock, before its first reading; `rescued` has
-    columns address, size, why: candidates that are live now; `verified` is what it knew to be live. `unread` are the
-    other repositories that could not be read, each with the reason: all of them were released."""
+class Reverification:
+    """One re-verification of candidates. `began` by the store's clock, before its first reading; `rescued` has columns
+    address, size, why: candidates that are live now; `verified` is what it knew to be live. `unread` are the other
+    repositories that could not be read, each with the reason: all of them were released."""
 
     number: int
     began: datetime

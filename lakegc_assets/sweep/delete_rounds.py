@@ -1,4 +1,4 @@
-"""Rounds: Spark jobs that settle what is pending, each under one proof, until every object has its outcome."""
+"""Rounds: Spark jobs that settle what is pending, each under one re-verification, until each object has its outcome."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,20 +17,20 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.progress import telling
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import Proof, SweepRun, Verified
+from lakegc_assets.rules.delete_check import check_before_delete
+from lakegc_assets.sweep.context import Reverification, SweepRun, Verified
 from lakegc_assets.sweep.head_watch import HeadWatch
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.deleting.sweep_task import (
-    PENDING,
     Action,
-    Orders,
+    SweepTaskConfig,
     receipts_of_cut_off,
     sweep_rows,
 )
 from spark_resources.errors import LakegcError, Refused
-from spark_resources.model import Outcome
+from spark_resources.model import PENDING, DeleteCheck, Outcome
 from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 DOING = {
     Action.DELETE: "deleting",
-    Action.QUARANTINE: "putting aside",
-    Action.RESTORE: "bringing back",
-    Action.PURGE: "deleting for good",
+    Action.QUARANTINE: "quarantining",
+    Action.RESTORE: "restoring",
+    Action.PURGE: "purging",
 }
 LEAST_ROWS_A_TASK = 1_000
 FRUITLESS_ROUNDS = 3  # that new branch heads ended before anything was deleted
@@ -56,7 +57,7 @@ class Tally:
     requests: int = 0
     attempts: int = 0
     seconds: float = 0.0
-    proofs: list[Proof] = field(default_factory=list)
+    reverifications: list[Reverification] = field(default_factory=list)
 
     @property
     def settled(self) -> int:
@@ -81,34 +82,34 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
         )
 
 
-def end_of(run: SweepRun, proof: Proof) -> datetime:
-    """When a proof is too old, by the store's clock. Raises `Refused` where it was, before it was made."""
-    until, now = proof.began + run.limits.proof_age, run.store.now()
+def end_of(run: SweepRun, verification: Reverification) -> datetime:
+    """Until when a re-verification counts, by the store's clock. Raises `Refused` where it is too old when it ends."""
+    until, now = verification.began + run.limits.proof_age, run.store.now()
     if now >= until:
-        raise too_old(run, now - proof.began)
+        raise too_old(run, now - verification.began)
     return until
 
 
 def too_old(run: SweepRun, took: timedelta) -> Refused:
-    """Why nothing could be deleted by a proof that was this old by then."""
+    """Why nothing could be deleted by a re-verification that was this old by then."""
     return Refused(
-        f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was verified again and a "
-        f"delete could be sent, {duration(took)} had passed, and a verification counts for "
+        f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified and a "
+        f"delete could be sent, {duration(took)} had passed, and a re-verification counts for "
         f"{duration(run.limits.proof_age)}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more "
         "cores.",
         invariant=1,
     )
 
 
-def nothing_settled(run: SweepRun, objects: int, until: datetime, trouble: str = "") -> LakegcError:
-    """Why a whole round came no further: its proof was too old by then (`until`, store's clock), heads could not be
-    listed (`trouble`), or nobody knows."""
+def nothing_settled(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
+    """Why a whole round settled nothing: its re-verification was too old by then (`until`, store's clock), heads could
+    not be listed (`failure`), or nobody knows."""
     if (now := run.store.now()) >= until:
         return too_old(run, now - until + run.limits.proof_age)
     return LakegcError(
         f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. "
-        + (f"The branch heads could not be listed: {trouble} " if trouble else "")
-        + "Look at the store and at the clocks, and run the same command again."
+        + (f"The branch heads could not be listed: {failure} " if failure else "")
+        + "Check the store and the clocks, and run the same command again."
     )
 
 
@@ -118,15 +119,15 @@ def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
     return sweep_outcomes.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
 
 
-def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
-    """Write the receipts of what the proof rescued of these rows of PENDING.
+def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
+    """Write the receipts of what the re-verification rescued of these rows of PENDING.
 
-    An attempt that was cut off may have taken one of them away before it came to life: that is booked as taken, so that
-    the closing proof names it, and an undo brings it back.
+    An attempt that was cut off may have taken one of them away before it became live: that is recorded as taken, so
+    that the closing re-verification names it, and an undo restores it.
     """
-    if not proof.rescued_objects:
+    if not verification.rescued_objects:
         return
-    receipts, number, at, mark_id = run.receipts, proof.number, proof.began, run.mark.record.mark_id
+    receipts, number, at, mark_id = run.receipts, verification.number, verification.began, run.mark.record.mark_id
 
     def write(batches: Batches, _: TaskReport) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
@@ -138,13 +139,13 @@ def book_rescued(run: SweepRun, proof: Proof, pending: DataFrame) -> None:
             found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
             receipts.write("receipt", number, f"rescued-{task_name()}", found)
 
-    run_tasks(proof.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
+    run_tasks(verification.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
 
 
 def taken_away(store: Store, rows: pa.Table) -> pa.Table:
     """Those of the rows (columns address, slice, intended) that an attempt set out to delete, and that are gone."""
     meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
-    there = Looker(store).look(meant)["address"]
+    there = Lookup(store).look_up(meant)["address"]
     return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
 
 
@@ -158,14 +159,13 @@ def round_of(
     Raises where the lease was lost, or where a whole round settled nothing, and not for a new branch head."""
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
-    orders = Orders(
+    config = SweepTaskConfig(
         place=run.place,
         receipts=receipts,
         round=number,
         lease_token=run.lease.token,
-        proof_until=until,
-        # a whole-second time may truly be almost a second later (invariant 6)
-        cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution,
+        verified_until=until,
+        check=delete_check(run),
         mark_id=run.mark.record.mark_id,
         action=action,
         permit_every_s=run.limits.heads_every.total_seconds(),
@@ -174,14 +174,14 @@ def round_of(
     )
 
     def work(batches: Batches, report: TaskReport) -> None:
-        sweep_rows(batches, orders, *this_task(), report)
+        sweep_rows(batches, config, *this_task(), report)
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
-    watched = run.lease.watched(orders.request_time, at_rest(spark))
+    watched = run.lease.watched(config.request_time, at_rest(spark))
     heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
-    with watched, heads or nullcontext(), telling_settled(run, DOING[action], receipts, number, objects):
+    with watched, heads or nullcontext(), reporting_progress(run, DOING[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
     done.seconds = time.monotonic() - began
     done.objects.update(report.by_key["objects"])
@@ -189,21 +189,27 @@ def round_of(
     done.attempts += report.counters["attempts"]
     run.lease.check()
     if not done.settled and not (heads is not None and heads.moved):
-        raise nothing_settled(run, objects, until, "" if heads is None else heads.trouble)
+        raise nothing_settled(run, objects, until, "" if heads is None else heads.failure)
     return done
 
 
+def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
+    """The check that every key passes right before its delete, as executors are handed it."""
+    # a whole-second time may truly be almost a second later (invariant 6)
+    return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
+
+
 def at_rest(spark: SparkSession) -> Callable[[], bool]:
-    """Says later whether every task that was begun since now has ended, and none was tried again or lost: the worker of
-    a lost one may still be at work somewhere."""
+    """Returns a function: whether every task that was begun since now has ended, and none was tried again or lost,
+    whose worker may still be at work somewhere."""
     before = lost_attempts(spark)
     return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
 
 
-def telling_settled(
+def reporting_progress(
     run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int
 ) -> AbstractContextManager[None]:
-    """Say how far a round is, from the receipts that its tasks wrote so far."""
+    """Report how far a round is, from the receipts that its tasks wrote so far."""
     began = time.monotonic()
 
     def how_far() -> str:

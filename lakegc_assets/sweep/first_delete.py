@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakegc_assets.sweep.context import Proof, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, end_of, round_of
-from spark_resources.deleting.lookup import Looker
-from spark_resources.deleting.sweep_task import PENDING, Action, Judged
+from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.sweep.delete_rounds import Tally, delete_check, end_of, round_of
+from spark_resources.deleting.lookup import Lookup
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Forbidden
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import PENDING, RECEIPTS, Outcome
 from spark_resources.stores.permissions import MISSING_RIGHTS, identity, right_to_delete
 
 if TYPE_CHECKING:
@@ -34,23 +34,24 @@ class FirstDelete:
     tally: Tally = field(default_factory=Tally)
 
 
-def delete_first(run: SweepRun, garbage: DataFrame, action: Action, proof: Proof) -> FirstDelete:
-    """Delete one of these objects (columns of PENDING). Raises `Forbidden` where the store says that rights are
-    missing.
+def delete_first(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification) -> FirstDelete:
+    """Delete one of these objects (columns of PENDING). Raises `Forbidden` where the store reports missing
+    rights.
 
     Its receipt is that of any other object, so the same command tries it again.
     """
     rows = garbage.orderBy("slice", "address").limit(LOOKED_UP).toArrow().select(PENDING.names).cast(PENDING)
-    cutoff = run.mark.record.cutoff - run.store.capabilities.time_resolution
-    there = Judged.of(rows, Looker(run.store).look(rows), cutoff).garbage.slice(0, 1)
+    there = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
     if not len(there):
         return FirstDelete()
     one = run.spark().createDataFrame(there.cast(PENDING))
-    tally = round_of(run, one, action, run.receipts, proof.number, end_of(run, proof), 1, proof.verified)
+    tally = round_of(
+        run, one, action, run.receipts, verification.number, end_of(run, verification), 1, verification.verified
+    )
     if not tally.settled:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:
-        refuse_missing_rights(run, action, receipts_of_round(run, proof.number))
+        refuse_missing_rights(run, action, receipts_of_round(run, verification.number))
     return FirstDelete(there["address"][0].as_py(), tally)
 
 
@@ -60,7 +61,7 @@ def receipts_of_round(run: SweepRun, number: int) -> pa.Table:
 
 
 def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> None:
-    """Raise `Forbidden` where a failed object's receipt has a store's word for missing rights."""
+    """Raise `Forbidden` where a failed object's receipt has a store's code for missing rights."""
     failed = [row for row in receipts.to_pylist() if row["outcome"] == Outcome.FAILED.value]
     refused = [row for row in failed if row["code"] in MISSING_RIGHTS]
     if not refused:
@@ -69,10 +70,10 @@ def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> 
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
     also = ", and to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
-    said = " ".join(filter(None, (one["code"], one["why"]))).rstrip(".")
+    answer = " ".join(filter(None, (one["code"], one["why"]))).rstrip(".")
     raise Forbidden(
         f"the store refuses to delete {one['address']!r}, the first object that the sweep of mark {record.mark_id} of "
-        f"{record.repository} tried: {said}. {identity(scheme, place.settings).capitalize()} lacks a right in "
+        f"{record.repository} tried: {answer}. {identity(scheme, place.settings).capitalize()} lacks a right in "
         f"{run.store.where}: {right_to_delete(scheme)}{also}. Grant it, or set the credentials of somebody who has it, "
         f"and run the same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. Nothing else was tried, and nothing was deleted."

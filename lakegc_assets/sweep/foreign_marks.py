@@ -1,7 +1,8 @@
-"""Marks of the reference collector, made ready for a sweep of ours: with what the store holds of them today.
+"""Foreign marks (of the reference collector), prepared for a sweep: with what the store holds of them today.
 
-They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, keeps what
-is listed now, and the state of the sweep; no range is known to have been read, so proofs read every live one.
+They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, has what is
+listed now, and the state of the sweep; no range is known to have been read, so re-verifications
+read every live one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakegc_assets.approval.foreign_marks import as_record, begun, cutoff_of, root_of
-from lakegc_assets.approval.verify_files import their_files
+from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark import expired_set, namespace_slices
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
-from lakegc_assets.sweep.context import SweepRun, Theirs
+from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import Approval, read_with_version, write_approval
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
@@ -31,54 +32,54 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def begin(target: Target, theirs: ReferenceMark, approval: Approval) -> Mark:
+def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
     """The record for a sweep of an approved mark, or the one that an interrupted sweep left."""
-    files = their_files(target, theirs)
+    files = foreign_files(target, foreign)
     if files.digest != approval.digest:
         raise Refused(
-            f"the files of mark {theirs.mark_id} of {target.repository.id} are not those that were approved. Make a "
+            f"the files of mark {foreign.mark_id} of {target.repository.id} are not those that were approved. Make a "
             "new mark.",
             invariant=7,
         )
-    found = begun(target, theirs.mark_id)
+    found = begun(target, foreign.mark_id)
     if found is not None:
         return found
     store = target.place.store()
-    known = as_record(target, theirs, files.addresses)
+    known = as_record(target, foreign, files.addresses)
     record = replace(
         known,
         state=MarkState.MARKING,
         start=store.now(),
-        cutoff=cutoff_of(store, theirs),
+        cutoff=cutoff_of(store, foreign),
         finished=None,
         previous=None,
     )
-    return Mark.begin(target.place, record, root=root_of(theirs.mark_id))
+    return Mark.begin(target.place, record, root=root_of(foreign.mark_id))
 
 
-def list_today(run: SweepRun, theirs: Theirs) -> None:
+def list_today(run: SweepRun, foreign: ForeignMark) -> None:
     """Finish the record: list the namespace, and write the mark's addresses with what the store holds of each."""
     mark = run.mark
     if mark.record.state is MarkState.FAILED:  # an earlier try to list it
         mark.move_to(MarkState.MARKING, failure=None)
     if mark.record.finished is None:
-        write_listed(run, theirs)
+        write_listed(run, foreign)
     if mark.record.state is MarkState.MARKED:
-        mark.move_to(MarkState.APPROVED, approval=theirs.approval.sha256)
+        mark.move_to(MarkState.APPROVED, approval=foreign.approval.sha256)
 
 
-def write_listed(run: SweepRun, theirs: Theirs) -> None:
+def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
     mark, store = run.mark, run.store
     inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.say)
     namespace_slices.list_namespace(inner)
     started = store.now()
     with errors_from_executors():
-        rows = with_what_is_there(run, run.their_addresses(theirs))
+        rows = with_what_is_there(run, run.foreign_addresses(foreign))
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
     notes.wrote(dataset)
     mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
-    mark.move_to(MarkState.MARKED, finished=store.now(), digest=theirs.approval.digest)
+    mark.move_to(MarkState.MARKED, finished=store.now(), digest=foreign.approval.digest)
 
 
 def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:

@@ -2,8 +2,8 @@
 
 A head is verified where the last re-verification retained its commit. What another one reaches in ranges that were not
 read is read at once, and no task deletes it; the next re-verification then rescues it. Where that is too much to hand
-to every task, the round ends instead. Heads of other repositories are looked at beside, for themselves: a server takes
-longer for them, and the own ones must not wait.
+to every task, the round ends instead. Heads of other repositories are listed by a thread of their own: a server takes
+longer for them, and the heads of this one must not wait.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
-OTHERS_LATE_S = 60.0  # how long deletes go on without a look at other repositories
+OTHERS_LATE_S = 60.0  # how long deletes continue without a listing of other repositories' heads
 MOST_ENTRIES = 500_000  # that a round takes in, of ranges that were not read: every task holds their addresses
 
 
 def verified_by(run: MarkRun) -> Verified:
-    """What a finished re-verification read, and what the approved set was proved against."""
+    """What a finished re-verification read, and what the approved set was verified against."""
     verdicts = run.rows(ASSET, COMMIT_VERDICTS)
     commits = {row["commit_id"] for row in verdicts if row["retained"]}
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
@@ -54,7 +54,7 @@ def verified_by(run: MarkRun) -> Verified:
 class HeadWatch:
     """Lists the heads of a repository around the work of a round, and gives its tasks their permit while it can.
 
-    `trouble` is why the last look failed, "" where it did not. `moved` says that a head was seen which the
+    `failure` is why the last listing failed, "" where it did not. `moved` says that a head was seen which the
     re-verification doesn't cover, so that objects may be left for the next one. `others` are the heads of other
     repositories.
     """
@@ -67,11 +67,11 @@ class HeadWatch:
     every: timedelta
     say: Say
     others: OtherHeads | None = None
-    trouble: str = ""
+    failure: str = ""
     fault: Exception | None = None
     moved: bool = False
     _entries: int = 0
-    _others_trouble: str = ""
+    _others_failure: str = ""
     _others_seen_at: float = 0.0
     _ended: threading.Event | None = None
     _threads: tuple[threading.Thread, ...] = ()
@@ -119,11 +119,13 @@ class HeadWatch:
             self.moved = True
             self._take_in(new)
         if self.others is not None and seconds_passed() - self._others_seen_at > OTHERS_LATE_S:
-            raise Unavailable(f"other repositories could not be looked at for a minute. {self._others_trouble}".strip())
+            raise Unavailable(
+                f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
+            )
         self.permit.give(began + longest_permit(self.every))
 
     def look_elsewhere(self) -> None:
-        """Look at the heads of some other repositories, and keep what new ones reach. Raises what the server raises."""
+        """List the heads of some other repositories, and keep what new ones reach. Raises what the server raises."""
         if self.others is None or self.permit.given.stopped:
             return
         began = seconds_passed()
@@ -137,7 +139,7 @@ class HeadWatch:
             self.moved = True
             self.permit.revive(keys)
             self.say("other repositories have new heads: what they reach here is kept")
-        self._others_seen_at, self._others_trouble = began, ""
+        self._others_seen_at, self._others_failure = began, ""
 
     def _keep_looking(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
         assert self._ended is not None
@@ -147,17 +149,17 @@ class HeadWatch:
                 failed("")
             except LakegcError as error:
                 failed(str(error))  # the permit ends by itself
-            except Exception as error:  # a fault of lakegc: nothing more may be deleted, and the round has to say so
+            except Exception as error:  # a fault of lakegc: nothing more may be deleted, and the round has to fail
                 self.fault = error
                 with suppress(LakegcError):
                     self.permit.stop(f"{type(error).__name__}: {error}")
                 return
 
     def _failed(self, why: str) -> None:
-        self.trouble = why
+        self.failure = why
 
     def _failed_elsewhere(self, why: str) -> None:
-        self._others_trouble = why
+        self._others_failure = why
 
     def _stop(self, why: str) -> None:
         self.say(f"{why}: what is live is read again before more is deleted")

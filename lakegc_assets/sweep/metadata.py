@@ -1,4 +1,4 @@
-"""What Dagster shows of a sweep: outcomes, the rate as a plot, and the objects that a person has to look at."""
+"""What Dagster shows of a sweep: outcomes, the rate as a plot, and the objects that a person has to check."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def as_to_space(report: Report) -> dict[str, str]:
 
 
 def missed(report: Report) -> list[dg.TableRecord]:
-    """A few of the objects that came to life while they were being deleted."""
+    """A few of the objects that became live while they were being deleted."""
     return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 

@@ -1,7 +1,7 @@
 """Heads of other repositories while a round deletes: what a new one reaches in this namespace is live (invariant 1).
 
-Whatever commit of theirs refers to it, a table that was listed for the last re-verification was read then. So only what
-a new head has in other tables is read. Where there are many repositories, they take turns.
+A table that was listed for the last re-verification was read then, whatever commit refers to it. So only what a new
+head has in other tables is read. Where there are many repositories, they take turns.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lakegc_assets.approval.approve import check_approved, check_approved_theirs, verify, verify_set, verify_theirs
+from lakegc_assets.approval.approve import check_approved, check_foreign_approved, verify, verify_foreign, verify_set
 from lakegc_assets.approval.foreign_marks import begun
 from lakegc_assets.approval.preconditions import check_record
 from lakegc_assets.backup.usable_backup import required
@@ -13,7 +13,7 @@ from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import Say, said_to
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.sweep.context import SweepLimits, SweepRun, Theirs
+from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
 from lakegc_assets.sweep.foreign_marks import begin
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
@@ -28,7 +28,7 @@ BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What a person chooses for one sweep: a ceiling in keys a second, whether to put aside instead of deleting, and
+    """What a person chooses for one sweep: a ceiling in keys a second, whether to quarantine instead of deleting, and
     where a backup has to be; "" is as configured."""
 
     rate: float | None = None
@@ -47,23 +47,23 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
         lease = marks.hold(partition, target, marks.settings())
-        mark, theirs = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
+        mark, foreign = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
         refuse_moved(mark.record, verified)
     else:
-        theirs = approved_theirs(target, partition)
+        foreign = approved_foreign(target, partition)
         lease = marks.hold(partition, target, marks.settings())
-        mark = begin(target, theirs.found, theirs.approval)
-    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+        mark = begin(target, foreign.found, foreign.approval)
+    return run_of(marks, partition, target, mark, lease, options, say, foreign)
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
-    """A mark whose objects a sweep put aside, to bring them back or to delete them for good. Takes the lease."""
+    """A mark whose objects a sweep quarantined, to restore or to purge them. Takes the lease."""
     partition, target = located(marks, partition_key)
-    theirs = None
+    foreign = None
     if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
-        theirs = known_theirs(target, partition)
+        foreign = known_foreign(target, partition)
     lease = marks.hold(partition, target, marks.settings())
-    mark = begun(target, partition.mark_id) if theirs is not None else Mark.open(target.place, partition.mark_id)
+    mark = begun(target, partition.mark_id) if foreign is not None else Mark.open(target.place, partition.mark_id)
     assert mark is not None
     refuse_another_repository(mark.record, target)
     if mark.record.state not in (MarkState.SWEPT, *BEGUN):
@@ -71,9 +71,9 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: nothing of it is in "
             "quarantine."
         )
-    if theirs is None:
+    if foreign is None:
         verify_set(target, mark.record)
-    return run_of(marks, partition, target, mark, lease, options, say, theirs)
+    return run_of(marks, partition, target, mark, lease, options, say, foreign)
 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
@@ -82,7 +82,7 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise what a sweep would be refused for that small records tell: its state, its approval, a missing backup.
+    """Raise what a sweep would be refused for, as far as small records show: its state, its approval, a missing backup.
 
     The sweep itself verifies all of this again, and every file of the mark besides.
     """
@@ -93,11 +93,11 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
             check_approved(target, record, read_approval(place, mark_id), now=now)
         digest = record.digest or ""
     else:
-        theirs = known_theirs(target, Partition(target.repository.id, mark_id))
+        foreign = known_foreign(target, Partition(target.repository.id, mark_id))
         mark = begun(target, mark_id)
         if mark is None or mark.record.state not in BEGUN:
-            check_approved_theirs(target, theirs.found, theirs.approval, now=now)
-        digest = theirs.approval.digest
+            check_foreign_approved(target, foreign.found, foreign.approval, now=now)
+        digest = foreign.approval.digest
     if backup_to:
         required(
             backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
@@ -106,7 +106,7 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun goes on though that has expired."""
+    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun resumes though that has expired."""
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
         refuse_another_repository(record, target)
@@ -117,17 +117,17 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_begun_without_word(record: MarkRecord, approval: Approval | None) -> None:
-    """Raise `Refused` where a record says that a sweep was begun, and no approval of this very set led to it."""
+    """Raise `Refused` where a sweep was begun by its record, and no approval of this very set led to it."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} says that it is {record.state}, and the approval that a "
+            f"mark {record.mark_id} of {record.repository} is {record.state} by its record, and the approval that a "
             "sweep begins with isn't there, or is for another set: the mark was altered. Make a new mark.",
             invariant=7,
         )
 
 
 def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
-    """Raise `Refused` where an approval was taken back, or a record altered, before the lease was taken."""
+    """Raise `Refused` where an approval was revoked, or a record altered, before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
@@ -141,8 +141,8 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
         )
 
 
-def known_theirs(target: Target, partition: Partition) -> Theirs:
-    """The mark of the reference collector that an approval is for. Raises `WrongUsage` where there is none."""
+def known_foreign(target: Target, partition: Partition) -> ForeignMark:
+    """The foreign mark that an approval is for. Raises `WrongUsage` where there is none."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
@@ -153,29 +153,29 @@ def known_theirs(target: Target, partition: Partition) -> Theirs:
     found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
     if found is None:
         raise Refused(f"the files of mark {partition.mark_id} of {partition.repository} are gone.", invariant=7)
-    return Theirs(found, approval)
+    return ForeignMark(found, approval)
 
 
-def approved_theirs(target: Target, partition: Partition) -> Theirs:
-    """The same, approved as it is now; a sweep that was begun goes on though the approval has expired."""
-    theirs = known_theirs(target, partition)
+def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
+    """The same, approved as it is now; a sweep that was begun resumes though the approval has expired."""
+    foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
     if mark is None or mark.record.state not in BEGUN:
-        verify_theirs(target, theirs.found, theirs.approval, now=target.place.store().now())
+        verify_foreign(target, foreign.found, foreign.approval, now=target.place.store().now())
     else:
         refuse_another_repository(mark.record, target)
-        if mark.record.digest != theirs.approval.digest:
+        if mark.record.digest != foreign.approval.digest:
             raise Refused(
                 f"the sweep of mark {partition.mark_id} of {partition.repository} that was begun is of another set "
                 "than the approved one: what it wrote down was altered. Make a new mark.",
                 invariant=7,
             )
-    return theirs
+    return foreign
 
 
 def run_of(
     marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
-    say: Say, theirs: Theirs | None,
+    say: Say, foreign: ForeignMark | None,
 ) -> SweepRun:  # fmt: skip
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
@@ -184,4 +184,4 @@ def run_of(
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()
-    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), theirs)
+    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), foreign)

@@ -47,8 +47,8 @@ class Quarantine:
         return found[0][1] if len(found) == 1 else ", ".join(f"{count:,} {what}" for count, what in found)
 
 
-def fate(report: Report, quarantine: Quarantine) -> str:
-    """What a sweep came to, in a word or two for a list of marks: deleted, in quarantine, undone, purged."""
+def in_words(report: Report, quarantine: Quarantine) -> str:
+    """The result of a sweep, briefly for a list of marks: deleted, in quarantine, undone, purged."""
     parts = [quarantine.sentence()]
     if deleted := report.objects.get(Outcome.DELETED.value, 0):
         parts.insert(0, plural(deleted, "object") + " deleted" if quarantine.quarantined else "deleted")

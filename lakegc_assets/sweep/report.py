@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.mark import mark_folder
@@ -33,12 +33,12 @@ REFUSALS = 3  # reasons of failures that a summary has
 class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
-    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (objects that were deleted or put aside) are those
+    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (deleted or quarantined objects) are those
     of the run that ended the sweep, and not of runs before it that were cut off.
-    `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
-    the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
-    objects aside, as trying again has to do, too. `unread` are the other repositories that could not be read and were
-    released by name, each with why it could not be.
+    `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that became live after
+    the last re-verification and are deleted: only a backup or quarantine restores them. `quarantine` means that the
+    sweep quarantined objects, as trying again has to do, too. `unread` are the other repositories that could not be
+    read and were released by name, each with why it could not be.
     """
 
     mark_id: str
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def success(self) -> bool:
-        """Every key accounted for, none failed, and none taken that came to life meanwhile."""
+        """Every key accounted for, none failed, and none taken that became live meanwhile."""
         return (
             sum(self.objects.values()) == self.approved
             and not self.objects.get(Outcome.FAILED.value)
@@ -82,10 +82,10 @@ class Report:
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
         if failed := self.objects.get(Outcome.FAILED.value):
             again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
-            text += f". {failed:,} could not be deleted; what the store said is in the report. Try these again: {again}"
+            text += f". {failed:,} could not be deleted; the report has the store's answers. Try these again: {again}"
         if self.late_objects:
             text += (
-                f". {plural(self.late_objects, 'object')} came to life while being deleted, and readers miss "
+                f". {plural(self.late_objects, 'object')} became live while being deleted, and readers miss "
                 f"{'it' if self.late_objects == 1 else 'them'}: "
                 f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
                 f"'lakegc undo' what was quarantined"
@@ -113,9 +113,9 @@ class Report:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
 
 
-def all_unread(proofs: Iterable[Proof]) -> dict[str, str]:
-    """The other repositories that any of these proofs could not read, each with the reason."""
-    return {repository: why for proof in proofs for repository, why in proof.unread.items()}
+def all_unread(verifications: Iterable[Reverification]) -> dict[str, str]:
+    """The other repositories that any of these re-verifications could not read, each with the reason."""
+    return {repository: why for verification in verifications for repository, why in verification.unread.items()}
 
 
 def report_key(mark_id: str) -> str:
@@ -142,7 +142,9 @@ def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
     return tuple({name: row[name] for name in ("code", "why", "objects", "example")} for row in rows)
 
 
-def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proof | None, began: datetime) -> Report:
+def write_report(
+    run: SweepRun, approved: DataFrame, tally: Tally, closing: Reverification | None, began: datetime
+) -> Report:
     """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
     spark = run.spark()
     outcomes = sweep_outcomes.reported(approved, run.receipts.outcomes(spark), run.undone.outcomes(spark)).persist()
@@ -175,13 +177,13 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
-        proofs=tuple(proof.began for proof in tally.proofs),
+        proofs=tuple(verification.began for verification in tally.reverifications),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
         quarantine=run.limits.quarantine,
         taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.deleting().value,
-        unread=all_unread([*tally.proofs, *([closing] if closing else [])]),
+        unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
     )

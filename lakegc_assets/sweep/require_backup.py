@@ -24,8 +24,8 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
     to, record = run.limits.backup_to, run.mark.record
     if to is None:
         return None
-    run.say("looking for the backup")
-    digest = run.theirs.approval.digest if run.theirs is not None else record.digest
+    run.say("reading the backup")
+    digest = run.foreign.approval.digest if run.foreign is not None else record.digest
     return required(
         to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,
         record.mark_id, digest or "",
@@ -35,7 +35,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) -> DataFrame:
     """The approved objects that the backup holds now with the same size and checksum; the others get a receipt each.
 
-    Those that failed by it are looked at again by the next sweep.
+    The next sweep compares those that failed by it again.
     """
     number = run.next_number()
     rows = held(run.spark(), *backup)

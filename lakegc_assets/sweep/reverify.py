@@ -1,8 +1,8 @@
 """What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
 
 The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
-others are read (see `committed_addresses.trusted_ranges`). All that is found is kept apart in a folder of the proof, as
-a mark keeps its own.
+others are read (see `committed_addresses.trusted_ranges`). What is read is written into a folder of its own, as by a
+mark.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import pyarrow as pa
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import (
-    addresses_on_hold,
     committed_addresses,
     expired_set,
-    holds_in_force,
+    keep_lookups,
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
-from lakegc_assets.rules import garbage
+from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
-from lakegc_assets.rules.holds import prefixes_of
-from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_by
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
@@ -52,26 +51,26 @@ RESCUED_PART = "rescued"
 TRIES = 3
 
 
-def prove(run: SweepRun, candidates: DataFrame) -> Proof:
+def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
     """Which of the candidates (columns address, size) are live, by rules and holds that stay as they are meanwhile.
 
-    Raises `Refused` where a proof can't be had, such as for a damaged table, or where they are changed again and again.
+    Raises `Refused` where it isn't possible, such as for a damaged table, or where they are changed again and again.
     """
     for last in (*[False] * (TRIES - 1), True):
         try:
-            return prove_once(run, candidates, run.next_number())
+            return reverify_once(run, candidates, run.next_number())
         except Refused as error:
             if error.invariant != 7 or last:
                 raise
-            run.say("rules or holds were changed while it was being proved; once more")
+            run.say("rules or holds were changed during the re-verification; it begins again")
     raise AssertionError("unreachable: the last try raises or returns")
 
 
-def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
-    """One proof. Everything is read after `began`, in a mark's order."""
+def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverification:
+    """One re-verification. Everything is read after `began`, in a mark's order."""
     run.lease.check()
     began = run.store.now()
-    inner = begin_proof(run, number, began)
+    inner = begin_reverification(run, number, began)
     read_references(inner)
     with step(inner, expired_set.ASSET) as notes, errors_from_executors():
         rescued = write_rescued(inner, notes, candidates)
@@ -80,10 +79,10 @@ def prove_once(run: SweepRun, candidates: DataFrame, number: int) -> Proof:
     run.say(
         f"re-verified: live by now: {plural(objects, 'object')}" if objects else "re-verified: all is still garbage"
     )
-    return Proof(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
+    return Reverification(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 
 
-def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
+def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
     """A record like a mark's, of today's rules, whose listing is that of the approved mark."""
     approved, holds = run.mark.record, read_holds(run.place)
     run.mark.saw_holds(holds.number, holds.ids)
@@ -102,9 +101,9 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         counts={},
         basis=CLEAN,
     )
-    proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
+    verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
     return MarkRun(
-        run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
+        run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.say,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
     )  # fmt: skip
 
@@ -112,10 +111,10 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
 def released_by_approval(run: SweepRun) -> dict[str, str]:
     """The other repositories that the approval of this very mark released by name, each with the reason.
 
-    None for a mark of the reference's, which records no repository as unread.
+    None for a foreign mark, which records no repository as unread.
     """
     record = run.mark.record
-    approval = None if run.theirs is not None else read_approval(run.place, record.mark_id)
+    approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)
     if approval is None or approval.sha256 != record.approval:
         return {}
     return released_repositories(record, approval.released)
@@ -127,23 +126,15 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
 
     rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
-    staged = uncommitted_addresses.read_live(run).dropDuplicates()
-    committed = committed_addresses.read_live(run).dropDuplicates()
-    apart = rows.transform(garbage.without(staged)).transform(garbage.without(committed))
-    kept = run.keep(expired_set.judged_by_servers(run, notes, apart, base=None).select("address", "why"))
-    prefixes = prefixes_of(holds_in_force.in_force(run))
-    judged = garbage.with_holds(rows, addresses_on_hold.read_all(run), prefixes)
-    sides = {"staged": staged, "committed": committed, "asked": kept}
-    for name, side in sides.items():
-        judged = judged.join(side.withColumn(name, F.lit(True)), "address", "left")
-    why = (
-        F.when(F.col("staged"), F.lit("it is staged on a branch"))
-        .when(F.col("committed"), F.lit("a retained commit or a branch refers to it"))
-        .when(F.col("asked").isNull(), F.lit("another repository refers to it"))
-        .when(F.col("why").isNotNull(), F.col("why"))
-        .when(F.col("hold").isNotNull(), F.concat(F.lit("held by "), F.col("hold")))
+    staged = keep_reasons.among(uncommitted_addresses.read_live(run))
+    committed = keep_reasons.among(committed_addresses.read_live(run))
+    referenced = (
+        keep_reasons.undecided(rows)
+        .transform(keep_reasons.decided(keep_reasons.STAGED, staged))
+        .transform(keep_reasons.decided(keep_reasons.COMMITTED, committed))
     )
-    live = judged.select("address", "size", why.alias("why")).where(F.col("why").isNotNull())
+    attributed = keep_lookups.attributed(run, notes, referenced, MarkChain(run, ()))
+    live = keep_reasons.kept(attributed).select("address", "size", keep_reasons.sentence().alias("why"))
     dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows

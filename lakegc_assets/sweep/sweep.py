@@ -1,13 +1,13 @@
 """A sweep from its approval to its report. The order of effects, and what a crash right after each leaves:
 
-1. a key of lakegc's own is written and deleted   nothing (before it: the backup is looked for, where one is needed)
-2. the mark says `sweeping`                       the same command goes on; the approval is used
+1. a key of lakegc's own is written and deleted   nothing (before it: the backup is read, where one is needed)
+2. the mark becomes `sweeping`                    the same command resumes; the approval is used
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
-   what the backup doesn't hold is booked         the same; it is looked at anew
-4. rounds: proof, then chunks (see `deleting.task`)   every key has an outcome, an intent, or is untouched
-5. the closing proof                              the same command proves again
+   what the backup doesn't hold is recorded       the same; it is compared anew
+4. rounds: re-verification, then chunks           every key has an outcome, an intent, or is untouched
+5. the closing re-verification                    the same command re-verifies
 6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts
-7. the mark says `swept`                          done
+7. the mark becomes `swept`                       done
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import only, without
-from lakegc_assets.sweep.context import Proof, SweepRun
+from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import list_today, use_up
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
-from lakegc_assets.sweep.reverify import prove
+from lakegc_assets.sweep.reverify import reverify
 from lakegc_assets.sweep.round_loop import settle
 from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.mark_store.approval import withdraw_reference_summary
@@ -39,8 +39,8 @@ def sweep(run: SweepRun) -> Report:
     backup = required_backup(run)
     check_rights(run)
     began: datetime = run.store.now()
-    if run.theirs is not None:
-        list_today(run, run.theirs)
+    if run.foreign is not None:
+        list_today(run, run.foreign)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
@@ -49,14 +49,14 @@ def sweep(run: SweepRun) -> Report:
         if backup is None:
             tally = settle(run, approved)
         else:
-            may_go = in_backup(run, approved, backup).persist()
-            tally = settle(run, may_go)
-            may_go.unpersist()
-        closing = prove_at_the_end(run, approved)
+            backed_up = in_backup(run, approved, backup).persist()
+            tally = settle(run, backed_up)
+            backed_up.unpersist()
+        closing = closing_reverification(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
-    if run.theirs is not None and report.success:
-        use_up(run.place, run.theirs.approval, who=run.by, now=run.store.now())
+    if run.foreign is not None and report.success:
+        use_up(run.place, run.foreign.approval, who=run.by, now=run.store.now())
     return report
 
 
@@ -65,18 +65,18 @@ def check_rights(run: SweepRun) -> None:
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own(run.store, [key]):
-        said = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip(". ")
+        refusal = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip(". ")
         if failed.transient:
-            raise Unavailable(f"{said}. Run the same command again. Nothing was deleted.")
+            raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
-            f"{said}. {identity(scheme, run.place.settings).capitalize()} lacks the right to delete objects "
+            f"{refusal}. {identity(scheme, run.place.settings).capitalize()} lacks the right to delete objects "
             f"({right_to_delete(scheme)}). Grant it, or set other credentials, and run the same command again. Nothing "
             "was deleted."
         )
 
 
-def prove_at_the_end(run: SweepRun, approved: DataFrame) -> Proof | None:
-    """What came to life while it was being deleted, and isn't back yet; None where nothing was deleted."""
+def closing_reverification(run: SweepRun, approved: DataFrame) -> Reverification | None:
+    """What became live while it was being deleted, and isn't restored yet; None where nothing was deleted."""
     spark = run.spark()
     back = sweep_outcomes.restored(run.undone.outcomes(spark))
     taken = (
@@ -88,7 +88,7 @@ def prove_at_the_end(run: SweepRun, approved: DataFrame) -> Proof | None:
     try:
         if taken.isEmpty():
             return None
-        run.say("proving once more what was deleted")
-        return prove(run, taken)
+        run.say("re-verifying what was deleted")
+        return reverify(run, taken)
     finally:
         taken.unpersist()

@@ -1,7 +1,6 @@
-"""What a sweep put aside: back in its place, or gone for good after one more proof.
+"""What a sweep quarantined: restored to its place, or purged after one more re-verification.
 
-Only what a receipt says was quarantined, or was to be, and what was approved, is ever touched; the quarantine's listing
-is not asked.
+Only approved objects are ever touched, that a receipt or an intent names as quarantined; the quarantine isn't listed.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, end_of, refuse_fruitless, round_of
 from lakegc_assets.sweep.quarantine import write_quarantine
 from lakegc_assets.sweep.report import read_report
-from lakegc_assets.sweep.reverify import prove
+from lakegc_assets.sweep.reverify import reverify
 from spark_resources.deleting.quarantine import quarantine_key, stat_or_none
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.sweep_task import PENDING, Action
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import withdraw_reference_summary
-from spark_resources.model import RECEIPTS, MarkState, Outcome
+from spark_resources.model import PENDING, RECEIPTS, MarkState, Outcome
 from spark_resources.spark.datasets import open_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BEGUN = "begun.json"
-NO_HURRY = timedelta(days=1)  # bringing back needs no proof
+NO_HURRY = timedelta(days=1)  # restoring needs no re-verification
 STATS_AT_ONCE = 16
 STRAY_COPIES = "stray copies freed"
 
 
 def undo(run: SweepRun) -> Tally:
-    """Bring every quarantined object back to its place, byte for byte, never over something else."""
+    """Restore every quarantined object to its place, byte for byte, never over something else."""
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     tally, since = Tally(), run.next_number()
     with errors_from_executors():
         while True:
-            rows = aside(run, since=since).persist()
+            rows = in_quarantine(run, since=since).persist()
             objects = rows.count()
             if not objects:
                 write_quarantine(run)
@@ -56,12 +55,12 @@ def undo(run: SweepRun) -> Tally:
 
 
 def purge(run: SweepRun) -> Tally:
-    """Delete quarantined objects for good, after one more proof; what is live by now is brought back instead.
+    """Delete quarantined objects for good, after one more re-verification; what is live by now is restored instead.
 
     Copies of objects that were never taken away are freed in the same way.
     """
     with errors_from_executors():
-        tally = purged(run, lambda since: aside(run, since=since).transform(only_signed(run)), run.undone)
+        tally = purged(run, lambda since: in_quarantine(run, since=since).transform(only_signed(run)), run.undone)
         write_quarantine(run)
         freed = purged(run, lambda since: stray_copies(run, since=since), run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
@@ -78,18 +77,18 @@ def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Rece
         objects = rows.count()
         if not objects:
             return tally
-        proof = prove(run, rows)
-        tally.proofs.append(proof)
-        live = proof.rescued_objects
+        verification = reverify(run, rows)
+        tally.reverifications.append(verification)
+        live = verification.rescued_objects
         if live:
             note_begin(run)
-            wanted = rows.transform(only(proof.rescued))
+            wanted = rows.transform(only(verification.rescued))
             until = run.store.now() + NO_HURRY
             tally.add(round_of(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
         if objects > live:
-            garbage = rows.transform(without(proof.rescued))
-            until, number, left = end_of(run, proof), run.next_number(), objects - live
-            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, proof.verified)
+            garbage = rows.transform(without(verification.rescued))
+            until, number, left = end_of(run, verification), run.next_number(), objects - live
+            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, verification.verified)
             fruitless = 0 if done.settled else fruitless + 1
             refuse_fruitless(run, fruitless)
             tally.add(done)
@@ -126,7 +125,7 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
     if report is None:
         raise Refused(
             f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so what it "
-            "put aside is on no signed list. End it first: run lakegc sweep again.",
+            "quarantined is on no signed list. End it first: run lakegc sweep again.",
             invariant=10,
         )
     listed = open_dataset(run.place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
@@ -138,11 +137,11 @@ def note_begin(run: SweepRun) -> None:
     run.store.write(f"{run.undone.folder}{BEGUN}", b"{}")
 
 
-def aside(run: SweepRun, *, since: int) -> DataFrame:
+def in_quarantine(run: SweepRun, *, since: int) -> DataFrame:
     """The approved objects that lie in quarantine (PENDING), as far as receipts know; what failed before, again."""
     spark = run.spark()
-    put_aside = sweep_outcomes.quarantined(run.receipts.outcomes(spark))
+    quarantined = sweep_outcomes.quarantined(run.receipts.outcomes(spark))
     nothing = run.undone.intents(spark)
     return sweep_outcomes.pending(
-        run.approved().transform(only(put_aside)), run.undone.outcomes(spark), nothing, since=since
+        run.approved().transform(only(quarantined)), run.undone.outcomes(spark), nothing, since=since
     )

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from spark_resources.copying.backup_keys import name_in, own_name, safe_name
 from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.errors import LakegcError, NotThere, WrongUsage
 from spark_resources.model import RECEIPTS
@@ -43,14 +43,18 @@ WANTED = pa.schema(
 )
 CHUNK = 1_000  # objects: each chunk costs a listing and a file of the log
 
+HowChanged: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
+"""For each row of WANTED a sentence on how what a look-up found at its key (FOUND) differs from it; "" for not at
+all."""
+_Looked: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
+
 
 @dataclass(frozen=True, slots=True)
 class CopyTaskConfig:
     """What every task of a run is given. `source` and `target` are where objects are copied from and to.
 
     `folder` is the key of the backup's folder, with a slash at its end. `at_once` and `bandwidth` (bytes a second) are
-    the task's share. `resumed` says that something of an earlier run may be there. `cutoff` counts where a mark doesn't
-    say what it marked: what is younger, by its store's clock, has changed. `token` is unique to this run.
+    the task's share. `resumed` says that something of an earlier run may be there. `token` is unique to this run.
     """
 
     source: Place
@@ -63,7 +67,6 @@ class CopyTaskConfig:
     server_side: bool
     bandwidth: float | None = None
     resumed: bool = True
-    cutoff: datetime | None = None
 
     def copier(self) -> Copier:
         return Copier(self.source.store(), self.target.store(), self.server_side, Throttle(self.bandwidth))
@@ -107,9 +110,16 @@ class Line:
         }
 
 
-def backup_rows(batches: Batches, config: CopyTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
+def backup_rows(
+    batches: Batches,
+    config: CopyTaskConfig,
+    how_changed: HowChanged,
+    partition: int,
+    attempt: int,
+    report: TaskReport,
+) -> None:
     """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` for each outcome."""
-    task = _Backup(config)
+    task = _Backup(config, how_changed)
     with (
         ThreadPoolExecutor(max_workers=1) as ahead,
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
@@ -136,29 +146,33 @@ def write_lines(config: CopyTaskConfig, stem: str, lines: list[Line], report: Ta
 @dataclass(slots=True)
 class _Backup:
     config: CopyTaskConfig
+    how_changed: HowChanged
     copier: Copier = field(init=False)
-    looker: Looker = field(init=False)
+    lookup: Lookup = field(init=False)
 
     def __post_init__(self) -> None:
         self.copier = self.config.copier()
-        self.looker = Looker(self.config.source.store())
+        self.lookup = Lookup(self.config.source.store())
 
-    def next_looked(self, pieces: Iterator[pa.Table]) -> list[tuple[Mapping[str, Any], StoredObject | None]] | None:
-        """The next rows with what is at their keys now; None behind the last ones."""
+    def next_looked(self, pieces: Iterator[pa.Table]) -> list[_Looked] | None:
+        """The next rows with what is at their keys now, and how it has changed; None behind the last ones."""
         chunk = next(pieces, None)
         if chunk is None:
             return None
-        there = {row["address"]: row for row in self.looker.look(chunk).to_pylist()}
-        return [(row, _found(there.get(row["address"]))) for row in chunk.to_pylist()]
+        found = self.lookup.look_up(chunk)
+        there = {row["address"]: row for row in found.to_pylist()}
+        changes = self.how_changed(chunk, found)
+        rows = zip(chunk.to_pylist(), changes, strict=True)
+        return [(row, _found(there.get(row["address"])), change) for row, change in rows]
 
-    def line(self, row: Mapping[str, Any], found: StoredObject | None) -> Line:
+    def line(self, row: Mapping[str, Any], found: StoredObject | None, change: str) -> Line:
         """What became of one object, whatever it was; nothing is raised for it."""
         address = row["address"]
         if found is None:
             return Line(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
         about: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
-        if why := changed(row, found, self.config.cutoff):
-            return Line(address, CopyStatus.CHANGED, "", **about, why=why)
+        if change:
+            return Line(address, CopyStatus.CHANGED, "", **about, why=change)
         return attempted(lambda: self._backed_up(address, found, about), address, about)
 
     def _backed_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
@@ -209,24 +223,6 @@ def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) 
 
 def _timed(line: Line, seconds: float) -> Line:
     return replace(line, seconds=round(seconds, 4))
-
-
-def changed(row: Mapping[str, Any], found: StoredObject, cutoff: datetime | None) -> str:
-    """Why what is there isn't what was marked; "" where it is. Times are compared to the second, as sweeps do."""
-    if row["size"] is not None and row["size"] != found.size:
-        return f"it has {found.size} bytes, and had {row['size']} when it was marked"
-    if row["checksum"] is not None and found.checksum is not None and row["checksum"] != found.checksum:
-        return f"its checksum is {found.checksum}, and was {row['checksum']} when it was marked"
-    if row["modified"] is not None:
-        if _second(row["modified"]) != _second(found.modified):
-            return f"it was written at {found.modified}, and had been at {row['modified']} when it was marked"
-    elif cutoff is not None and found.modified > cutoff:
-        return f"it was written at {found.modified}, after the mark was made"
-    return ""
-
-
-def _second(time: datetime) -> datetime:
-    return time - timedelta(microseconds=time.microsecond)
 
 
 # --- what is beside the bytes -----------------------------------------------------------------------------------------

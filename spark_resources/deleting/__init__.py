@@ -1,4 +1,4 @@
-"""Deleting many keys of a store inside a task: looked at again first, at a pace that it bears, each with a receipt.
+"""Deleting many keys of a store inside a task: looked up again first, at a pace that it bears, each with a receipt.
 
-Nothing here decides what may go; it never touches a key that it wasn't given.
+Nothing here decides what may be deleted; it never touches a key that it wasn't given.
 """

@@ -32,7 +32,7 @@ _NOT_TOO_MUCH = frozenset(
 @dataclass(frozen=True, slots=True)
 class Sent:
     """What became of one key; `attempts` counts the requests that named it. `result` None: it wasn't sent at all.
-    `changed` says that something else was found at the key before a request was repeated."""
+    `changed`: something else was found at the key before a request was repeated."""
 
     key: str
     result: DeleteResult | None
@@ -41,7 +41,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class LookedAgain:
+class CheckedAgain:
     """What is at keys whose delete is to be repeated: what was marked, nothing any more, or something else."""
 
     unchanged: Sequence[str]
@@ -53,8 +53,8 @@ class LookedAgain:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is asked before every request and raises a `LakegcError` where no more may be sent; `look_again`, before
-    a request is repeated, what is at its keys by then, None where nothing else can be; `wait` sleeps for so many
+    `may_send` is called before every request and raises a `LakegcError` where no more may be sent; `check_again` before
+    a request is repeated, for what is at its keys by then, None where nothing else can be; `wait` sleeps for so many
     seconds; `jitter` is a random number in [0, 1).
     """
 
@@ -65,7 +65,7 @@ class Sender:
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
-    look_again: Callable[[Sequence[str]], LookedAgain] | None = None
+    check_again: Callable[[Sequence[str]], CheckedAgain] | None = None
     revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` found out
     requests: int = 0
     copying: Pace = field(init=False)  # that of copies, which keep to the same ceiling
@@ -77,7 +77,7 @@ class Sender:
     def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
         """Delete these keys, all of one prefix. Every key has one answer, in any order.
 
-        Where `may_send` says no, what is under way ends, the rest is left alone, and its error comes back beside.
+        Where `may_send` raises, what is under way ends, the rest is left alone, and its error comes back beside.
         """
         batches = self._batches(keys)
         stop: list[LakegcError] = []
@@ -138,9 +138,9 @@ class Sender:
 
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[Sent]) -> list[str]:
         """The keys that so many requests named, and at which there still is what was marked; the others are `done`."""
-        if self.look_again is None:
+        if self.check_again is None:
             return list(keys)
-        found = self.look_again(keys)
+        found = self.check_again(keys)
         # an earlier request did it, and its answer was lost
         done += [Sent(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.gone]
         changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)

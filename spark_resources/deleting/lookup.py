@@ -18,7 +18,7 @@ from spark_resources.stores.keys import before_unsafe
 from spark_resources.stores.parallel_listing import Part, listed
 
 FOUND = LISTED
-FEW = 8  # keys of one slice that are looked at one by one rather than by listing
+FEW = 8  # keys of one slice that are looked up one by one rather than by listing
 AT_ONCE = 8
 AT_ONCE_A_SLICE = 4
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
@@ -26,14 +26,14 @@ FLAT = (ROOT, DATA)  # slices of which only what lies right in them counts
 
 
 @dataclass(slots=True)
-class Looker:
-    """Looks at keys slice by slice; a slice that has to be listed whole is listed once while its keys last."""
+class Lookup:
+    """Looks up keys slice by slice; a slice that has to be listed whole is listed once while its keys last."""
 
     store: Store
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
 
-    def look(self, wanted: pa.Table) -> pa.Table:
+    def look_up(self, wanted: pa.Table) -> pa.Table:
         """What is there now (FOUND) of the keys in columns address and slice, whose rows are sorted by both.
 
         Raises what the store raises: a page that fails is never an absence (invariant 3).

@@ -1,6 +1,6 @@
 """How fast keys may be sent to a store: as fast as it bears, prefix by prefix, and never above a ceiling.
 
-Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and say so by turning requests away.
+Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and turn requests away beyond that.
 The rate starts low, doubles with every batch that goes well, halves with every one that is turned away, and grows again
 in small steps, as TCP does; and like TCP's it grows only while it is what keys wait for, so that it stays near what the
 store really did, and half of it is less. Where a store wants to be asked for more gradually, all prefixes together
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 START = 2_000.0  # keys a second, before anything is known
 LEAST = 20.0  # keys a second: a store that bears less is waited for by attempts, and not by pace
-STEP = 200.0  # keys a second more with every good batch, once a store has said that it is too much
+STEP = 200.0  # keys a second more with every good batch, once a store has turned something away
 UNBOUND = 1e9
 RAMP_DOUBLES_S = 1_200.0
 

@@ -3,7 +3,7 @@
     <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why none may be any more
     <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
 
-The driver renews it after each look at what may have become live. It needn't reach a task to stop it: a permit that
+The driver renews it after each listing of what may have become live. It needn't reach a task to stop it: a permit that
 isn't renewed ends by itself, whether the driver, its network or the server that it asks is at fault.
 """
 
@@ -35,7 +35,7 @@ PATIENCE_S = 60.0  # how long a task waits for a permit to be renewed before it 
 @dataclass(frozen=True, slots=True)
 class Permit:
     """No delete is sent from `until` on, by the store's clock. `revived` counts the files of addresses that became
-    live during the round; `stopped` says why nothing more is deleted in it, "" while more may be."""
+    live during the round; `stopped` is why nothing more is deleted in it, "" while more may be."""
 
     until: datetime = NEVER
     revived: int = 0
@@ -141,8 +141,7 @@ class PermitWatch:
                     self._ran_out_at = self._clock()
                 if self._clock() - self._ran_out_at >= PATIENCE_S:
                     raise Refused(
-                        "the driver has not looked at the branch heads in time, so nothing more is deleted in this "
-                        "round",
+                        "the driver has not listed the branch heads in time, so nothing more is deleted in this round",
                         invariant=1,
                     )
                 self._wait(self._every_s)
@@ -181,5 +180,5 @@ def _addresses(store: Store, key: str) -> list[str]:
 
 
 def longest_permit(every: timedelta) -> timedelta:
-    """For how long a permit is given, from before the look at the heads on: looks may come late, but not this late."""
+    """For how long a permit is given, from before the heads are listed: a listing may come late, but not this late."""
     return every + timedelta(seconds=10)

@@ -1,7 +1,7 @@
-"""Objects put out of the way instead of deleted, and back: a copy on the store's side, verified, then the delete.
+"""Objects quarantined instead of deleted, and restored: a copy on the store's side, verified, then the delete.
 
 A quarantined object keeps its key behind `_lakefs/retention/gc/quarantine/<mark_id>/`, and its metadata. No key is ever
-taken from a listing of that folder: what lies there and wasn't put there by a receipt stays untouched.
+taken from a listing of that folder: what lies there without a receipt stays untouched.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def stat_or_none(store: Store, key: str) -> StoredObject | None:
 
 
 def copy_verified(store: Store, source: str, target: str) -> None:
-    """Copy, and look that the copy is the same. Raises `Differs`, or what the store raises."""
+    """Copy, and check that the copy is the same. Raises `Differs`, or what the store raises."""
     store.copy(source, target)
     if not same_content(store, store.stat(source), store.stat(target)):
         raise Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
 
 
 def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
-    """Whether two objects are the same by size and checksum, or by their bytes where checksums can't tell."""
+    """Whether two objects are the same by size and checksum, or by their bytes where checksums can't be compared."""
     if one.size != other.size:
         return False
     if one.checksum is not None and one.checksum == other.checksum:
@@ -81,10 +81,10 @@ def each_in_threads(
     )
 
 
-# --- there ----------------------------------------------------------------------------------------------------------
+# --- quarantine -----------------------------------------------------------------------------------------------------
 
 
-def put_aside(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
+def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
     """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
 
     `store` is the sender's, but one that repeats requests by itself.
@@ -107,10 +107,10 @@ def put_aside(sender: Sender, store: Store, keys: Sequence[str], prefix: str, ma
     return [*sent, *failed, *(Sent(key, None, 0) for key in not_begun)]
 
 
-# --- and back -------------------------------------------------------------------------------------------------------
+# --- restore --------------------------------------------------------------------------------------------------------
 
 
-def bring_back(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:
+def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:
     """Copy each key back from quarantine, never over something else, verify it, and delete the quarantined copy.
 
     `sizes` are those of the approved objects by their keys, in bytes; None where it isn't known. `store` is the
@@ -119,7 +119,7 @@ def bring_back(sender: Sender, store: Store, sizes: Mapping[str, int | None], ma
 
     def back(key: str) -> DeleteResult:
         sender.wait(sender.copying.take("", 1))
-        return brought_back(store, key, sizes[key], mark_id)
+        return restored_key(store, key, sizes[key], mark_id)
 
     answers, not_begun = each_in_threads(list(sizes), back, sender.may_send)
     fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
@@ -132,10 +132,10 @@ def bring_back(sender: Sender, store: Store, sizes: Mapping[str, int | None], ma
     ]
 
 
-def brought_back(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
-    """One object back in its place; `ALREADY_GONE` where it is back already and its copy removed."""
-    aside = quarantine_key(mark_id, key)
-    there, copy = stat_or_none(store, key), stat_or_none(store, aside)
+def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
+    """One object restored to its place; `ALREADY_GONE` where it is back already and its copy removed."""
+    in_quarantine = quarantine_key(mark_id, key)
+    there, copy = stat_or_none(store, key), stat_or_none(store, in_quarantine)
     if copy is None:
         if there is None:
             return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy is there")
@@ -146,23 +146,26 @@ def brought_back(store: Store, key: str, size: int | None, mark_id: str) -> Dele
         return DeleteResult(key, Deletion.ALREADY_GONE)
     if size not in (None, copy.size):
         return DeleteResult(
-            key, Deletion.FAILED, "Differs", f"{aside!r} has {copy.size} bytes; what was put aside had {size}"
+            key, Deletion.FAILED, "Differs", f"{in_quarantine!r} has {copy.size} bytes; what was quarantined had {size}"
         )
     if there is None:
-        copy_verified(store, aside, key)
+        copy_verified(store, in_quarantine, key)
     elif not same_content(store, there, copy):
         return DeleteResult(
-            key, Deletion.FAILED, "PlaceTaken", f"another object is at {key!r} by now; the old one stays at {aside!r}"
+            key,
+            Deletion.FAILED,
+            "PlaceTaken",
+            f"another object is at {key!r} by now; the old one stays at {in_quarantine!r}",
         )
     return DeleteResult(key, Deletion.DELETED)
 
 
-def throw_away(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
+def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
     """Delete the quarantined copies of these keys for good, but of those that became live meanwhile."""
-    aside, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
-    sender.revived = lambda key: revived(aside.get(key, key))  # what became live is told by its own key
+    in_quarantine, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
+    sender.revived = lambda key: revived(in_quarantine.get(key, key))  # what became live is known by its own key
     try:
-        sent, _ = sender.send(list(aside), "")
+        sent, _ = sender.send(list(in_quarantine), "")
     finally:
         sender.revived = revived
-    return [Sent(aside[each.key], each.result, each.attempts) for each in sent]
+    return [Sent(in_quarantine[each.key], each.result, each.attempts) for each in sent]

@@ -3,8 +3,8 @@
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.intent.parquet    before a chunk of deletes: its keys
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.receipt.parquet   after it: each key's outcome
 
-A round is one Spark job of one sweep; a later round's word on a key replaces an earlier one's. Keys that have an intent
-and no receipt were cut off in the middle: those that are gone by then were deleted by it. A receipt can make a sweep
+A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. Keys with an intent and
+no receipt were cut off in the middle: those that are gone by then were deleted by it. A receipt can make a sweep
 leave a key alone, and never makes it delete one.
 """
 
@@ -90,7 +90,7 @@ class Receipts:
         self.store.write(key, parquet_bytes(table.select(schema.names).cast(schema)))
 
     def read(self, key: str) -> pa.Table:
-        """One file, as RECEIPTS or INTENTS. Raises `DamagedData` where it isn't what its name says."""
+        """One file, as RECEIPTS or INTENTS. Raises `DamagedData` where its content contradicts its name."""
         schema = INTENTS if key.endswith(".intent.parquet") else RECEIPTS
         data = self.store.read(key)
         try:
@@ -99,14 +99,14 @@ class Receipts:
             raise DamagedData(
                 f"{key} in {self.store.where} can't be read as a sweep's "
                 f"{'intent' if schema is INTENTS else 'receipt'} ({error}). What became of its keys is not known. Move "
-                "the file away to have them looked at again.",
+                "the file away to have them looked up again.",
                 invariant=10,
             ) from error
 
     # --- as DataFrames ----------------------------------------------------------------------------------------------
 
     def outcomes(self, spark: SparkSession) -> DataFrame:
-        """The last word on each key (NUMBERED)."""
+        """The latest receipt of each key (NUMBERED)."""
         from pyspark.sql import functions as F
 
         rows = rows_of(spark, list(self.keys("receipt")), NUMBERED, self.read, "round")

@@ -1,10 +1,10 @@
-"""One task of a round: looks at its keys once more, deletes those that are still what was approved, writes receipts.
+"""One task of a round: looks up its keys once more, deletes those that are still what was approved, writes receipts.
 
 The order of effects for a chunk of keys, and what a crash right after each leaves:
 
     1. the keys are listed again       nothing: the next round lists them again
     2. the intent is written           keys that are there: the next round deletes them
-    3. batches are deleted             keys with an intent that are gone: the next round books them as deleted
+    3. batches are deleted             keys with an intent that are gone: the next round records them as deleted
     4. the receipt is written          every key of the chunk has its outcome
 """
 
@@ -22,30 +22,20 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, LookedAgain, Sender, Sent
-from spark_resources.deleting.lookup import Looker
+from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, CheckedAgain, Sender, Sent
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
-from spark_resources.deleting.quarantine import bring_back, put_aside, quarantine_key, stat_or_none, throw_away
+from spark_resources.deleting.quarantine import purge_keys, quarantine_key, quarantine_keys, restore_keys, stat_or_none
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
-from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
-PENDING = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
-        pa.field("modified", RECEIPTS.field("at").type),
-        pa.field("checksum", pa.string()),
-        pa.field("slice", pa.string(), nullable=False),
-        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
-    ]
-)
 SINGLES_A_CHUNK = 1_000  # keys, where a store takes no batches: each chunk costs a listing, an intent and a receipt
 
 
@@ -59,7 +49,7 @@ class Action(StrEnum):
 
     @property
     def on_quarantined(self) -> bool:
-        """Whether it is about objects that a sweep has put aside."""
+        """Whether it is about objects that a sweep has quarantined."""
         return self in (Action.RESTORE, Action.PURGE)
 
     @property
@@ -77,20 +67,20 @@ _DONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """What every task of a round is given. `proof_until` and `cutoff` are times of the store's clock.
+class SweepTaskConfig:
+    """What every task of a round is given. `verified_until` is a time of the store's clock.
 
     `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
     the receipts, which repeats by itself. `most` is the task's share of the ceiling in keys a second, `ramp` of what
-    the store takes at first. `cutoff` counts where a mark doesn't say what it marked: what is younger has changed.
+    the store takes at first. `check` compares rows of PENDING with what a look-up found at their keys (FOUND).
     """
 
     place: Place
     receipts: Receipts
     round: int
     lease_token: str
-    proof_until: datetime
-    cutoff: datetime
+    verified_until: datetime
+    check: Callable[[pa.Table, pa.Table], DeleteCheck]
     mark_id: str
     action: Action = Action.DELETE
     permit_every_s: float = 3.0  # how often a task reads the permit of its round again
@@ -104,14 +94,14 @@ class Orders:
         return timedelta(seconds=settings.connect_timeout + settings.read_timeout + 5)
 
 
-def sweep_rows(batches: Batches, orders: Orders, partition: int, attempt: int, report: TaskReport) -> None:
+def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
     """Settle rows of PENDING, sorted by slice and address.
 
     Counts `objects` for each outcome, `not_settled` ones, `requests`, and `attempts`: times that a request named a key.
     """
-    task, stem = _Task.of(orders), f"{partition:05d}-{attempt}"
-    rows = task.since_earlier_attempts(batches, f"{orders.round:04d}/{partition:05d}-")
-    batch = orders.place.store().capabilities.delete_batch
+    task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
+    rows = task.since_earlier_attempts(batches, f"{config.round:04d}/{partition:05d}-")
+    batch = config.place.store().capabilities.delete_batch
     size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
     with ThreadPoolExecutor(max_workers=1) as ahead:
         waiting = None
@@ -142,42 +132,42 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
 
 @dataclass(slots=True)
 class _Task:
-    orders: Orders
+    config: SweepTaskConfig
     store: Store
-    looker: Looker
+    lookup: Lookup
     sender: Sender
     now: Callable[[], datetime]
 
     @classmethod
-    def of(cls, orders: Orders) -> _Task:
-        store = orders.receipts.store
+    def of(cls, config: SweepTaskConfig) -> _Task:
+        store = config.receipts.store
         now = _ticking(store)
-        lease = LeaseWatch(store, orders.lease_token)
-        permit = PermitWatch(orders.receipts, orders.round, every_s=orders.permit_every_s, now=now)
+        lease = LeaseWatch(store, config.lease_token)
+        permit = PermitWatch(config.receipts, config.round, every_s=config.permit_every_s, now=now)
 
         def may_send() -> None:
             while True:
-                if orders.action.needs_permit:
+                if config.action.needs_permit:
                     permit.check()  # first, for it may take a while
-                lease.check(at_least=orders.request_time)  # and so may this, where the store doesn't answer at once
-                if now() >= orders.proof_until:
-                    raise ProofTooOld("the proof that these objects are garbage has grown too old")
-                if permit.lasts() or not orders.action.needs_permit:
+                lease.check(at_least=config.request_time)  # and so may this, where the store doesn't answer at once
+                if now() >= config.verified_until:
+                    raise ReverificationTooOld("the re-verification of these objects has grown too old")
+                if permit.lasts() or not config.action.needs_permit:
                     return
 
         sender = Sender(
-            orders.place.store(),
-            Pace(time.monotonic, orders.most, orders.ramp),
+            config.place.store(),
+            Pace(time.monotonic, config.most, config.ramp),
             may_send,
             time.sleep,
             random.SystemRandom().random,
             revived=permit.revived,
         )
-        return cls(orders, store, Looker(store), sender, now)
+        return cls(config, store, Lookup(store), sender, now)
 
     def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
-        """The rows that no earlier attempt of this very task settled; those that it set out to delete are told so."""
-        receipts = self.orders.receipts
+        """The rows that no earlier attempt of this very task settled; what it set out to delete is `intended`."""
+        receipts = self.config.receipts
         settled, intended = (
             [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
             for kind in ("receipt", "intent")
@@ -190,52 +180,52 @@ class _Task:
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
     def prepare(self, chunk: pa.Table, stem: str) -> tuple[pa.Table, pa.Table, str]:
-        """Look at the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
-        if self.orders.action.on_quarantined:
+        """Look up the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
+        if self.config.action.on_quarantined:
             return chunk, RECEIPTS.empty_table(), stem
-        found = Judged.of(chunk, self.looker.look(chunk), self.orders.cutoff)
-        if len(found.garbage):
-            self.orders.receipts.write("intent", self.orders.round, stem, found.garbage)
+        found = self.config.check(chunk, self.lookup.look_up(chunk))
+        if len(found.unchanged):
+            self.config.receipts.write("intent", self.config.round, stem, found.unchanged)
         at = self.now()
-        cut_off = receipts_of_cut_off(self.store, found.cut_off, self.orders.mark_id, at)
-        return found.garbage, pa.concat_tables([found.receipts(at), cut_off]), stem
+        cut_off = receipts_of_cut_off(self.store, found.cut_off, self.config.mark_id, at)
+        return found.unchanged, pa.concat_tables([receipts_of_check(found, at), cut_off]), stem
 
     def settle(self, garbage: pa.Table, others: pa.Table, stem: str, report: TaskReport) -> None:
         before = self.sender.requests
         sent = self.act(garbage) if len(garbage) else []
-        receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.orders.action], self.now())])
+        receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.config.action], self.now())])
         if len(receipts):
-            self.orders.receipts.write("receipt", self.orders.round, stem, receipts)
+            self.config.receipts.write("receipt", self.config.round, stem, receipts)
         not_settled = sum(1 for each in sent if each.result is None)
         report.count(not_settled=not_settled, requests=self.sender.requests - before)
         count_receipts(receipts, report)
 
-    def look_again(self, rows: pa.Table, keys: Sequence[str]) -> LookedAgain:
+    def check_again(self, rows: pa.Table, keys: Sequence[str]) -> CheckedAgain:
         """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
-        found = Judged.of(again, Looker(self.store).look(again), self.orders.cutoff)  # one that remembers nothing
+        found = self.config.check(again, Lookup(self.store).look_up(again))  # one that remembers nothing
         gone = pa.concat_tables([found.gone, found.cut_off])
-        return LookedAgain(*(part["address"].to_pylist() for part in (found.garbage, gone, found.changed)))
+        return CheckedAgain(*(part["address"].to_pylist() for part in (found.unchanged, gone, found.changed)))
 
     def act(self, rows: pa.Table) -> list[Sent]:
         slices = pc.unique(rows["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
-        keys, mark_id = rows["address"].to_pylist(), self.orders.mark_id
-        self.sender.look_again = None if self.orders.action.on_quarantined else partial(self.look_again, rows)
-        match self.orders.action:
+        keys, mark_id = rows["address"].to_pylist(), self.config.mark_id
+        self.sender.check_again = None if self.config.action.on_quarantined else partial(self.check_again, rows)
+        match self.config.action:
             case Action.DELETE:
                 return self.sender.send(keys, prefix)[0]
             case Action.QUARANTINE:
-                return put_aside(self.sender, self.store, keys, prefix, mark_id)
+                return quarantine_keys(self.sender, self.store, keys, prefix, mark_id)
             case Action.RESTORE:
                 sizes = dict(zip(keys, rows["size"].to_pylist(), strict=True))
-                return bring_back(self.sender, self.store, sizes, mark_id)
+                return restore_keys(self.sender, self.store, sizes, mark_id)
             case Action.PURGE:
-                return throw_away(self.sender, keys, mark_id)
+                return purge_keys(self.sender, keys, mark_id)
 
 
-class ProofTooOld(Refused):
-    """Raised where a proof is older than its bound (invariant 1): it has to be renewed before more is deleted."""
+class ReverificationTooOld(Refused):
+    """Raised where a re-verification is older than its bound (invariant 1): another one comes before more deletes."""
 
 
 def _ticking(store: Store) -> Callable[[], datetime]:
@@ -244,60 +234,17 @@ def _ticking(store: Store) -> Callable[[], datetime]:
     return lambda: first + timedelta(seconds=seconds_passed() - began)
 
 
-# --- what is to be done with a key ----------------------------------------------------------------------------------
+# --- receipts -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Rows of PENDING, sizes filled in, by what is at their keys now."""
-
-    garbage: pa.Table  # still what was approved
-    changed: pa.Table
-    gone: pa.Table
-    cut_off: pa.Table  # gone, and an attempt had set out to delete it
-
-    @classmethod
-    def of(cls, chunk: pa.Table, there: pa.Table, cutoff: datetime) -> Judged:
-        index = pc.index_in(chunk["address"], value_set=there["address"].combine_chunks())
-        now = {name: there[name].take(index) for name in ("size", "modified", "checksum")}
-        present = pc.is_valid(index)
-        changed = pc.and_(present, _changed(chunk, now, cutoff))
-        size = pc.fill_null(pc.coalesce(chunk["size"], now["size"]), 0)
-        chunk = chunk.set_column(1, PENDING.field("size"), size)
-        absent = pc.invert(present)
-        return cls(
-            garbage=chunk.filter(pc.and_(present, pc.invert(changed))),
-            changed=chunk.filter(changed),
-            gone=chunk.filter(pc.and_(absent, pc.invert(chunk["intended"]))),
-            cut_off=chunk.filter(pc.and_(absent, chunk["intended"])),
-        )
-
-    def receipts(self, at: datetime) -> pa.Table:
-        """Receipts of what is changed or gone."""
-        return pa.concat_tables(
-            [
-                receipt_rows(self.gone, outcome=Outcome.ALREADY_GONE, at=at),
-                receipt_rows(self.changed, outcome=Outcome.CHANGED, why=CHANGED, at=at),
-            ]
-        )
-
-
-def _changed(chunk: pa.Table, now: dict[str, pa.ChunkedArray], cutoff: datetime) -> pa.ChunkedArray:
-    """Whether what is there isn't what was marked; of keys that are there.
-
-    Times are compared to the second: stores tell them unequally.
-    """
-
-    def differs(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.fill_null(pc.not_equal(marked, found), False)
-
-    second = {"unit": "second"}
-    modified = differs(pc.floor_temporal(chunk["modified"], **second), pc.floor_temporal(now["modified"], **second))
-    unknown = pc.is_null(chunk["modified"])
-    young = pc.and_(unknown, pc.greater(now["modified"], pa.scalar(cutoff, RECEIPTS.field("at").type)))
-    either = pc.or_(differs(chunk["size"], now["size"]), differs(chunk["checksum"], now["checksum"]))
-    appeared = pc.is_null(chunk["size"])  # nothing was there when it was listed
-    return pc.or_(pc.or_(pc.or_(either, modified), pc.fill_null(young, False)), appeared)
+def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
+    """Receipts of what has changed or is gone."""
+    return pa.concat_tables(
+        [
+            receipt_rows(found.gone, outcome=Outcome.ALREADY_GONE, at=at),
+            receipt_rows(found.changed, outcome=Outcome.CHANGED, why=CHANGED, at=at),
+        ]
+    )
 
 
 def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
@@ -319,12 +266,14 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
 def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
     """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
     keys = rows["address"].to_pylist()
-    aside = pa.array([stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_())
+    in_quarantine = pa.array(
+        [stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_()
+    )
     why = "by an attempt that was cut off before it wrote this"
     return pa.concat_tables(
         [
-            receipt_rows(rows.filter(aside), outcome=Outcome.QUARANTINED, why=why, at=at),
-            receipt_rows(rows.filter(pc.invert(aside)), outcome=Outcome.DELETED, why=why, at=at),
+            receipt_rows(rows.filter(in_quarantine), outcome=Outcome.QUARANTINED, why=why, at=at),
+            receipt_rows(rows.filter(pc.invert(in_quarantine)), outcome=Outcome.DELETED, why=why, at=at),
         ]
     )
 

@@ -1,11 +1,11 @@
-"""A person's word for one expired set, as it lies in the namespace (invariant 7; design, "A mark in the namespace").
+"""The approval of one expired set, as it lies in the namespace (invariant 7; design, "A mark in the namespace").
 
     _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, for which digest, until when, what was released
     _lakefs/retention/gc/unified/<mark_id>/summary.json      only where the reference collector is to sweep it
 
 An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file is that
 one: the record decides who comes first, the file is written last. For a mark of the reference collector, which has no
-record, the file alone decides. Files are replaced under a condition and never deleted: what was said stays on record.
+record, the file alone decides. Files are replaced under a condition and never deleted: every approval stays on record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Approval:
     """What was approved, by whom, how (which entrance), and until when; times by the store's clock.
 
     `layout` is the reference collector's for a mark of its own, None for lakegc's. `released` are the brakes that had
-    tripped, each with the reason given. `ended` says how, by whom and when an approval was taken back or used up.
+    tripped, each with the reason given. `ended` records how, by whom and when an approval was revoked or used up.
     """
 
     mark_id: str
@@ -75,7 +75,7 @@ class Approval:
             return found
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DamagedData(
-                f"{where} can't be read as an approval ({error}). Take it back with lakegc revoke, and approve again.",
+                f"{where} can't be read as an approval ({error}). Run lakegc revoke, and approve again.",
                 invariant=7,
             ) from error
 
@@ -85,7 +85,7 @@ def approval_key(mark_id: str) -> str:
 
 
 def read_approval(place: Place, mark_id: str) -> Approval | None:
-    """What the mark's approval.json says, whether it counts or not; None where there is none."""
+    """The content of the mark's approval.json, whether it counts or not; None where there is none."""
     store, key = place.store(), approval_key(mark_id)
     try:
         return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
@@ -96,8 +96,8 @@ def read_approval(place: Place, mark_id: str) -> Approval | None:
 # --- whether it counts ----------------------------------------------------------------------------------------------
 
 
-class Standing(StrEnum):
-    """What an approval is worth, with the state of its mark."""
+class ApprovalStatus(StrEnum):
+    """Whether an approval counts, with the state of its mark."""
 
     NONE = "not approved"
     APPROVED = "approved"
@@ -105,27 +105,27 @@ class Standing(StrEnum):
     INCOMPLETE = "approval incomplete"  # the record names a file that isn't there, or is another one: it counts as none
 
 
-def standing(record: MarkRecord, found: Approval | None, *, now: datetime) -> Standing:
-    """What the approval of lakegc's own mark is worth. `now` by the store's clock."""
+def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime) -> ApprovalStatus:
+    """Whether the approval of lakegc's own mark counts. `now` by the store's clock."""
     if record.state is not MarkState.APPROVED:
-        return Standing.NONE
+        return ApprovalStatus.NONE
     if found is None or found.sha256 != record.approval or found.digest != record.digest:
-        return Standing.INCOMPLETE
-    return Standing.EXPIRED if now >= found.until else Standing.APPROVED
+        return ApprovalStatus.INCOMPLETE
+    return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
 
 
-def standing_of_theirs(found: Approval | None, *, layout: str, now: datetime) -> Standing:
-    """What the approval of a mark of the reference collector is worth."""
+def foreign_approval_status(found: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
+    """Whether the approval of a foreign mark (of the reference collector) counts."""
     if found is None or found.ended is not None or found.layout != layout:
-        return Standing.NONE
-    return Standing.EXPIRED if now >= found.until else Standing.APPROVED
+        return ApprovalStatus.NONE
+    return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
 class Overtaken(Refused):
-    """Raised where somebody else wrote the approval meanwhile; theirs stays."""
+    """Raised where somebody else wrote the approval meanwhile; that one stays."""
 
 
 def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
@@ -163,8 +163,8 @@ def summary_key(mark_id: str) -> str:
 
 
 def write_reference_summary(place: Place, record: MarkRecord) -> None:
-    """Hand lakegc's mark to the reference collector's sweep, which proves nothing: one line, as it writes it itself."""
-    said = {
+    """Hand lakegc's mark to the reference collector's sweep, which re-verifies nothing: one line, as it writes one."""
+    summary = {
         "run_id": record.mark_id,
         "success": True,
         "first_slice": "",
@@ -172,7 +172,7 @@ def write_reference_summary(place: Place, record: MarkRecord) -> None:
         "cutoff_time": _rfc3339(record.cutoff),
         "num_deleted_objects": record.counts["expired"],
     }
-    place.store().write(summary_key(record.mark_id), json.dumps(said, separators=(",", ":")).encode())
+    place.store().write(summary_key(record.mark_id), json.dumps(summary, separators=(",", ":")).encode())
 
 
 def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
@@ -219,7 +219,7 @@ def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -
     except DamagedData:
         found = None  # an approval that can't be read hands nothing over
     handed_over = found is not None and found.for_reference
-    if handed_over and standing(record, found, now=now) is Standing.APPROVED:
+    if handed_over and approval_status(record, found, now=now) is ApprovalStatus.APPROVED:
         return False
     return withdraw_reference_summary(place, record.mark_id)
 

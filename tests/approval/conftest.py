@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approval import approve as approval
-from lakegc_assets.approval.proposals import Proposal, Word, propose, state_of
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose, state_of
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits
 from spark_resources.lakefs import LakeFS, LakeFSSettings
@@ -29,7 +29,7 @@ from tests.support.mark_runs import quick_environment, target_of
 __all__ = ["dagster_home", "lakegc"]
 
 ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy")
-LIMITS = BrakeLimits()
+LIMITS = BrakeLimits.of(Settings())
 _serial = itertools.count(1)
 
 
@@ -79,23 +79,23 @@ class Lake:
     def proposal(self, name: str = "m1") -> Proposal:
         return propose(self.target, name, now=self.now)
 
-    def word(self, **said: Any) -> Word:
-        return replace(Word("Ada", "a test", self.now), **said)
+    def request(self, **asked: Any) -> ApprovalRequest:
+        return replace(ApprovalRequest("Ada", "a test", self.now), **asked)
 
     def approve(
-        self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **said: Any
+        self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **asked: Any
     ) -> Approval:
-        """Approve a mark now, as one would who just looked at it."""
+        """Approve a mark now, as one would who just reviewed it."""
         found = proposal or self.proposal(name)
         time = now or self.now
-        word = self.word(**{"when": time, **said})
-        return approval.approve(found, word, self.lakefs, LIMITS, now=time, single_deployment=False)
+        request = self.request(**{"when": time, **asked})
+        return approval.approve(found, request, self.lakefs, LIMITS, now=time, single_deployment=False)
 
     def revoke(self, name: str = "m1", *, proposal: Proposal | None = None) -> None:
         approval.revoke(proposal or self.proposal(name), who="Grace", now=self.now)
 
     def verify(self, name: str = "m1", *, now: datetime | None = None) -> None:
-        """Look at a mark of lakegc's as a sweep does before it begins."""
+        """Verify a mark of lakegc's as a sweep does before it begins."""
         record = Mark.open(self.place, name).record
         approval.verify(self.target, record, self.approval(name), now=now or self.now)
 

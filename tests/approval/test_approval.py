@@ -17,7 +17,7 @@ from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store import approval as approvals
-from spark_resources.mark_store.approval import Approval, Standing, approval_key, withdraw_stale_summaries
+from spark_resources.mark_store.approval import Approval, ApprovalStatus, approval_key, withdraw_stale_summaries
 from spark_resources.mark_store.files import remove_unrecorded
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
@@ -29,11 +29,11 @@ from tests.support.finished_marks import COUNTS
 DAY = timedelta(days=1)
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, **said: Any) -> None:
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, **asked: Any) -> None:
     """Check that approving raises this, with these words, and leaves no approval."""
     before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
     with pytest.raises(kind) as refused:
-        lake.approve(**said)
+        lake.approve(**asked)
     assert type(refused.value) is kind
     assert refused.value.exit_code in (2, 3)
     for word in words:
@@ -294,18 +294,18 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("asked", "words"),
     [
         ({"who": " "}, "name of who approves"),
         ({"who": "Ada\u202e"}, "can't be shown"),
         ({"who": "A" * 1001}, "longer than"),
     ],
 )
-def test_an_approval_without_a_readable_name_is_refused(lake: Lake, said: dict[str, Any], words: str) -> None:
+def test_an_approval_without_a_readable_name_is_refused(lake: Lake, asked: dict[str, Any], words: str) -> None:
     """A name is needed that can be shown on a terminal."""
     lake.marked()
 
-    refuses(lake, WrongUsage, words, **said)
+    refuses(lake, WrongUsage, words, **asked)
 
 
 def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
@@ -320,13 +320,13 @@ def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
     lake.marked()
     capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
-    said = {"word": lake.word(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+    asked = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lake.place.store()), "capabilities", property(lambda _: capabilities))
         with pytest.raises(Refused, match="conditional writes"):
-            approve.approve(weak, **said, single_deployment=False)
-        approve.approve(weak, **said, single_deployment=True)
+            approve.approve(weak, **asked, single_deployment=False)
+        approve.approve(weak, **asked, single_deployment=True)
 
 
 # --- altered between mark and approval, and after ---------------------------------------------------------------------
@@ -706,9 +706,9 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
     noted = approve.note_end
     later: list[Approval] = []
 
-    def interrupted(*found: Any, **said: Any) -> bool:
+    def interrupted(*found: Any, **asked: Any) -> bool:
         later.append(lake.approve(who="Grace"))
-        return noted(*found, **said)
+        return noted(*found, **asked)
 
     monkeypatch.setattr(approve, "note_end", interrupted)
     lake.revoke()
@@ -811,9 +811,9 @@ def test_an_approval_counts_only_for_the_approved_mark_that_names_it(lake: Lake)
     given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
     approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
 
-    assert approvals.standing(approved, given, now=when) is Standing.APPROVED
-    assert approvals.standing(record, given, now=when) is Standing.NONE
-    assert approvals.standing(replace(approved, approval=None), given, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(replace(approved, digest="x"), given, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(approved, None, now=when) is Standing.INCOMPLETE
-    assert approvals.standing(approved, given, now=given.until) is Standing.EXPIRED
+    assert approvals.approval_status(approved, given, now=when) is ApprovalStatus.APPROVED
+    assert approvals.approval_status(record, given, now=when) is ApprovalStatus.NONE
+    assert approvals.approval_status(replace(approved, approval=None), given, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(replace(approved, digest="x"), given, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(approved, None, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(approved, given, now=given.until) is ApprovalStatus.EXPIRED

@@ -47,9 +47,9 @@ def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.Execu
 def refusal(result: dg.ExecuteInProcessResult) -> str:
     """The sentence that a failed run shows."""
     [failed] = [each for each in result.all_events if each.is_step_failure]
-    told = failed.step_failure_data.user_failure_data
-    assert told is not None, failed.step_failure_data.error
-    return told.description or ""
+    failure = failed.step_failure_data.user_failure_data
+    assert failure is not None, failed.step_failure_data.error
+    return failure.description or ""
 
 
 def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:

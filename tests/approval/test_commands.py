@@ -131,8 +131,8 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
     approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
     assert lake.record().state is MarkState.MARKED
     outcome = by_script(lakegc, lake, "--by", "Ada", "--format", "json")
-    said = json.loads(outcome.out)
-    assert (said["repository"], said["mark_id"], said["who"], said["digest"]) == (
+    shown_record = json.loads(outcome.out)
+    assert (shown_record["repository"], shown_record["mark_id"], shown_record["who"], shown_record["digest"]) == (
         lake.name, "m1", "Ada", lake.record().digest
     )  # fmt: skip
     lake.verify()

@@ -11,9 +11,9 @@ import pytest
 
 from lakegc_assets.approval import approve
 from lakegc_assets.approval.preconditions import StoppedByBrakes
-from lakegc_assets.approval.proposals import approval_of_theirs, propose
+from lakegc_assets.approval.proposals import foreign_approval, propose
 from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage
-from spark_resources.mark_store.approval import Standing, approval_key
+from spark_resources.mark_store.approval import ApprovalStatus, approval_key
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, own_marks
 from spark_resources.model import ADDRESSES
@@ -47,13 +47,13 @@ def leave(
 
 
 def found(lake: Lake, name: str = "t1") -> ReferenceMark:
-    theirs = lake.proposal(name).theirs
-    assert theirs is not None
-    return theirs
+    foreign = lake.proposal(name).foreign
+    assert foreign is not None
+    return foreign
 
 
 def verify(lake: Lake, name: str = "t1", **when: Any) -> None:
-    approve.verify_theirs(lake.target, found(lake, name), lake.approval("t1"), now=when.get("now", lake.now))
+    approve.verify_foreign(lake.target, found(lake, name), lake.approval("t1"), now=when.get("now", lake.now))
 
 
 def later(lake: Lake) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def later(lake: Lake) -> dict[str, Any]:
     return {"now": lake.now + timedelta(seconds=1)}
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **said: Any) -> None:
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **asked: Any) -> None:
     with pytest.raises(kind) as refused:
-        lake.approve(name, **{**later(lake), **said})
+        lake.approve(name, **{**later(lake), **asked})
     for word in words:
         assert word in str(refused.value)
     assert not (lake.folder / approval_key("t1")).exists()
@@ -82,8 +82,8 @@ def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake
     assert [row["state"].endswith(", approved") for row in listed] == [True]
     assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
     assert own_marks(lake.place) == frozenset()
-    assert approval_of_theirs(lake.place, found(lake), now=lake.now) is Standing.APPROVED
-    assert approval_of_theirs(lake.place, found(lake), now=given.until) is Standing.EXPIRED
+    assert foreign_approval(lake.place, found(lake), now=lake.now) is ApprovalStatus.APPROVED
+    assert foreign_approval(lake.place, found(lake), now=given.until) is ApprovalStatus.EXPIRED
     with pytest.raises(Refused, match="was approved until"):
         verify(lake, now=given.until)
     lake.revoke("t1")
@@ -124,7 +124,7 @@ def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, 
     with pytest.raises(Refused, match="not those that were approved"):
         verify(lake)
     lake.revoke("t1")
-    with pytest.raises(Refused, match="not those that were looked at"):
+    with pytest.raises(Refused, match="not those that were reviewed"):
         lake.approve(proposal=seen, now=lake.now + timedelta(seconds=2))
     assert lake.proposal("t1").digest != given.digest
 
@@ -251,5 +251,5 @@ def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> 
 
     with pytest.raises(DamagedData, match="can't be read as an approval"):
         approve.approved(lake.proposal("t1"), now=lake.now)
-    assert approval_of_theirs(lake.place, found(lake), now=lake.now) is Standing.NONE
+    assert foreign_approval(lake.place, found(lake), now=lake.now) is ApprovalStatus.NONE
     assert lake.approve("t1", **later(lake)) == lake.approval("t1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakegc_assets.approval.parse_request import known_brake, whole_digest, worded
+from lakegc_assets.approval.parse_request import known_brake, single_line, whole_digest
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import WrongUsage
 
@@ -14,7 +14,7 @@ DIGEST = "0123456789abcdef" * 4
 @pytest.mark.parametrize(("text", "kept"), [("Ada", "Ada"), ("  Ada\n Lovelace ", "Ada Lovelace"), ("a:b;c", "a:b;c")])
 def test_a_name_or_reason_is_folded_to_one_line(text: str, kept: str) -> None:
     """Runs of blanks become one; nothing else is changed."""
-    assert worded(text, "the name") == kept
+    assert single_line(text, "the name") == kept
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_name_or_reason_is_folded_to_one_line(text: str, kept: str) -> None:
 def test_a_name_that_is_empty_unprintable_or_too_long_is_refused(text: str, why: str) -> None:
     """An approval has an approver and a reason that can be read on a terminal."""
     with pytest.raises(WrongUsage, match=why):
-        worded(text, "the name")
+        single_line(text, "the name")
 
 
 def test_only_known_brakes_can_be_released() -> None:
@@ -55,6 +55,6 @@ def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
 
 @pytest.mark.parametrize("given", ["", DIGEST[:11], " " * 20])
 def test_a_digest_shorter_than_twelve_characters_is_refused(given: str) -> None:
-    """Whoever gives fewer characters hasn't looked at a set."""
+    """Whoever gives fewer characters hasn't reviewed a set."""
     with pytest.raises(WrongUsage, match="at least its first 12 characters"):
         whole_digest(given, DIGEST)

@@ -3,8 +3,8 @@
     uv run python -m tests.bench.deleting --objects 50000 --pairs 5
 
 The keys are uploaded twice for each pair, before anything is measured. One half is deleted by a round of a sweep (Spark
-is running, the proof is made: listing again, intents, deletes and receipts count), the other by the loop, in turns of
-who is first. The last line is the median of the pairs' ratios.
+is running, the re-verification is done: listing again, intents, deletes and receipts count), the other by the loop,
+in turns of who is first. The last line is the median of the pairs' ratios.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import pytest
 
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from spark_resources.mark_store.record import MarkRecord
+from spark_resources.settings import Settings
 from spark_resources.spark.session import QUICK_START
 from tests.support.command_line import Lakegc
 
@@ -166,4 +167,4 @@ def test_no_brake_trips_in_the_demo(demo: Demo) -> None:
     assert finished is not None
 
     assert (record.counts["expired"], record.counts["candidates"], record.previous) == (6, 20, None)
-    assert [brake.why for brake in brakes(record, BrakeLimits(), now=finished) if brake.tripped] == []
+    assert [brake.why for brake in brakes(record, BrakeLimits.of(Settings()), now=finished) if brake.tripped] == []

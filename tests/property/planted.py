@@ -30,7 +30,11 @@ class Edit(NamedTuple):
     after: str
 
 
-NO_CLOSING_READ = Edit("lakegc_assets/mark/expired_set.py", '    if notes.facts["unreferenced"]:\n', "    if False:\n")
+NO_CLOSING_READ = Edit(
+    "lakegc_assets/mark/recheck.py",
+    '    return keep_reasons.among(live_at_the_end(run, notes)) if notes.facts["unreferenced"] else None\n',
+    "    return None\n",
+)
 FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # commits before what is staged; nor are lists read once more at the end
     "order of reads": (
@@ -90,9 +94,9 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # the server's answers about equal sizes are not heard
     "same bytes": (
         Edit(
-            "lakegc_assets/rules/garbage.py",
-            '.select(*df.columns, why.alias("why"))',
-            '.select(*df.columns, F.lit(None).cast("string").alias("why"))',
+            "lakegc_assets/mark/restaged_content.py",
+            "    return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))\n",
+            "    return None\n",
         ),
     ),
     # what the server lists is retained, and nothing that only the rule retains

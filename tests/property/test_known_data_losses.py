@@ -418,7 +418,7 @@ def test_object_written_after_listing_survives(task: Task) -> None:
     rows = task.write("approved", "replaced")
     task.store.write("data/s/replaced", b"written when it was listed already")
     task.store.write("data/s/beside", b"x")
-    counted = task.run(rows, task.orders())
+    counted = task.run(rows, task.config())
 
     assert counted == {"deleted": 1, "changed": 1}
     assert task.left() == {"replaced", "beside"}

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.approval.approve import drawn_up
-from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.approval.proposals import ApprovalRequest, propose
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.settings import Settings
 from spark_resources.stores.base import Store
 from tests.support.mark_runs import Marker, Sweeper, target_of
 
@@ -89,12 +90,12 @@ def test_a_mark_by_an_inventory_is_compared_with_the_mark_finished_before_it(san
 
     assert record.previous is not None
     assert record.previous["mark_id"] == "m1"
-    tripped = {one.name for one in brakes(record, BrakeLimits(), now=sandbox.now()) if one.tripped}
+    tripped = {one.name for one in brakes(record, BrakeLimits.of(Settings()), now=sandbox.now()) if one.tripped}
     assert "age" in tripped
     proposal = propose(target_of(sandbox.settings, "lake"), "m2", now=sandbox.now())
-    word = Word("Ada", "tests", sandbox.now(), {}, digest=proposal.digest, for_reference=True)
+    request = ApprovalRequest("Ada", "tests", sandbox.now(), {}, digest=proposal.digest, for_reference=True)
     with pytest.raises(WrongUsage, match="inventory"):
-        drawn_up(proposal, word, BrakeLimits(), now=sandbox.now())
+        drawn_up(proposal, request, BrakeLimits.of(Settings()), now=sandbox.now())
 
 
 def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:

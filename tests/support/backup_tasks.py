@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, on_their_side
 from spark_resources.copying.copy_log import CopyStatus, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
@@ -61,7 +63,7 @@ class Task:
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
         """What the log says of each object, after a run over these rows."""
         config = self.task_config(**changes)
-        backup_rows(iter(rows.to_batches()), config, 0, 0, TaskReport())
+        backup_rows(iter(rows.to_batches()), config, partial(how_changed, cutoff=None), 0, 0, TaskReport())
         return self.logged(config.run)
 
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from unittest import mock
 import dagster as dg
 
 from lakegc_assets.approval.approve import approve
-from lakegc_assets.approval.proposals import Word, propose
+from lakegc_assets.approval.proposals import ApprovalRequest, propose
 from lakegc_assets.cli.dagster_runs import run_mark
 from lakegc_assets.jobs import MARK_ASSETS
 from lakegc_assets.mark import (
@@ -232,16 +232,18 @@ class Sweeper:
     def approve(
         self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
     ) -> None:
-        """Say yes to a mark, whatever brakes have tripped."""
+        """Approve a mark, whatever brakes have tripped."""
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
-        tripped = (each.name for each in brakes(proposal.record, BrakeLimits(), now=now) if each.tripped)
+        tripped = (each.name for each in brakes(proposal.record, BrakeLimits.of(Settings()), now=now) if each.tripped)
         because = dict.fromkeys(tripped, "it is a test")
-        word = Word("the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference)
+        request = ApprovalRequest(
+            "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference
+        )
         known = Settings.load(quick_environment(settings), home=_NOWHERE)
         lakefs = LakeFS(LakeFSSettings.of(known))
-        approve(proposal, word, lakefs, BrakeLimits(), now=now, single_deployment=False)
+        approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
         """Sweep an approved mark, or go on with a sweep."""

@@ -1,4 +1,4 @@
-"""One task of a sweep, run right here on a folder: its store, its lease and its orders."""
+"""One task of a sweep, run right here on a folder: its store, its lease and its configuration."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.rules.delete_check import check_before_delete
 from spark_resources.deleting.permit import PermitGiver
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.deleting.sweep_task import PENDING, Action, Orders, sweep_rows
+from spark_resources.deleting.sweep_task import Action, SweepTaskConfig, sweep_rows
 from spark_resources.mark_store.lease import take_lease
-from spark_resources.model import Namespace
+from spark_resources.model import PENDING, Namespace
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store, StoreSettings
 from spark_resources.stores.place import Place
@@ -43,8 +45,8 @@ class Task:
     def permit(self, round_number: int = 1) -> PermitGiver:
         return PermitGiver(self.receipts, round_number)
 
-    def orders(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> Orders:
-        """The orders of a round whose deletes are permitted for as long as a test takes."""
+    def config(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> SweepTaskConfig:
+        """The configuration of a round whose deletes are permitted for as long as a test takes."""
         now = self.store.now()
         self.permit(round_number).give(now + timedelta(minutes=30))
         known: dict[str, Any] = {
@@ -52,12 +54,12 @@ class Task:
             "receipts": self.receipts,
             "round": round_number,
             "lease_token": self.token,
-            "proof_until": now + timedelta(minutes=30),
-            "cutoff": now,
+            "verified_until": now + timedelta(minutes=30),
+            "check": partial(check_before_delete, cutoff=now),
             "mark_id": "m1",
             "action": action,
         }
-        return Orders(**{**known, **changes})
+        return SweepTaskConfig(**{**known, **changes})
 
     def write(self, *names: str) -> pa.Table:
         """Objects of these names, as rows that are pending."""
@@ -75,10 +77,10 @@ class Task:
         modified = found[0].modified if found else self.store.now()
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
-    def run(self, rows: pa.Table, orders: Orders, *, attempt: int = 0) -> dict[str, int]:
+    def run(self, rows: pa.Table, config: SweepTaskConfig, *, attempt: int = 0) -> dict[str, int]:
         """Let the task work; the objects by what became of them."""
         report = TaskReport()
-        sweep_rows(iter(rows.to_batches()), orders, 0, attempt, report)
+        sweep_rows(iter(rows.to_batches()), config, 0, attempt, report)
         not_settled = report.counters["not_settled"]
         return report.by_key["objects"] | ({"not settled": not_settled} if not_settled else {})
 

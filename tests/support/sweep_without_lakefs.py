@@ -1,4 +1,4 @@
-"""Rounds of a sweep on a store alone: no lakeFS, no proof, a mark in name only. For faults, kills and figures."""
+"""Rounds of a sweep on a store alone: no lakeFS, no re-verification, a mark in name only. For faults and figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lakegc_assets.mark.context import Limits, Target
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
 from lakegc_assets.sweep.delete_rounds import Tally, round_of
-from spark_resources.deleting.sweep_task import PENDING, Action
+from spark_resources.deleting.sweep_task import Action
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
 from spark_resources.mark_store.lease import LEASE_KEY, take_lease
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord
-from spark_resources.model import MarkState, Namespace, Outcome, Partition, Scope
+from spark_resources.model import PENDING, MarkState, Namespace, Outcome, Partition, Scope
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Capabilities

@@ -44,7 +44,7 @@ class Troubled(LocalStore):
         codes = {key: self.trouble(key, self.named[key]) for key in wanted}
         done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
         failed = {
-            key: DeleteResult(key, Deletion.FAILED, code, "said so", transient=code in TRANSIENT)
+            key: DeleteResult(key, Deletion.FAILED, code, "as planned", transient=code in TRANSIENT)
             for key, code in codes.items()
         }
         return [done.get(key) or failed[key] for key in wanted]
@@ -165,7 +165,7 @@ def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
 
     def may_send() -> None:
         if next(asked):
-            raise Refused("the proof is too old")
+            raise Refused("the re-verification is too old")
 
     sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.rules.delete_check import check_before_delete, how_changed
 from spark_resources.deleting.lookup import FOUND
-from spark_resources.deleting.sweep_task import PENDING, Judged
-from spark_resources.model import Outcome
+from spark_resources.deleting.sweep_task import receipts_of_check
+from spark_resources.model import PENDING, DeleteCheck, Outcome
 
 MARKED = datetime(2026, 11, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 CUTOFF = MARKED + timedelta(days=1)
@@ -29,10 +30,12 @@ def there(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
     return {"address": address, "size": 5, "modified": MARKED, "checksum": "abc", **changes}
 
 
-def judged(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> Judged:
-    return Judged.of(
-        pa.Table.from_pylist(list(rows), schema=PENDING), pa.Table.from_pylist(list(found), schema=FOUND), CUTOFF
-    )
+def tables(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
+    return pa.Table.from_pylist(list(rows), schema=PENDING), pa.Table.from_pylist(list(found), schema=FOUND)
+
+
+def checked(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> DeleteCheck:
+    return check_before_delete(*tables(rows, found), cutoff=CUTOFF)
 
 
 def addresses(table: pa.Table) -> list[str]:
@@ -57,20 +60,53 @@ found_objects = st.none() | st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)  # the first call imports pandas, by way of Arrow
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Garbage, changed, gone or cut off; the sizes of all are known."""
+    """Unchanged, changed, gone or cut off; the sizes of all are known."""
     rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs)]
     found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
-    result = judged(rows, found)
-    parts = (result.garbage, result.changed, result.gone, result.cut_off)
+    result = checked(rows, found)
+    parts = (result.unchanged, result.changed, result.gone, result.cut_off)
     present = {row["address"] for row in found}
 
     assert sorted(key for part in parts for key in addresses(part)) == [row["address"] for row in rows]
-    assert {*addresses(result.garbage), *addresses(result.changed)} == present
+    assert {*addresses(result.unchanged), *addresses(result.changed)} == present
     assert {row["address"] for row in rows if row["intended"]} - present == set(addresses(result.cut_off))
     assert all(part["size"].null_count == 0 for part in parts)
-    assert len(result.receipts(CUTOFF)) == len(result.changed) + len(result.gone)
+    assert len(receipts_of_check(result, CUTOFF)) == len(result.changed) + len(result.gone)
+
+
+@settings(deadline=None)  # the first call imports pandas, by way of Arrow
+@given(st.lists(st.tuples(objects, found_objects), max_size=12))
+def test_a_backup_copies_exactly_what_a_sweep_may_delete(
+    pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
+) -> None:
+    """One rule for both, but for what appeared since the listing: a mark without sizes is backed up, too."""
+    rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs) if one["size"] is not None]
+    found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
+    sentences = how_changed(*tables(rows, found), cutoff=CUTOFF)
+
+    assert [row["address"] for row, sentence in zip(rows, sentences, strict=True) if sentence] == addresses(
+        checked(rows, found).changed
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "sentence"),
+    [
+        ({"size": 6}, "it has 6 bytes, and had 5 when it was marked"),
+        ({"checksum": "def"}, "its checksum is def, and was abc when it was marked"),
+        ({"modified": MARKED + SECOND}, f"it was written at {MARKED + SECOND}, and had been at {MARKED} when it"),
+    ],
+)
+def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
+    """With what the mark recorded and what is there now; of several differences the first."""
+    [found] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
+    [young] = how_changed(*tables([pending(modified=None)], [there(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
+
+    assert sentence in found
+    assert young == f"it was written at {CUTOFF + SECOND}, after the mark was made"
 
 
 @pytest.mark.parametrize(
@@ -85,10 +121,10 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
 )
 def test_an_object_of_another_size_checksum_or_second_has_changed(now: dict[str, Any]) -> None:
     """It is left alone."""
-    result = judged([pending()], [now])
+    result = checked([pending()], [now])
 
-    assert (len(result.garbage), addresses(result.changed)) == (0, ["data/s/a"])
-    assert result.receipts(CUTOFF)["outcome"].to_pylist() == [Outcome.CHANGED.value]
+    assert (len(result.unchanged), addresses(result.changed)) == (0, ["data/s/a"])
+    assert receipts_of_check(result, CUTOFF)["outcome"].to_pylist() == [Outcome.CHANGED.value]
 
 
 @pytest.mark.parametrize(
@@ -103,18 +139,18 @@ def test_an_object_of_another_size_checksum_or_second_has_changed(now: dict[str,
 )
 def test_unknown_values_and_fractions_of_a_second_are_no_change(marked: dict[str, Any], now: dict[str, Any]) -> None:
     """Not every request reports them."""
-    assert addresses(judged([marked], [now]).garbage) == ["data/s/a"]
+    assert addresses(checked([marked], [now]).unchanged) == ["data/s/a"]
 
 
 def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_has_changed() -> None:
     """Such a mark doesn't record what it marked."""
-    result = judged([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
+    result = checked([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_an_object_that_appeared_since_the_listing_has_changed() -> None:
     """Where nothing was listed at its key, it was verified without knowing its size."""
-    result = judged([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
+    result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]

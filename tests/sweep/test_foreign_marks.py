@@ -12,7 +12,7 @@ import pytest
 
 from lakegc_assets.approval.foreign_marks import begun, root_of
 from lakegc_assets.sweep import foreign_marks, sweep
-from lakegc_assets.sweep.context import Theirs
+from lakegc_assets.sweep.context import ForeignMark
 from spark_resources.errors import Unavailable
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
 from spark_resources.mark_store.record import StepRecord
@@ -47,7 +47,7 @@ def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest
     approved(lake)
     begin_theirs(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = begun(lake.target, "t1"), lake.now
-    known = Theirs(found(lake), lake.approval("t1"))  # type: ignore[arg-type]
+    known = ForeignMark(found(lake), lake.approval("t1"))  # type: ignore[arg-type]
     monkeypatch.setattr(
         foreign_marks, "write_listed", lambda run, _: run.mark.move_to(MarkState.MARKED, finished=listed)
     )

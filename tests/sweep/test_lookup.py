@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.lookup import FEW, FOUND, Looker, as_table
-from spark_resources.deleting.sweep_task import PENDING
+from spark_resources.deleting.lookup import FEW, FOUND, Lookup, as_table
 from spark_resources.errors import Unavailable
+from spark_resources.model import PENDING
 from spark_resources.stores import Store, keys
 from spark_resources.stores.base import Page
 from tests.stores.conftest import store
@@ -69,12 +69,12 @@ def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None
     for key in chance.sample(present, 5):
         store.write(key, b"of another size")
     listed = by_key(as_table(one for page in store.pages("") for one in page.objects))
-    looker = Looker(SmallPages(store))  # type: ignore[arg-type]
+    lookup = Lookup(SmallPages(store))  # type: ignore[arg-type]
     wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
     for start in range(0, wanted.num_rows, 37):
         part = pa.Table.from_batches([wanted.slice(start, 37)])
         asked = set(part["address"].to_pylist())
-        seen = {key: found for key, found in by_key(looker.look(part)).items() if key in asked}
+        seen = {key: found for key, found in by_key(lookup.look_up(part)).items() if key in asked}
 
         assert seen == {key: listed[key] for key in asked & listed.keys()}
 
@@ -86,7 +86,7 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
     write_all(store, every)
     paged = SmallPages(store)
     wanted = [("data/one/", key) for key in [*every[40 : 40 + FEW], *every[100 : 100 + FEW]]]
-    found = Looker(paged).look(chunk(wanted))  # type: ignore[arg-type]
+    found = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
 
     assert {key for _, key in wanted} <= set(by_key(found))
     assert paged.pages_read < 12
@@ -100,7 +100,7 @@ def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provide
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
     write_all(store, every)
     wanted = every[:: 200 // (2 * FEW)]
-    found = Looker(SmallPages(store)).look(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
+    found = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
 
     assert set(wanted) <= set(by_key(found))
 
@@ -109,7 +109,7 @@ def test_a_key_that_a_store_cannot_hold_is_absent(store: Store, provider: Provid
     """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
     provider.needs("unholdable", has="empty segment" in provider.capabilities.unholdable)
     write_all(store, ["data/one/a"])
-    found = Looker(store).look(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
+    found = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
 
     assert list(by_key(found)) == ["data/one/a"]
 
@@ -127,9 +127,9 @@ def test_a_failing_request_fails_the_lookup(store: Store) -> None:
 
     for count in (1, FEW + 1):
         with pytest.raises(Unavailable):
-            Looker(Away(store)).look(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
+            Lookup(Away(store)).look_up(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
 
 
 def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:
     """It isn't an error."""
-    assert Looker(store).look(PENDING.empty_table()).equals(FOUND.empty_table())
+    assert Lookup(store).look_up(PENDING.empty_table()).equals(FOUND.empty_table())

@@ -81,7 +81,7 @@ def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
 
 
 def test_a_halved_rate_recovers_in_small_steps() -> None:
-    """The store has said that the rate was too high."""
+    """The store has turned requests away."""
     clock = Clock()
     pace = Pace(clock)
     pace.turned_away("data/s/")

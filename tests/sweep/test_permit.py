@@ -50,7 +50,7 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     watch.check()
     time.seconds = 10.0
 
-    with pytest.raises(Refused, match="has not looked at the branch heads in time") as refused:
+    with pytest.raises(Refused, match="has not listed the branch heads in time") as refused:
         watch.check()
     assert refused.value.invariant == 1
     assert PATIENCE_S <= time.seconds - 10.0 <= PATIENCE_S + EVERY_S
@@ -97,33 +97,33 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     """A round that was stopped, and one that was never permitted, leave every key where it is."""
     rows = task.write("a")
     task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
-    orders = task.orders(action)
+    config = task.config(action)
     task.permit().stop("as planned")
 
-    assert task.run(rows, orders) == {"not settled": 1}
+    assert task.run(rows, config) == {"not settled": 1}
     task.store.delete_many([permit_key(task.receipts, 1)])
-    assert task.run(rows, orders, attempt=1) == {"not settled": 1}
+    assert task.run(rows, config, attempt=1) == {"not settled": 1}
     task.store.write(permit_key(task.receipts, 1), b"{}")
-    assert task.run(rows, orders, attempt=2) == {"not settled": 1}
+    assert task.run(rows, config, attempt=2) == {"not settled": 1}
     assert task.left() == {"a"}
     assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 
 
 def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> None:
     """A new head reaches them: they get no outcome, and the other keys are deleted."""
-    rows, orders = task.write("a", "b", "c"), task.orders()
+    rows, config = task.write("a", "b", "c"), task.config()
     permit = task.permit()
     permit.revive(pa.array(["data/s/a"]))
     permit.revive(pa.array(["data/s/c", "data/s/other"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
-    assert task.run(rows, orders) == {"deleted": 1, "not settled": 2}
+    assert task.run(rows, config) == {"deleted": 1, "not settled": 2}
     assert task.left() == {"a", "c"}
 
 
 def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> None:
     """The copy is at another key than the object that a new head reaches, and is all that is left of it."""
-    folder, rows, orders = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.orders(Action.PURGE)
+    folder, rows, config = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.config(Action.PURGE)
     for name in ("a", "b"):
         task.store.copy(f"data/s/{name}", folder + name)
     task.store.delete_many(["data/s/a", "data/s/b"])
@@ -131,7 +131,7 @@ def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> N
     permit.revive(pa.array(["data/s/a"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
-    assert task.run(rows, orders) == {"purged": 1, "not settled": 1}
+    assert task.run(rows, config) == {"purged": 1, "not settled": 1}
     assert task.left(folder) == {folder + "a"}
 
 
@@ -139,7 +139,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store may be away for a minute while a task reads the lease: by then nobody has listed the heads."""
-    rows, orders = task.write("a"), task.orders()
+    rows, config = task.write("a"), task.config()
     permit, now = task.permit(), task.store.now()
     permit.give(now + timedelta(seconds=2))
 
@@ -149,7 +149,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
 
     monkeypatch.setattr(LeaseWatch, "check", read_slowly)
 
-    assert task.run(rows, orders) == {"not settled": 1}
+    assert task.run(rows, config) == {"not settled": 1}
     assert task.left() == {"a"}
 
 

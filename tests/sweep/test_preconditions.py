@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakegc_assets.sweep.preconditions import approved_theirs, refuse_moved, refuse_unapproved
+from lakegc_assets.sweep.preconditions import approved_foreign, refuse_moved, refuse_unapproved
 from spark_resources.errors import Refused
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
@@ -87,11 +87,11 @@ def test_a_begun_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
     begin_theirs(lake, digest=lake.proposal("t1").digest)
-    approved_theirs(lake.target, partition)
+    approved_foreign(lake.target, partition)
 
     begin_theirs(lake, digest="0" * 64)
     with pytest.raises(Refused, match="another set"):
-        approved_theirs(lake.target, partition)
+        approved_foreign(lake.target, partition)
 
 
 def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:

@@ -36,7 +36,7 @@ from tests.support.store_proxy import store_proxy
 WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
 RACES = 150  # more than a sweep has moments
 ANSWERS_A_RACE = 20
-FIRST_OF_ALL, CLOSING = "reading what is staged (first", "proving once more what was deleted"
+FIRST_OF_ALL, CLOSING = "reading what is staged (first", "re-verifying what was deleted"
 EFFECTS = ("intent", "delete", "receipt")
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 
@@ -50,8 +50,8 @@ class Race:
     path: str
     data: bytes
     ref: str = "main"
-    proved: bool = False  # it came back when a proof was under way, or made already
-    closing: bool = False  # … when the closing proof was under way
+    reverified: bool = False  # it came back when a re-verification was under way, or done already
+    closing: bool = False  # … when the closing re-verification was under way
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Moments:
             if self.seen == len(self.races):  # an error here would be the server's
                 return
             race = self.races[self.seen]
-            race.proved = any(said.startswith(FIRST_OF_ALL) for said in self.sentences)
+            race.reverified = any(said.startswith(FIRST_OF_ALL) for said in self.sentences)
             race.closing = any(said.startswith(CLOSING) for said in self.sentences)
             race.act()
             self.seen += 1
@@ -182,9 +182,9 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
 
     with capsys.disabled():
         print(f"\n{moments.seen} moments, {len(run) - len(gone)} objects stayed, {len(gone)} came back too late")
-    assert not [race for race in late if not race.proved], "gone though it was back before anything was proved"
+    assert not [race for race in late if not race.reverified], "gone though it was back before anything was re-verified"
     assert not [race for race in late if not race.closing and race.address not in report.late], "gone and not named"
-    assert gone, "no race was after the proof"
+    assert gone, "no race was after the re-verification"
     assert len(gone) < len(run)
     assert not still & {race.address for race in races[moments.seen :]}, "garbage that stays"
     if quarantine:

@@ -1,4 +1,4 @@
-"""Receipts: what was written is read, other files are told from receipts, and the last outcome counts."""
+"""Receipts: what was written is read, other files are distinguished from receipts, and the last outcome counts."""
 
 from __future__ import annotations
 

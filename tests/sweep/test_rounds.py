@@ -43,12 +43,12 @@ def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -
 def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
     """It takes longer than it counts for, so nothing could be deleted by it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
-    proof: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
+    verification: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
 
-    assert end_of(run, proof) == proof.began + timedelta(minutes=30)
-    proof.began -= timedelta(minutes=21)
+    assert end_of(run, verification) == verification.began + timedelta(minutes=30)
+    verification.began -= timedelta(minutes=21)
     with pytest.raises(Refused, match="LAKEGC_PROOF_AGE") as refused:
-        end_of(run, proof)
+        end_of(run, verification)
     assert refused.value.invariant == 1
 
 
@@ -59,7 +59,7 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the
     late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
-    assert "a verification counts for 5 seconds" in str(late)
+    assert "a re-verification counts for 5 seconds" in str(late)
     assert "LAKEGC_PROOF_AGE" in str(late)
     assert "of 1 pending object" in str(early)
     assert "clocks" in str(early)
@@ -85,7 +85,7 @@ def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pyte
     """A round may leave keys without an outcome."""
     left: Iterator[Rows] = iter([Rows(3), Rows(1), Rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
-    monkeypatch.setattr(undoing, "aside", lambda run, since: next(left))
+    monkeypatch.setattr(undoing, "in_quarantine", lambda run, since: next(left))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "round_of", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]

@@ -84,9 +84,9 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
     record = Mark.open(place, "m2").record
     assert record.optimized
     assert report.objects == {"quarantined": 1}
-    proof = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
-    assert proof.step("committed_addresses").facts["ranges"] > 0
-    assert proof.step("committed_addresses").facts["bytes_read"] == 0
+    verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
+    assert verification.step("committed_addresses").facts["ranges"] > 0
+    assert verification.step("committed_addresses").facts["bytes_read"] == 0
 
     signed_list = lake.repository.objects.file(mark_folder("m2") + "sweep.json")
     elsewhere = signed_list.rename(tmp_path / "sweep.json")
@@ -129,19 +129,19 @@ def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: L
         lake.commit("main", "a")
         sandbox.set_clock(sandbox.now() + timedelta(days=2))
         settings = {**sandbox.settings, "signing_key": NEW, "retired_signing_keys": OLD}
-        told = [lakegc(settings, "mark", "lake", "--mark-id", "m1", "--format", "json", *NO_AGE)]
-        digest = json.loads(told[0].out)["digest"]
-        told.append(lakegc(settings, "approve", "lake", "m1", "--yes", "--digest", digest))
-        told.append(lakegc(settings, "sweep", "lake", "m1", "--quarantine"))
+        outputs = [lakegc(settings, "mark", "lake", "--mark-id", "m1", "--format", "json", *NO_AGE)]
+        digest = json.loads(outputs[0].out)["digest"]
+        outputs.append(lakegc(settings, "approve", "lake", "m1", "--yes", "--digest", digest))
+        outputs.append(lakegc(settings, "sweep", "lake", "m1", "--quarantine"))
         record = sandbox.local_path / "lake" / mark_folder("m1") / "mark.json"
         record.write_bytes(record.read_bytes().replace(b"quarantine", b"somewhere!"))
-        told += [lakegc(settings, *command) for command in (("status", "lake"), ("config", "check"), ("doctor",))]
-        assert [one.code for one in told[:3]] == [0, 0, 0], told
+        outputs += [lakegc(settings, *command) for command in (("status", "lake"), ("config", "check"), ("doctor",))]
+        assert [one.code for one in outputs[:3]] == [0, 0, 0], outputs
     written = [file for folder in (tmp_path, lakegc.home) for file in folder.rglob("*") if file.is_file()]
 
     assert len(written) > 50
     for text in (OLD, NEW, bytes.fromhex(OLD).decode("latin-1"), bytes.fromhex(NEW).decode("latin-1")):
-        assert not any(text in shown for one in told for shown in (one.out, one.err))
+        assert not any(text in shown for one in outputs for shown in (one.out, one.err))
         assert not [file for file in written if text.encode("latin-1") in file.read_bytes()]
 
 
@@ -168,11 +168,11 @@ def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> 
     """Spark starts the JVM with lakegc's own environment, and the JVM its workers: both could write it into logs."""
     environment = {**os.environ, **quick_environment({"signing_key": NEW, "retired_signing_keys": OLD})}
     settings = json.dumps({"spark.master": "local[1]"})
-    told = subprocess.run(
+    outputs = subprocess.run(
         [sys.executable, "-c", SEEN_IN_SPARK, settings], env={**environment, "LEFT": "as it was"},
         capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    own, *seen = json.loads(told.stdout)
+    own, *seen = json.loads(outputs.stdout)
 
     assert own == len(NEW)
     assert sum("as it was" in one for one in seen) >= 3  # worker, JVM's process, JVM

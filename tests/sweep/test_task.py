@@ -32,7 +32,7 @@ def test_each_key_has_exactly_one_receipt(task: Task) -> None:
     rows = pa.concat_tables([task.write("a", "b", "c"), task.pending("gone")])
     task.store.write("data/s/b", b"another")
     task.store.write("data/s/other", b"x")
-    counted = task.run(rows, task.orders())
+    counted = task.run(rows, task.config())
 
     assert counted == {"deleted": 2, "changed": 1, "already gone": 1}
     assert {name: outcome for name, (outcome, _) in task.outcomes().items()} == {
@@ -49,7 +49,7 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
     rows = task.write("a")
     write_intent(task, "a")
 
-    assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
+    assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
     assert task.left() == set()
 
 
@@ -59,17 +59,17 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
     write_intent(task, "a")
     task.store.delete_many(["data/s/a"])
 
-    assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
-    assert task.run(task.pending("b", intended=True), task.orders(round_number=2)) == {"deleted": 1}
+    assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
+    assert task.run(task.pending("b", intended=True), task.config(round_number=2)) == {"deleted": 1}
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
     """They are neither touched nor counted again."""
     rows = task.write("a", "b")
-    task.run(rows.slice(0, 1), task.orders())
+    task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
 
-    assert task.run(rows, task.orders(), attempt=1) == {"deleted": 1}
+    assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
     assert task.left() == {"a"}
     assert {outcome for outcome, _ in task.outcomes().values()} == {"deleted"}
 
@@ -93,7 +93,7 @@ def test_a_repeated_delete_leaves_an_object_written_meanwhile(
         return [DeleteResult(key, Deletion.FAILED, "NoAnswer", "", transient=True) for key in wanted]
 
     monkeypatch.setattr(type(task.store), "delete_many", lossy)
-    counted = task.run(rows, task.orders(action))
+    counted = task.run(rows, task.config(action))
     done = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
 
     assert counted == {done: 2, "changed": 1}
@@ -105,7 +105,7 @@ def test_a_repeated_delete_leaves_an_object_written_meanwhile(
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
 def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
     """Its keys get no outcome."""
-    counted = task.run(task.write("a"), task.orders(action, proof_until=task.store.now()))
+    counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
     assert counted == {"not settled": 1}
     assert (task.left(), task.outcomes()) == ({"a"}, {})
@@ -119,17 +119,17 @@ def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Acti
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
     task.store.write(LEASE_KEY, other.to_json())
 
-    assert task.run(rows, task.orders(action)) == {"not settled": 1}
+    assert task.run(rows, task.config(action)) == {"not settled": 1}
     assert task.store.read(QUARANTINE + "a") == task.store.read("data/s/a") == b"data/s/a"
 
 
 def test_nothing_is_sent_when_the_lease_may_end_before_the_answer(task: Task) -> None:
     """A request may take longer than what is left of the lease."""
-    rows, orders = task.write("a"), task.orders()
-    short = Holder("Ada", "m1", "t", task.store.now() + orders.request_time)
+    rows, config = task.write("a"), task.config()
+    short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
     task.store.write(LEASE_KEY, short.to_json())
 
-    assert task.run(rows, orders) == {"not settled": 1}
+    assert task.run(rows, config) == {"not settled": 1}
     assert task.left() == {"a"}
 
 
@@ -145,9 +145,9 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
     """Its copy is in the quarantine folder meanwhile."""
     rows = task.write("a", "b")
 
-    assert task.run(rows, task.orders(Action.QUARANTINE)) == {"quarantined": 2}
+    assert task.run(rows, task.config(Action.QUARANTINE)) == {"quarantined": 2}
     assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (set(), b"data/s/a", b"data/s/b")
-    assert task.run(rows, task.orders(Action.RESTORE, 2)) == {"restored": 2}
+    assert task.run(rows, task.config(Action.RESTORE, 2)) == {"restored": 2}
     assert task.store.read("data/s/a") == b"data/s/a"
     assert task.left("_lakefs/retention/gc/quarantine/") == set()
 
@@ -161,7 +161,7 @@ def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(
     if step == "deleted":
         task.store.delete_many(["data/s/a"])
 
-    assert task.run(rows, task.orders(Action.QUARANTINE), attempt=1) == {"quarantined": 1}
+    assert task.run(rows, task.config(Action.QUARANTINE), attempt=1) == {"quarantined": 1}
     assert (task.left(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
 
 
@@ -172,17 +172,17 @@ def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Ta
     if step == "copied":
         task.store.copy("data/s/a", QUARANTINE + "a")
 
-    assert task.run(rows, task.orders(Action.RESTORE)) == {"restored": 1}
+    assert task.run(rows, task.config(Action.RESTORE)) == {"restored": 1}
     assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, None)
 
 
 def test_undo_does_not_overwrite_another_object(task: Task) -> None:
     """Both the object and the quarantined copy stay, and the receipt says so."""
     rows = task.write("a")
-    task.run(rows, task.orders(Action.QUARANTINE))
+    task.run(rows, task.config(Action.QUARANTINE))
     task.store.write("data/s/a", b"new here")
 
-    assert task.run(rows, task.orders(Action.RESTORE, 2)) == {"failed": 1}
+    assert task.run(rows, task.config(Action.RESTORE, 2)) == {"failed": 1}
     assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"new here", b"data/s/a")
     assert receipt_code(task, 2) == "PlaceTaken"
 
@@ -200,7 +200,7 @@ def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -
     if there is not None:
         task.store.write("data/s/a", there)
 
-    assert task.run(rows, task.orders(Action.RESTORE)) == {"failed": 1}
+    assert task.run(rows, task.config(Action.RESTORE)) == {"failed": 1}
     assert receipt_code(task, 1) == "Lost"
 
 
@@ -210,7 +210,7 @@ def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
     task.store.delete_many(["data/s/a"])
     task.store.write(QUARANTINE + "a", b"planted by somebody")
 
-    assert task.run(rows, task.orders(Action.RESTORE)) == {"failed": 1}
+    assert task.run(rows, task.config(Action.RESTORE)) == {"failed": 1}
     assert (task.left(), receipt_code(task, 1)) == (set(), "Differs")
 
 
@@ -220,7 +220,7 @@ def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> No
     task.store.copy("data/s/a", QUARANTINE + "a")
     task.store.write(QUARANTINE + "stranger", b"x")
 
-    assert task.run(rows, task.orders(Action.PURGE)) == {"purged": 1}
+    assert task.run(rows, task.config(Action.PURGE)) == {"purged": 1}
     assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
 
 
@@ -233,5 +233,5 @@ def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.Monk
     rows = task.write("a")
     monkeypatch.setattr(type(task.store), "copy", badly)
 
-    assert task.run(rows, task.orders(Action.QUARANTINE)) == {"failed": 1}
+    assert task.run(rows, task.config(Action.QUARANTINE)) == {"failed": 1}
     assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 from tests.support.finished_marks import COUNTS, START, finished_record
 
-LIMITS = BrakeLimits()
+LIMITS = BrakeLimits.of(Settings())
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "settings.md"
 SOON = START + timedelta(minutes=10)
 
 
@@ -144,15 +147,24 @@ def test_unreadable_earlier_marks_trip_every_comparison() -> None:
     assert "m0" in lost["jump"].why
 
 
+def test_the_documented_defaults_are_the_effective_ones() -> None:
+    """Whoever reads the page on settings knows what stops a mark; every bound is on it."""
+    rows = re.findall(r"^\| `brake_(\w+)` \|.*\| ([^|]+) \|$", DOCUMENTED.read_text(encoding="utf-8"), re.MULTILINE)
+    documented = {name: default.partition(" (")[0].replace(",", "") for name, default in rows}
+    variables = {f"LAKEGC_BRAKE_{name.upper()}": default for name, default in documented.items()}
+
+    assert documented.keys() == set(BrakeLimits.__slots__)
+    assert BrakeLimits.of(Settings.load(variables, home=Path("/nonexistent"))) == BrakeLimits.of(Settings())
+
+
 def test_every_bound_can_be_configured() -> None:
-    """Without a setting the defaults apply."""
+    """A setting replaces the default of its own bound, and of no other."""
     given = {
         "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)
     }  # fmt: skip
     strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in given.items()}))
 
-    assert BrakeLimits.of(Settings()) == LIMITS
-    assert strict == BrakeLimits(**given)  # type: ignore[arg-type]
+    assert strict == replace(LIMITS, **given)
     assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {"others"}
 
 

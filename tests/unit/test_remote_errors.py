@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_resources.deleting.sweep_task import ProofTooOld
+from spark_resources.deleting.sweep_task import ReverificationTooOld
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
 from spark_resources.model import Namespace
 from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, on_executor
@@ -91,7 +91,7 @@ def test_a_text_without_the_nonce_of_this_process_is_no_error_of_lakegc(spark: S
     [
         (DamagedData("short\n\x1b \udc80", invariant=3), DamagedData),
         (Refused("no"), Refused),
-        (ProofTooOld("old", invariant=1), Refused),
+        (ReverificationTooOld("old", invariant=1), Refused),
         (Forbidden("no rights"), Forbidden),
         (Changed("another object"), Changed),
         (LakegcError("it broke"), LakegcError),

@@ -1,0 +1,91 @@
+"""The check right before a delete: whether what is at a key now is still the object that was marked (invariant 1).
+
+Pure, on Arrow tables. Executors are handed these as functions: a sweep before it deletes or quarantines, a backup
+before it copies. Both go by one rule, `differences`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.model import RECEIPTS, DeleteCheck
+
+_NOW = ("size", "modified", "checksum")
+
+
+def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
+    """Each of the marked rows (PENDING) by what is at its key now, sizes filled in.
+
+    `found` is what a look-up just found (address, size, modified, checksum), `cutoff` a time of the store's clock. An
+    object that appeared where nothing was listed has changed, too: it was verified without knowing its size.
+    """
+    present, now = _found_at(marked, found)
+    appeared = pc.is_null(marked["size"])
+    changed = pc.and_(present, pc.or_(_any(differences(marked, now, cutoff=cutoff)), appeared))
+    size = pc.fill_null(pc.coalesce(marked["size"], now["size"]), 0)
+    place = marked.schema.get_field_index("size")
+    rows, absent = marked.set_column(place, marked.schema.field(place), size), pc.invert(present)
+    return DeleteCheck(
+        unchanged=rows.filter(pc.and_(present, pc.invert(changed))),
+        changed=rows.filter(changed),
+        gone=rows.filter(pc.and_(absent, pc.invert(rows["intended"]))),
+        cut_off=rows.filter(pc.and_(absent, rows["intended"])),
+    )
+
+
+def how_changed(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> list[str]:
+    """For each marked row (address, size, modified, checksum) a sentence on how what is there now differs from it; ""
+    where it doesn't, or where nothing is there."""
+    _, now = _found_at(marked, found)
+    by_name = differences(marked, now, cutoff=cutoff)
+    sentences = [""] * len(marked)
+    for place in pc.indices_nonzero(_any(by_name).combine_chunks()).to_pylist():
+        first = next(name for name, differs in by_name.items() if differs[place].as_py())
+        before, after = ({name: table[name][place].as_py() for name in _NOW} for table in (marked, now))
+        sentences[place] = _SENTENCES[first].format(before=before, after=after)
+    return sentences
+
+
+_SENTENCES = {
+    "size": "it has {after[size]} bytes, and had {before[size]} when it was marked",
+    "checksum": "its checksum is {after[checksum]}, and was {before[checksum]} when it was marked",
+    "modified": "it was written at {after[modified]}, and had been at {before[modified]} when it was marked",
+    "young": "it was written at {after[modified]}, after the mark was made",
+}
+
+
+def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> dict[str, pa.ChunkedArray]:
+    """Whether each object differs from the marked one of the same row, by what differs; false where nothing is there.
+
+    What either side doesn't know is no difference. Times are compared to the second: stores report them unequally.
+    Where a mark has no time, an object younger than `cutoff` (the store's clock) is another one; None for no cutoff.
+    """
+    modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
+    limit = pa.scalar(cutoff, RECEIPTS.field("at").type)
+    young = pc.and_(pc.is_null(marked["modified"]), pc.greater(now["modified"], limit))
+    return {
+        "size": _differ(marked["size"], now["size"]),
+        "checksum": _differ(marked["checksum"], now["checksum"]),
+        "modified": _differ(*modified),
+        "young": pc.fill_null(young, False),
+    }
+
+
+def _found_at(marked: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
+    """Whether something is at the key of each marked row now, and what; nulls where nothing is."""
+    place = pc.index_in(marked["address"], value_set=found["address"].combine_chunks())
+    return pc.is_valid(place), pa.table([found[name].take(place) for name in _NOW], names=list(_NOW))
+
+
+def _differ(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.not_equal(marked, found), False)
+
+
+def _any(by_name: dict[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+    first, *rest = by_name.values()
+    for each in rest:
+        first = pc.or_(first, each)
+    return first

@@ -1,0 +1,149 @@
+"""Why an object that nothing references is kept all the same: every reason by its name, in order, with its decision.
+
+A mark and the re-verification of a sweep run this one list, `KEEP_REASONS`. Each reason decides from facts that were
+looked up before (`mark/keep_lookups.py`). Pure: DataFrames in, DataFrames out; nothing here reads, writes or starts a
+job. Every doubt is a reason to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from spark_resources.model import HOLDS_BETWEEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Attribution: TypeAlias = "Callable[[DataFrame], DataFrame]"
+"""Adds a column `found` (text) to objects: what a reason says of one that it keeps, null for the others. It neither
+adds nor drops a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepReason:
+    """One reason. `sentence` is what people read, with what was found of an object in the place of `{}`."""
+
+    name: str
+    sentence: str
+
+
+# --- references: a re-verification reads them again; a mark has subtracted them before ------------------------------
+
+STAGED = KeepReason("staged", "it is staged on a branch")
+COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it")
+
+# --- reasons to keep what no list references ------------------------------------------------------------------------
+
+OTHER_REPOSITORY = KeepReason("other_repository", "another repository refers to it")
+BRANCH = KeepReason("branch", "{}")
+MEANWHILE = KeepReason("meanwhile", "it was staged or committed meanwhile")
+HOLD = KeepReason("hold", "it is on hold by {}")
+
+KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
+"""In the order in which they are looked up and decided; the first that keeps an object is the one that is reported."""
+
+
+# --- the decision ---------------------------------------------------------------------------------------------------
+
+
+def undecided(objects: DataFrame) -> DataFrame:
+    """The objects with columns `kept_by` (the name of a reason) and `found`, both null so far."""
+    from pyspark.sql import functions as F
+
+    nothing = F.lit(None).cast("string")
+    return objects.withColumn("kept_by", nothing).withColumn("found", nothing)
+
+
+def decided(reason: KeepReason, attribution: Attribution) -> Callable[[DataFrame], DataFrame]:
+    """Add what one more reason keeps; what an earlier one keeps stays its own."""
+    from pyspark.sql import functions as F
+
+    def decide(objects: DataFrame) -> DataFrame:
+        before = [F.col(name).alias(f"{name}_before") if name in _DECISION else F.col(name) for name in objects.columns]
+        found = objects.select(*before).transform(attribution)
+        is_new = F.col("kept_by_before").isNull() & F.col("found").isNotNull()
+        decision = {
+            "kept_by": F.when(is_new, F.lit(reason.name)).otherwise(F.col("kept_by_before")),
+            "found": F.when(is_new, F.col("found")).otherwise(F.col("found_before")),
+        }
+        return found.select(*(decision.get(name, F.col(name)).alias(name) for name in objects.columns))
+
+    return decide
+
+
+_DECISION = ("kept_by", "found")
+
+
+def not_kept(decided_objects: DataFrame) -> DataFrame:
+    """The objects that no reason keeps so far, as they came."""
+    return decided_objects.where(decided_objects["kept_by"].isNull()).drop(*_DECISION)
+
+
+def kept(decided_objects: DataFrame, reason: KeepReason | None = None) -> DataFrame:
+    """The objects that are kept, by this reason or by any."""
+    by = decided_objects["kept_by"]
+    return decided_objects.where(by.isNotNull() if reason is None else by == reason.name)
+
+
+def sentence() -> Column:
+    """Why each of the decided objects is kept, for people; null for one that isn't."""
+    from pyspark.sql import functions as F
+
+    by_name = [(one.name, one.sentence.partition("{}")) for one in (STAGED, COMMITTED, *KEEP_REASONS)]
+    sentences = [
+        F.when(F.col("kept_by") == name, F.concat(F.lit(start), F.col("found"), F.lit(end)) if gap else F.lit(start))
+        for name, (start, gap, end) in by_name
+    ]
+    return F.coalesce(*sentences)
+
+
+# --- what each reason decides from ----------------------------------------------------------------------------------
+
+
+def among(addresses: DataFrame) -> Attribution:
+    """Keep the objects at these addresses (column address, in which one may stand many times)."""
+    from pyspark.sql import functions as F
+
+    once = addresses.select("address").dropDuplicates().withColumn("found", F.lit(""))
+    return lambda objects: objects.join(once, "address", "left")
+
+
+def served(probed: DataFrame) -> Attribution:
+    """Keep what a branch serves, and what one may serve because a path probe of its size has no clear answer.
+
+    `probed` is SERVED.
+    """
+    from pyspark.sql import functions as F
+
+    inside = probed.where(F.col("address").isNotNull())
+    by_address = inside.groupBy("address").agg(F.min(F.struct("repository", "branch")).alias("by"))
+    doubtful = probed.where(F.col("unclear").isNotNull()).groupBy("size").agg(F.min("unclear").alias("unclear"))
+    serving = F.concat(
+        F.lit("branch "), F.col("by.branch"), F.lit(" of repository "), F.col("by.repository"), F.lit(" serves it")
+    )
+    may_serve = F.concat(F.lit("a branch may serve it, since a path probe has no clear answer: "), F.col("unclear"))
+    found = F.when(F.col("by").isNotNull(), serving).when(F.col("unclear").isNotNull(), may_serve)
+    return lambda objects: (
+        objects.join(by_address, "address", "left")
+        .join(doubtful, "size", "left")
+        .select(*objects.columns, found.alias("found"))
+    )
+
+
+def on_hold(held: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
+    """Keep what holds name; `found` are the ids of all holds that keep an object, in order.
+
+    `held` is HELD_ADDRESSES, where an address may stand many times; `prefixes` are physical ones, each with its hold's
+    id first.
+    """
+    from pyspark.sql import functions as F
+
+    texts = "array<string>"
+    by_address = held.groupBy("address").agg(F.flatten(F.collect_list(F.split("hold", HOLDS_BETWEEN))).alias("named"))
+    by_prefix = [F.when(F.col("address").startswith(prefix), F.lit(hold_id)) for hold_id, prefix in prefixes]
+    named = F.coalesce(F.col("named"), F.array().cast(texts))
+    ids = F.array_distinct(F.array_compact(F.concat(named, F.array(*by_prefix).cast(texts))))
+    found = F.when(F.size(ids) > 0, F.array_join(F.array_sort(ids), HOLDS_BETWEEN))
+    return lambda objects: objects.join(by_address, "address", "left").select(*objects.columns, found.alias("found"))

@@ -1,0 +1,41 @@
+"""Which paths branches are probed at: identical content that is re-staged is on no list (formats §2; invariant 2).
+
+Pure: DataFrames in, DataFrames out. What the probes find is decided on in `keep_reasons`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFrame) -> DataFrame:
+    """The paths to probe on branches: columns repository, branch, path, size; each once a size.
+
+    A candidate that equals an entry of a branch head in size may be what that branch serves at that path, though no
+    list says so. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository, branch and
+    range_id.
+    """
+    alike = head_entries.join(candidates.select("size").dropDuplicates(), "size", "left_semi")
+    joined = alike.join(branch_ranges, ["repository", "range_id"])
+    return joined.select("repository", "branch", "path", "size").dropDuplicates()
+
+
+def beyond_bound(wanted: DataFrame, bound: int) -> DataFrame:
+    """Sizes (column size) that a bound on all probes leaves no room for; those with few probes come first."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    by_size = wanted.groupBy("size").count()
+    running = F.sum("count").over(Window.orderBy("count", "size").rowsBetween(Window.unboundedPreceding, 0))
+    return by_size.select("size", running.alias("probes")).where(F.col("probes") > bound).select("size")
+
+
+def not_sent(beyond: DataFrame, why: str) -> DataFrame:
+    """Probes that are never sent, as SERVED: every candidate of their size is kept."""
+    from pyspark.sql import functions as F
+
+    nothing = F.lit(None).cast("string").alias("address")
+    return beyond.select("repository", "branch", "path", "size", nothing, F.lit(why).alias("unclear"))

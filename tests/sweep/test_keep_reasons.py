@@ -1,0 +1,135 @@
+"""The reasons to keep an unreferenced object: each of the list counts in a mark and in a sweep's re-verification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from lakegc_assets.mark.keep_lookups import LOOKUPS
+from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.progress import listening
+from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, KEEP_REASONS, MEANWHILE, OTHER_REPOSITORY, KeepReason
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.holds import HOLDS_KEY
+from spark_resources.model import RECEIPTS, AddressType
+from spark_resources.spark.datasets import all_rows, open_dataset
+from spark_resources.sstable import Entry
+from tests.support.mark_runs import Marker, Sweeper, target_of
+
+NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+DATA = b"an object that only this reason keeps"
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A repository beside another one, and two objects of it that nothing references."""
+
+    sandbox: Sandbox
+    repository: SandboxRepository
+    kept: Entry
+    free: str
+
+    def is_stored(self, address: str) -> bool:
+        return self.repository.objects.file(address).exists()
+
+
+@pytest.fixture
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    with Sandbox(tmp_path_factory.mktemp("reasons")) as server:
+        server.create("other")
+        found = server.create("lake")
+        found.put("main", "path", DATA)
+        found.commit("main", "content that can be re-staged")
+        kept = found.put("main", "kept", DATA)
+        free = found.put("main", "free", b"nobody wants this")
+        found.delete("main", ["kept", "free"])
+        yield Lake(server, found, kept, free.address)
+
+
+# --- how each reason comes about: around a mark or a sweep, or before it ---------------------------------------------
+
+
+def imported(lake: Lake) -> AbstractContextManager[None]:
+    """A commit of another repository has the object by its full address; no branch has it any more for a probe."""
+    full = {"address": f"local://lake/{lake.kept.address}", "address_type": AddressType.FULL}
+    other = lake.sandbox.repository("other")
+    other.stage("main", [replace(lake.kept, path=b"imported", **full)])
+    other.commit("main", "import")
+    other.delete("main", ["imported"])
+    other.commit("main", "leave it out")
+    return nullcontext()
+
+
+def re_staged(lake: Lake) -> AbstractContextManager[None]:
+    """A branch serves the object where the committed one has the same content: no list and no diff shows it."""
+    lake.repository.stage("main", [replace(lake.kept, path=b"path")])
+    return nullcontext()
+
+
+def staged_meanwhile(lake: Lake) -> AbstractContextManager[None]:
+    """The object is staged after everything was listed, and before it is listed once more."""
+    waiting = [lambda: lake.repository.stage("main", [replace(lake.kept, path=b"meanwhile")])]
+
+    def heard(sentence: str) -> None:
+        if sentence.startswith("reading once more") and waiting:
+            waiting.pop()()
+
+    return listening(heard)
+
+
+def put_on_hold(lake: Lake) -> AbstractContextManager[None]:
+    file = lake.repository.objects.file(HOLDS_KEY)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"holds: [{{id: audit, prefix: {lake.kept.address}, owner: ada, reason: because}}]")
+    return nullcontext()
+
+
+CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
+    OTHER_REPOSITORY: (imported, "another repository refers to it"),
+    BRANCH: (re_staged, "branch main of repository lake serves it"),
+    MEANWHILE: (staged_meanwhile, "it was staged or committed meanwhile"),
+    HOLD: (put_on_hold, "it is on hold by audit"),
+}
+"""For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""
+
+
+@pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
+def test_each_reason_keeps_an_object_in_a_mark(lake: Lake, reason: KeepReason) -> None:
+    """The object is not in the expired set; another one is."""
+    comes_about, _ = CASES[reason]
+    with comes_about(lake):
+        marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
+
+    assert marked.expired == {lake.free}
+
+
+@pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
+def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
+    """It came about after the mark was approved: the re-verification keeps the object, and the report says why."""
+    marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
+    assert marked.expired == {lake.kept.address, lake.free}
+    Sweeper().approve(lake.sandbox.settings, "lake", "m1")
+    comes_about, sentence = CASES[reason]
+    with comes_about(lake):
+        report = Sweeper().sweep(lake.sandbox.settings, "lake", "m1", SweepOptions())
+    place = target_of(lake.sandbox.settings, "lake").place
+    rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
+
+    assert {row["address"]: (row["outcome"], row["why"]) for row in rows} == {
+        lake.kept.address: ("rescued", sentence),
+        lake.free: ("deleted", ""),
+    }
+    assert lake.is_stored(lake.kept.address)
+    assert not lake.is_stored(lake.free)
+
+
+def test_every_reason_has_its_lookup() -> None:
+    """A reason without one would keep nothing."""
+    assert tuple(LOOKUPS) == KEEP_REASONS
+    assert len({reason.name for reason in KEEP_REASONS}) == len(KEEP_REASONS)
