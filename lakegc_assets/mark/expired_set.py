@@ -1,4 +1,4 @@
-"""`expired_set`: which objects are expired, from all that was read before; nothing is finished until every invariant held."""
+"""`expired_set`: which objects are expired, by all that was read before. Every invariant is checked before it ends."""
 
 from __future__ import annotations
 

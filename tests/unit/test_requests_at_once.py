@@ -17,6 +17,7 @@ from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.ranges import tables_ahead
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.parallel_listing import Part
 from spark_resources.stores.place import Place
 
@@ -105,7 +106,7 @@ def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
     """LAKEGC_LISTING_REQUESTS is how many pages one task requests from a store at once."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
-        assert not list(candidates(place, [Part(f"data/{n}/") for n in range(ALL)], {}, local_adapter=False))
+        assert not list(candidates(place, [Part(f"data/{n}/") for n in range(ALL)], TaskReport(), local_adapter=False))
 
     assert server.most == AT_ONCE
 

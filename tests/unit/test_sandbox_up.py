@@ -48,7 +48,7 @@ def test_the_printed_variables_and_the_lakectl_file_lead_to_the_server(
     assert running.stdout is not None
     said = output_until(running.stdout, "Ctrl-C")
     exported = dict(line.removeprefix("  export ").split("=", 1) for line in said.splitlines() if "  export " in line)
-    file = said[said.index("  credentials:") : said.index("Ctrl-C")]
+    file = said[said.index("  credentials:") : said.index("\nFor lakegc")]
     (tmp_path / ".lakectl.yaml").write_text(file)
 
     by_variables = Settings.load(exported, Path("/nowhere"))
