@@ -91,7 +91,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         earlier = earlier_marks(target.place)
         basis = basis_of(
             record, earlier.finished, untrusted=earlier.untrusted,
-            since=options.since, clean=options.clean, every=settings.clean_every,
+            since=options.since, full=options.full, every=settings.full_every,
         )  # fmt: skip
         record = replace(record, basis=basis)
         mark = Mark.begin(target.place, record)
@@ -161,7 +161,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Limits(
             settings.max_clock_skew,
             settings.max_missing,
-            settings.max_questions,
+            settings.max_probes,
             settings.trusted_repositories,
             settings.require_other_repositories,
         )

@@ -124,7 +124,7 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
         raise WrongUsage(
             f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
             "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "
-            "--for-reference, make a mark with --clean, or sign marks (LAKEGC_SIGNING_KEY)"
+            "--for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
         )
     theirs = proposal.theirs
     if theirs is not None and word.for_reference:

@@ -155,7 +155,7 @@ def show_late_uploads(record: MarkRecord) -> None:
     """What an incremental mark leaves to a full one, and the command that makes one; nothing after a full mark."""
     if left := late_uploads(record):
         print_sentence(left)
-        print_command("To make a full mark now", command("mark", record.repository, "--clean"))
+        print_command("To make a full mark now", command("mark", record.repository, "--full"))
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:

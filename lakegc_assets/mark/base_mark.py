@@ -249,7 +249,7 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
 
 
 def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` where a mark of a chain isn't the one that was gone on from, back to a clean one."""
+    """Raise `DamagedData` where a mark of a chain isn't the one that was gone on from, back to a full one."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
     own = [one.mark_id for one in before]

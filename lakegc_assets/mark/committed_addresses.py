@@ -91,7 +91,7 @@ def known_before(run: MarkRun) -> Base | None:
     if not can_be_gone_on_from(run):
         raise Refused(
             f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
-            "more. A mark that goes on from an earlier one needs it; make a new mark with --clean.",
+            "more. A mark that goes on from an earlier one needs it; make a new mark with --full.",
             invariant=3,
         )
     return Base.of(run)

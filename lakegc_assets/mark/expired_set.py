@@ -108,7 +108,7 @@ def addresses_if_few(objects: DataFrame, count: int) -> pa.Array | None:
 
 
 def everything_met(run: MarkRun, youngest: datetime) -> tuple[DataFrame, Counts]:
-    """Who refers to what is stored, in a clean run: what a census tells (columns of CENSUS), and its counts."""
+    """Who refers to what is stored, in a full run: what a census tells (columns of CENSUS), and its counts."""
 
     def settle(met: Met) -> tuple[pa.Table, Counts]:
         return reference_status.census(met, youngest)
@@ -159,7 +159,7 @@ def check_all_asked(told: pa.Array, only: pa.Array) -> None:
         raise DamagedData(
             f"nobody asked what earlier marks know of {plural(len(lost), 'address')}, such as "
             f"{lost[0].as_py()!r}, which is a fault of lakegc. Nothing was marked; make a new "
-            "mark with --clean, and report it.",
+            "mark with --full, and report it.",
             invariant=3,
         )
 
@@ -213,7 +213,7 @@ class Found:
 
     @classmethod
     def of(cls, run: MarkRun, cutoff: datetime, grain: timedelta) -> Found:
-        """By a clean run."""
+        """By a full run."""
         return cls.told(*everything_met(run, cutoff - grain), cutoff, grain)
 
     @classmethod

@@ -59,7 +59,7 @@ def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> I
 
 
 def listed_whole(parts: Sequence[Part]) -> list[str]:
-    """The slices, as a clean run names them, of which a listing of these parts tells everything."""
+    """The slices, as a full run names them, of which a listing of these parts tells everything."""
     return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_top(part))})
 
 

@@ -1,4 +1,4 @@
-"""What marks made since earlier ones would have missed: counted by each clean mark that comes after some of them."""
+"""What marks made since earlier ones would have missed: counted by each full mark that comes after some of them."""
 
 from __future__ import annotations
 

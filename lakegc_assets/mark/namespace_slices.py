@@ -58,9 +58,9 @@ def list_namespace(run: MarkRun) -> None:
 
 
 def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
-    """What an optimized run goes on from, and the ranges that were let go since; None for a clean one.
+    """What an optimized run goes on from, and the ranges that were let go since; None for a full one.
 
-    Where earlier marks, or the commit graph, can't be read, this mark becomes a clean one, and says why.
+    Where earlier marks, or the commit graph, can't be read, this mark becomes a full one, and says why.
     """
     if not run.mark.record.optimized:
         return None, frozenset()

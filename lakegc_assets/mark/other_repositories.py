@@ -184,7 +184,7 @@ def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[
             return [(repository, *head) for head in sorted(run.lakefs.branches(repository).items())]
         return []
 
-    with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
+    with ThreadPoolExecutor(max_workers=run.lakefs.settings.probe_requests) as pool:
         return [head for each in pool.map(heads, repositories) for head in each]
 
 

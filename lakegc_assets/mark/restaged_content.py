@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MANY_SIZES = 1_000_000  # 8 MB, sent to every task
 ANSWERS_PART, UNASKED_PART = "served", "unasked"
 REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
-BOUND = "there are more paths to ask about than LAKEGC_MAX_QUESTIONS allows"
+BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
 
 def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | None) -> list[Dataset]:
@@ -55,8 +55,8 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
         notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
         return [nothing]
     datasets = []
-    if count > run.limits.questions:
-        beyond = run.keep(garbage.beyond_bound(asked, run.limits.questions))
+    if count > run.limits.probes:
+        beyond = run.keep(garbage.beyond_bound(asked, run.limits.probes))
         unasked = garbage.unanswered(asked.join(beyond, "size", "left_semi"), BOUND)
         datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)

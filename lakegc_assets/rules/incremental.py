@@ -3,7 +3,7 @@
 Whatever the store held when the earlier mark listed it was then either *settled*, held by a range that a retained
 commit referred to, or written down as *unsettled*. So what may go now is unsettled, or was held by a range that no
 retained commit refers to any more, or came since: into a slice that was open then, or is new, or into a folder whose
-name tells nothing about its age. These candidates are compared with all that is live now, as a clean run compares them.
+name tells nothing about its age. These candidates are compared with all that is live now, as a full run compares them.
 
 Ranges are told apart by their ids, never by dates (clients set them), and never by the keys at their ends (which are
 paths, and a copy puts one address at many).
@@ -70,33 +70,33 @@ def basis_of(
     *,
     untrusted: Collection[str] = (),
     since: str = "",
-    clean: bool = False,
+    full: bool = False,
     every: int,
 ) -> Mapping[str, Any]:
-    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
+    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or full.
 
     Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` tells after how
     many more incremental marks a full one is due; 0: the next mark that names no base is one. `untrusted` are the ids
     of marks that aren't signed, where a key is set: since one of these no mark is made. The new record's own basis
     tells its spellings. Raises `NotThere` where the named one isn't among the earlier ones.
     """
-    if since in untrusted and not clean:
+    if since in untrusted and not full:
         chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
     else:
-        chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+        chosen = _basis_of(record, earlier, since=since, full=full, every=every)
         if untrusted and chosen == NO_BASE:
             chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
     return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
 
 
 def _basis_of(
-    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, clean: bool, every: int
+    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, full: bool, every: int
 ) -> Mapping[str, Any]:
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
         raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
-    if clean:
+    if full:
         return {"why": "that was asked for"}
     if since:
         finished = [one for one in finished if one.mark_id == since]
@@ -143,7 +143,7 @@ def late_uploads(record: MarkRecord) -> str:
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
-    """Why a mark made since this one might differ from a clean one; "" where it can't."""
+    """Why a mark made since this one might differ from a full one; "" where it can't."""
     which = f"mark {base.mark_id}"
     if (base.repository, base.repository_created, base.namespace) != (
         record.repository, record.repository_created, record.namespace,
@@ -170,7 +170,7 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
 
 
 def slice_of(address: Column) -> Column:
-    """The folder that an address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
+    """The folder that an address is listed in by a full run: `data/<name>/`, `data/`, or "" for the root."""
     from pyspark.sql import functions as F
 
     return F.regexp_extract(address, r"^(data/[^/]*/|data/|)", 1)

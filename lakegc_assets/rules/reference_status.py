@@ -144,7 +144,7 @@ def in_listed_area(addresses: pa.Array) -> pa.Array:
 
 
 def slices_of(addresses: pa.Array) -> pa.Array:
-    """The folder that each address is listed in by a clean run: `data/<name>/`, `data/`, or "" for the root."""
+    """The folder that each address is listed in by a full run: `data/<name>/`, `data/`, or "" for the root."""
     return pc.struct_field(pc.extract_regex(addresses, r"^(?P<slice>data/[^/]*/|data/|)"), "slice")
 
 

@@ -29,19 +29,20 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PROOF_AGE = timedelta(minutes=30)
+VERIFICATION_AGE = timedelta(minutes=30)
 HEADS_EVERY = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """`proof_age` is how old a proof may grow before no more is deleted by it (invariant 1); `rate` a ceiling in keys a
-    second over all tasks, None for none; what `marking` bounds is bounded in proofs, too. `quarantine` puts objects
-    aside instead of deleting them. `heads_every` is how often branch heads are listed while a round deletes.
+    """`verification_age` is how old a re-verification may grow before no more is deleted by it (invariant 1); `rate` a
+    ceiling in keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too.
+    `quarantine` puts objects aside instead of deleting them. `heads_every` is how often branch heads are listed while a
+    round deletes.
     """
 
     marking: Limits
-    proof_age: timedelta = PROOF_AGE
+    verification_age: timedelta = VERIFICATION_AGE
     rate: float | None = None
     quarantine: bool = False
     heads_every: timedelta = HEADS_EVERY

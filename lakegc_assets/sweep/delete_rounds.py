@@ -84,7 +84,7 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
 
 def end_of(run: SweepRun, proof: Proof) -> datetime:
     """When a proof is too old, by the store's clock. Raises `Refused` where it was, before it was made."""
-    until, now = proof.began + run.limits.proof_age, run.store.now()
+    until, now = proof.began + run.limits.verification_age, run.store.now()
     if now >= until:
         raise too_old(run, now - proof.began)
     return until
@@ -95,8 +95,8 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
     return Refused(
         f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was verified again and a "
         f"delete could be sent, {duration(took)} had passed, and a verification counts for "
-        f"{duration(run.limits.proof_age)}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more "
-        "cores.",
+        f"{duration(run.limits.verification_age)}: nothing can be deleted by it. Raise LAKEGC_VERIFICATION_AGE, or "
+        "give Spark more cores.",
         invariant=1,
     )
 
@@ -105,7 +105,7 @@ def nothing_settled(run: SweepRun, objects: int, until: datetime, trouble: str =
     """Why a whole round came no further: its proof was too old by then (`until`, store's clock), heads could not be
     listed (`trouble`), or nobody knows."""
     if (now := run.store.now()) >= until:
-        return too_old(run, now - until + run.limits.proof_age)
+        return too_old(run, now - until + run.limits.verification_age)
     return LakegcError(
         f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. "
         + (f"The branch heads could not be listed: {trouble} " if trouble else "")

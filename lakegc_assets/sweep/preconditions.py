@@ -180,7 +180,7 @@ def run_of(
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
     limits = SweepLimits(
-        marks.limits(), settings.proof_age, options.rate, options.quarantine,
+        marks.limits(), settings.verification_age, options.rate, options.quarantine,
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()

@@ -45,7 +45,7 @@ class MarkRecord:
     `spark_resources.stores.inventory`): then `start` is the time when that was taken.
     `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
     of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
-    clean mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
+    full mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
     how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
     addresses were read by.
     """

@@ -57,7 +57,7 @@ class RepeatedMarks(Living):
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings = {**self.sandbox.settings, "clean_every": "100"}
+        self.settings = {**self.sandbox.settings, "full_every": "100"}
         self.sweeper = Sweeper()
         self.pairs = 0
         self.lost: set[str] = set()
@@ -127,7 +127,7 @@ class RepeatedMarks(Living):
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         self.last = self.last or mark_id
         gone = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
-        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, clean=not since)
+        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, full=not since)
         return Marker().mark(self.settings, "lake", mark_id, options)
 
 

@@ -23,7 +23,7 @@ from spark_resources.model import Rules, Scope
 from tests.support.mark_runs import Marked, Marker
 
 DAY = timedelta(days=1)
-CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, clean=True)
+CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
 HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
 
 
@@ -65,7 +65,7 @@ class Lake:
 
     def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
         self.days(0)
-        settings = {**self.sandbox.settings, "clean_every": str(every)}
+        settings = {**self.sandbox.settings, "full_every": str(every)}
         return Marker().mark(settings, "lake", mark_id, options or MarkOptions(min_age=timedelta(0), allow_young=True))
 
 
@@ -336,7 +336,7 @@ def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
     """Nothing is read before."""
-    with pytest.raises(WrongUsage, match="--since or --clean"):
-        lake.mark("m1", MarkOptions(since="m0", clean=True))
+    with pytest.raises(WrongUsage, match="--since or --full"):
+        lake.mark("m1", MarkOptions(since="m0", full=True))
     with pytest.raises(WrongUsage, match="--since"):
         lake.mark("m1", MarkOptions(since="m0", inventory="s3://x/manifest.json"))

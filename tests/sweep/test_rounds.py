@@ -47,20 +47,20 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
 
     assert end_of(run, proof) == proof.began + timedelta(minutes=30)
     proof.began -= timedelta(minutes=21)
-    with pytest.raises(Refused, match="LAKEGC_PROOF_AGE") as refused:
+    with pytest.raises(Refused, match="LAKEGC_VERIFICATION_AGE") as refused:
         end_of(run, proof)
     assert refused.value.invariant == 1
 
 
 def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the_clocks(lake: Lake) -> None:
-    """With too short a `proof_age` no delete is ever sent."""
+    """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
     late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
     assert "a verification counts for 5 seconds" in str(late)
-    assert "LAKEGC_PROOF_AGE" in str(late)
+    assert "LAKEGC_VERIFICATION_AGE" in str(late)
     assert "of 1 pending object" in str(early)
     assert "clocks" in str(early)
 

@@ -103,9 +103,9 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
 
 def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) -> None:
     """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
-    assert lake.mark("m1", clean=True).expired == set()
+    assert lake.mark("m1", full=True).expired == set()
     lake.days(2)
-    assert lake.mark("m2", clean=True).expired == {lake.garbage}
+    assert lake.mark("m2", full=True).expired == {lake.garbage}
     Sweeper().approve(lake.settings, "lake", "m2")
     place = target_of(lake.settings, "lake").place
     add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))

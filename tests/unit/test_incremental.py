@@ -151,5 +151,5 @@ def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base
 
 def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
     """The reason is recorded."""
-    assert basis_of(new(), [record("old", 9)], clean=True, every=9)["why"] == "that was asked for"
+    assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "that was asked for"
     assert basis_of(new(), [], every=9)["why"] == "no finished mark is there"

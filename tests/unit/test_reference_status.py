@@ -118,7 +118,7 @@ def expected_status(
 
 
 def folder_of(address: str) -> str:
-    """What a clean run lists to find an address."""
+    """What a full run lists to find an address."""
     if not address.startswith("data/"):
         return ""
     return f"data/{address.split('/')[1]}/" if address.count("/") > 1 else "data/"
