@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
-NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_OPTIMIZED_MARKS", "LAKEGC_RECORDINGS"})
+NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS"})
 """Variables that begin as settings do and are none: the option --debug, and what lakegc's own tests read."""
 TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
 RENAMED: Mapping[str, str] = {

@@ -51,7 +51,7 @@ from spark_resources.mark_store.approval import (
 )
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark, claim_namespace
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState
 from spark_resources.stores.place import Place
 
@@ -90,6 +90,7 @@ def checked(
     proposal: Proposal, word: Word, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
 ) -> tuple[Standing, Approval]:
     """What an earlier approval is worth, and the one that may be given."""
+    refuse_earlier_format(proposal.record, "approved")
     earlier = free_to_approve(proposal, now=now)
     check_word(proposal, word)
     check_newer(proposal, word, earlier)
@@ -120,7 +121,7 @@ def drawn_up(proposal: Proposal, word: Word, limits: BrakeLimits, *, now: dateti
             f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
             "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
         )
-    if word.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
+    if word.for_reference and proposal.record.incremental and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
             "alter: lakegc's sweep reads again what they tell, and the reference collector doesn't. Leave out "

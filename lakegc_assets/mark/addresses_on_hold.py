@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "committed_addresses"
-RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
-OBJECTS_PART = "held"  # of the expired set
+RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
+OBJECTS_PART = "on_hold"  # of the expired set
 ROWS_A_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
 MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
@@ -72,7 +72,7 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
     else:
         dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
     notes.wrote(dataset, ADDRESSES_PART)
-    notes.facts |= {"held_ranges": len(ranges), "held_addresses": dataset.rows}
+    notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
 
 def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
@@ -136,9 +136,9 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base
     """The objects that no hold keeps, with the columns they came with; writes what would go but for holds."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
-    notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
+    notes.facts |= {"on_hold": {}, "objects_on_hold": 0, "bytes_on_hold": 0, "on_hold_not_listed": 0}
     if addresses.rows:
-        notes.facts["held_not_listed"] = count_absent(run, base)
+        notes.facts["on_hold_not_listed"] = count_absent(run, base)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return would_go
@@ -148,7 +148,11 @@ def without_held(run: MarkRun, notes: StepNotes, would_go: DataFrame, base: Base
     spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
     dataset, counts = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
     notes.wrote(dataset, OBJECTS_PART)
-    notes.facts |= {"held": by_hold(counts), "held_objects": dataset.rows, "held_bytes": counts.get("bytes", 0)}
+    notes.facts |= {
+        "on_hold": by_hold(counts),
+        "objects_on_hold": dataset.rows,
+        "bytes_on_hold": counts.get("bytes", 0),
+    }
     return judged.where(judged["hold"].isNull()).drop("hold")
 
 
@@ -170,7 +174,7 @@ def by_hold(counts: Counts) -> dict[str, dict[str, int]]:
 
 
 def without_settled(run: MarkRun, base: Base) -> Callable[[DataFrame], DataFrame]:
-    """Drop what an optimized run had no reason to look at: it is as it was."""
+    """Drop what an incremental run had no reason to look at: it is as it was."""
     looked_at = run.read("namespace_slices", ADDRESSES, LOOKED_AT_PART)
     settled = base.addresses(base.counted).transform(garbage.without(looked_at))
     return lambda df: df.transform(garbage.without(settled.transform(garbage.only(df))))

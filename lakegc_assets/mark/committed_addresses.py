@@ -84,9 +84,9 @@ def read_ranges(run: MarkRun) -> None:
 
 
 def known_before(run: MarkRun) -> Base | None:
-    """What an optimized run goes on from. Raises `Refused` where it lacks the commit graph by now."""
+    """What an incremental run goes on from. Raises `Refused` where it lacks the commit graph by now."""
     refuse_mixed(run)
-    if not run.mark.record.optimized:
+    if not run.mark.record.incremental:
         return None
     if not can_be_gone_on_from(run):
         raise Refused(
@@ -113,7 +113,7 @@ def trusted_ranges(mark: Mark) -> list[str]:
     if ASSET not in mark.record.steps:
         return []
     ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
-    if mark.place.seal is not None or not mark.record.optimized:
+    if mark.place.seal is not None or not mark.record.incremental:
         return ranges
     if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # of an older lakegc
         return []

@@ -77,14 +77,14 @@ def finish(run: MarkRun) -> None:
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     record, grain = run.mark.record, run.store.quirks.time_resolution
     refuse_mixed(run)
-    base = Base.of(run) if record.optimized else None
+    base = Base.of(run) if record.incremental else None
     run.say("comparing what is stored with what is live")
     found = Found.of(run, record.cutoff, grain) if base is None else Found.since(run, record.cutoff, grain, base)
     notes.facts |= found.facts
     missing.check_listing(run, notes, found.missing)
     dot_segments.note(run, notes, found.dot_segments)
     run.say(f"looking up why {plural(found.facts['unreferenced'], 'object')} would go")
-    few = addresses_if_few(found.unsettled, found.facts["unsettled"])
+    few = addresses_if_few(found.unsettled, found.facts["not_retained"])
     told, verdicts = expiry_reasons.told_by_expired(run, notes, base, needed=found.unsettled, few=few)
     unreferenced = found.unreferenced
     if record.scope is Scope.COMMITTED:
@@ -95,8 +95,8 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     goes_on = can_be_gone_on_from(run)
     objects = found.unsettled if goes_on else run.keep(unheld)
     met = together(objects, going=unheld, told=told)
-    tasks = tasks_for(found.facts["unsettled"], run.spark().sparkContext.defaultParallelism)
-    cut_by = few if few is not None else some_addresses(found.unsettled, found.facts["unsettled"], tasks)
+    tasks = tasks_for(found.facts["not_retained"], run.spark().sparkContext.defaultParallelism)
+    cut_by = few if few is not None else some_addresses(found.unsettled, found.facts["not_retained"], tasks)
     written = write_mark(run, notes, in_ranges(met, tasks, cut_by), verdicts, unsettled=goes_on)
     count_missed(run, notes, written)
     holds_in_force.in_force(run)  # as they were at the beginning, or there is no mark
@@ -246,4 +246,4 @@ def with_settled(facts: dict[str, int], before: MarkRecord) -> dict[str, int]:
         "committed_bytes": size,
         "live_inside": objects,
     }
-    return {name: value + more.get(name, 0) for name, value in facts.items()} | {"looked_at": facts["candidates"]}
+    return {name: value + more.get(name, 0) for name, value in facts.items()} | {"compared": facts["candidates"]}

@@ -47,7 +47,7 @@ def told_by_expired(
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
     commits = [row for row in verdicts if is_expired(row)]
-    if not commits or not notes.facts["unsettled"]:
+    if not commits or not notes.facts["not_retained"]:
         write_explained(run, notes, [])
         return nothing, ordered
     try:
@@ -86,7 +86,7 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
     if base is not None:
         told = base.explained - base.counted  # what was live again in between had nothing left to explain
         then = {row["commit_id"] for row in base.verdicts() if is_expired(row)}
-        if base.newest.step("expired_set").facts["unsettled"]:  # otherwise nobody looked at what they held
+        if base.newest.step("expired_set").facts["not_retained"]:  # otherwise nobody looked at what they held
             commits = [row for row in commits if row["commit_id"] not in then]
     place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [{"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]} for row in commits]

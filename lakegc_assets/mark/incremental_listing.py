@@ -1,4 +1,4 @@
-"""`namespace_slices` of an optimized run: the folders that can have changed, and candidates elsewhere, one by one.
+"""`namespace_slices` of an incremental run: the folders that can have changed, and candidates elsewhere, one by one.
 
 What is listed comes first here, too: which ranges are let go is asked before, and decides only what is looked at.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "namespace_slices"
-LOOKED_UP_PART, LOOKED_AT_PART, FOLDERS_PART, LET_GO_PART = "looked_up", "looked_at", "folders", "let_go"
+LOOKED_UP_PART, LOOKED_AT_PART, FOLDERS_PART, LET_GO_PART = "looked_up", "compared", "folders", "no_longer_retained"
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
 SHARDS_DEEP = 4  # folders of shards in each other at the most
 LOOKS_A_TASK = 20_000
@@ -117,7 +117,7 @@ def look(run: MarkRun, notes: StepNotes, base: Base, gone: frozenset[str], folde
     notes.wrote(asked, LOOKED_AT_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_down(run, notes, gone, folders)
-    notes.facts |= {"looked_at": count, "looked_up": found.rows, "let_go_ranges": len(gone)}
+    notes.facts |= {"compared": count, "looked_up": found.rows, "ranges_no_longer_retained": len(gone)}
     notes.facts["objects"] += found.rows
     notes.facts["bytes"] += counts.get("bytes", 0)
 

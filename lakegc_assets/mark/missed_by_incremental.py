@@ -26,7 +26,7 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
 
     There are none unless something came into a slice long after it was opened, which lakeFS doesn't do.
     """
-    if run.mark.record.optimized or not run.mark.record.basis["chain"]:
+    if run.mark.record.incremental or not run.mark.record.basis["chain"]:
         return
     try:
         base = Base.of(run)

@@ -43,7 +43,7 @@ _PARTS = pa.schema(
 def list_namespace(run: MarkRun) -> None:
     """List every object that may ever be collected, a task a group of slices, into STORED_OBJECTS.
 
-    An optimized run lists what can have changed since an earlier mark, and looks up what it knows of elsewhere.
+    An incremental run lists what can have changed since an earlier mark, and looks up what it knows of elsewhere.
     """
     with step(run, ASSET) as notes:
         if run.mark.record.inventory is not None:
@@ -58,11 +58,11 @@ def list_namespace(run: MarkRun) -> None:
 
 
 def what_is_known(run: MarkRun) -> tuple[Base | None, frozenset[str]]:
-    """What an optimized run goes on from, and the ranges that were let go since; None for a full one.
+    """What an incremental run goes on from, and the ranges that were let go since; None for a full one.
 
     Where earlier marks, or the commit graph, can't be read, this mark becomes a full one, and says why.
     """
-    if not run.mark.record.optimized:
+    if not run.mark.record.incremental:
         return None, frozenset()
     try:
         base = Base.of(run)

@@ -347,7 +347,7 @@ def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
     """
     if run.place.seal is None and run.proven is not None:
         return read_by_approved(run)
-    trusted = run.place.seal is not None or run.mark.record.optimized
+    trusted = run.place.seal is not None or run.mark.record.incremental
     return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MANY_SIZES = 1_000_000  # 8 MB, sent to every task
-ANSWERS_PART, UNASKED_PART = "served", "unasked"
+ANSWERS_PART, UNASKED_PART = "served", "not_probed"
 REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
 BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
@@ -50,7 +50,7 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
     """
     asked, folder = all_questions(run, notes, unreferenced, base), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
-    notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
+    notes.facts |= {"probes": count, "not_probed": 0, "probes_failed": 0, "unclear": []}
     if asked is None or not count:
         notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
         return [nothing]
@@ -60,14 +60,14 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, base: Base | No
         unasked = garbage.unanswered(asked.join(beyond, "size", "left_semi"), BOUND)
         datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)
-        notes.facts["unasked"] = datasets[0].rows
+        notes.facts["not_probed"] = datasets[0].rows
         notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
         asked = asked.join(beyond, "size", "left_anti")
-    run.say(f"asking what branches serve at {plural(count - notes.facts['unasked'], 'path')}")
+    run.say(f"asking what branches serve at {plural(count - notes.facts['not_probed'], 'path')}")
     answers, counts = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
     notes.wrote(answers, ANSWERS_PART)
-    notes.facts |= {"unanswered": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}
-    if notes.facts["unanswered"]:
+    notes.facts |= {"probes_failed": counts.get("unanswered", 0), "served_inside": counts.get("inside", 0)}
+    if notes.facts["probes_failed"]:
         notes.facts["unclear"] += reasons_in(run, answers)
     for why in notes.facts["unclear"]:
         run.say(why)

@@ -63,7 +63,7 @@ def census(met: Mapping[str, pa.Table], youngest: datetime) -> tuple[pa.Table, d
         "young": _sum(is_young),
         "committed": _sum(is_committed),
         "committed_bytes": _sum(stored["size"].filter(is_committed)),
-        "unsettled": len(unsettled),
+        "not_retained": len(unsettled),
         "unreferenced": _sum(is_unreferenced) - _sum(is_kept_for_its_key),
         "dot_segments": _sum(is_kept_for_its_key),
         "live_not_listed": len(missing),

@@ -96,13 +96,13 @@ class SweepRun:
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
-    def proofs(self) -> str:
-        """The key of the folder of proofs, each in a folder of its number."""
-        return mark_folder(self.mark.record.mark_id) + "proofs/"
+    def verifications(self) -> str:
+        """The key of the folder of re-verifications, each in a folder of its number."""
+        return mark_folder(self.mark.record.mark_id) + "verifications/"
 
     def next_number(self) -> int:
         """The number of a new proof and its round: one more than any that left a trace, since none is written twice."""
-        folders = (self.proofs, self.receipts.folder, self.undone.folder, self.freed.folder)
+        folders = (self.verifications, self.receipts.folder, self.undone.folder, self.freed.folder)
         names = (name for folder in folders for name in folders_in(self.store, folder))
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)

@@ -23,7 +23,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-REPORT_FORMAT = 1
+REPORT_FORMAT = 2
 NAMED = 1_000  # objects that a summary names at most; the dataset has all
 ASSET = "sweep_report"
 REFUSALS = 3  # reasons of failures that a summary has
@@ -33,8 +33,8 @@ REFUSALS = 3  # reasons of failures that a summary has
 class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
-    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (objects that were deleted or put aside) are those
-    of the run that ended the sweep, and not of runs before it that were cut off.
+    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (objects that were deleted or quarantined)
+    are those of the run that ended the sweep, and not of runs before it that were cut off.
     `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that were revived after
     the last proof and are deleted: only a backup or quarantine brings them back. `quarantine` says that the sweep put
     objects aside, as trying again has to do, too. `unread` are the other repositories that could not be read and were
@@ -53,7 +53,7 @@ class Report:
     seconds: float
     requests: int
     attempts: int
-    proofs: tuple[datetime, ...]
+    verifications: tuple[datetime, ...]
     late: tuple[str, ...]
     late_objects: int
     quarantine: bool = False
@@ -103,12 +103,14 @@ class Report:
         try:
             plain = json.loads(data)
             plain.pop("success")
+            if plain["format"] == 1:  # a quarantine of then is still undone and purged
+                plain |= {"verifications": plain.pop("proofs"), "format": REPORT_FORMAT}
             if plain["format"] != REPORT_FORMAT:
-                raise ValueError(f"format {plain['format']}")
+                raise ValueError(f"format {plain['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
             times = {name: time_of(plain[name]) for name in ("began", "ended")}
-            proofs = tuple(time_of(each) for each in plain["proofs"])
+            verifications = tuple(time_of(each) for each in plain["verifications"])
             tuples = {name: tuple(plain.get(name, ())) for name in ("late", "refusals")}
-            return cls(**{**plain, **times, **tuples, "proofs": proofs})
+            return cls(**{**plain, **times, **tuples, "verifications": verifications})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
 
@@ -175,7 +177,7 @@ def write_report(run: SweepRun, approved: DataFrame, tally: Tally, closing: Proo
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
-        proofs=tuple(proof.began for proof in tally.proofs),
+        verifications=tuple(proof.began for proof in tally.proofs),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
         quarantine=run.limits.quarantine,

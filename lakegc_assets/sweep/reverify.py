@@ -32,7 +32,7 @@ from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import CLEAN
+from spark_resources.mark_store.record import CLEAN, RECORD_FORMAT
 from spark_resources.model import MarkState
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -103,8 +103,9 @@ def begin_proof(run: SweepRun, number: int, began: datetime) -> MarkRun:
         digest=None,
         counts={},
         basis=CLEAN,
+        format=RECORD_FORMAT,
     )
-    proof = Mark.begin(run.place, record, root=f"{run.proofs}{number:04d}/")
+    proof = Mark.begin(run.place, record, root=f"{run.verifications}{number:04d}/")
     return MarkRun(
         run.partition, run.target, proof, run.lakefs, run.spark, run.limits.marking, run.say,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),

@@ -396,7 +396,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
     assert ran.run.is_success
     record = json.loads((world.folder / RECORD).read_bytes())
     steps = record["steps"]
-    steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1, "missed": 2}
+    steps["expired_set"]["facts"] |= {"live_lost": 3, "probes_failed": 1, "missed": 2}
     steps["retained_commits"]["facts"]["retained"] = 0
     del steps["uncommitted_addresses"]["facts"]["second"]
     steps["committed_addresses"]["facts"]["elsewhere"]["repositories"] = ["other"]

@@ -138,5 +138,5 @@ def test_a_mark_beyond_the_bound_on_path_probes_finishes_and_keeps_what_was_not_
     approved = lakegc(settings, "approve", lake.name, "m1", "--by", "Ada", "--yes", "--digest", str(record.digest))
 
     assert (made.code, approved.code) == (0, 0), made.err + approved.err
-    assert record.steps["expired_set"].facts["unasked"] == 1
+    assert record.steps["expired_set"].facts["not_probed"] == 1
     assert record.counts["expired"] == 0

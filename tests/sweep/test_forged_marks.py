@@ -97,7 +97,7 @@ def test_a_live_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> N
     lake.drop("m1")
 
     forged = lake.mark("m2")
-    assert forged.record.optimized
+    assert forged.record.incremental
     assert forged.expired == {lake.dropped, lake.garbage}
     report = lake.sweep("m2")
 

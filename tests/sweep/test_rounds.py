@@ -34,7 +34,13 @@ def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -
     """Other files that somebody wrote beside them don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
-    for name in ("proofs/0001/mark.json", "receipts/0003/x", "undone/0002/x", "receipts/strange/x", "proofs/-7/x"):
+    for name in (
+        "verifications/0001/mark.json",
+        "receipts/0003/x",
+        "undone/0002/x",
+        "receipts/strange/x",
+        "verifications/-7/x",
+    ):
         store.write(f"_lakefs/retention/gc/lakegc/m1/{name}", b"")
 
     assert run.next_number() == 4
@@ -108,7 +114,7 @@ def report(**changes: Any) -> Report:
         "seconds": 1.0,
         "requests": 1,
         "attempts": 3,
-        "proofs": (NOON,),
+        "verifications": (NOON,),
         "late": (),
         "late_objects": 0,
     }
