@@ -95,7 +95,7 @@ Its options are those of the first asset. To give some, hold Shift while clickin
           scope: COMMITTED
 
 All of them, with what each means: *scope*, *min_age*, *allow_young*, *accept_missing*, *inventory*, *inventory_taken*,
-*since* and *clean* on the page of *namespace_slices*, under *Config*.""",
+*since* and *full* (once called *clean*) on the page of *namespace_slices*, under *Config*.""",
 )
 APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": "", "release": {}}}}}
 

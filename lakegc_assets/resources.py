@@ -29,6 +29,7 @@ from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.lease import Lease, take_lease
 from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
+from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
 from spark_resources.mark_store.record import CLEAN, MarkRecord
 from spark_resources.model import MarkState, Partition, old_enough_before
 from spark_resources.settings import Settings
@@ -68,6 +69,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         self.hold(partition, target, settings)
         inventory, start = self._inventory(options, target, clocks.store, settings)
         claim_namespace(target.place, target.repository.id, target.repository.created)
+        refuse_unknown_quarantine(target.place)
         record = MarkRecord(
             mark_id=partition.mark_id,
             state=MarkState.MARKING,
@@ -91,7 +93,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         earlier = earlier_marks(target.place)
         basis = basis_of(
             record, earlier.finished, untrusted=earlier.untrusted,
-            since=options.since, clean=options.clean, every=settings.clean_every,
+            since=options.since, full=options.full, every=settings.full_every,
         )  # fmt: skip
         record = replace(record, basis=basis)
         mark = Mark.begin(target.place, record)
@@ -161,7 +163,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Limits(
             settings.max_clock_skew,
             settings.max_missing,
-            settings.max_questions,
+            settings.max_probes,
             settings.trusted_repositories,
             settings.require_other_repositories,
         )

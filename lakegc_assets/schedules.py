@@ -97,7 +97,7 @@ def scheduled(cron: str) -> dg.ScheduleDefinition:
         job=mark_job,
         execution_timezone="UTC",
         description="""Marks all repositories of the lakeFS server at the times of LAKEGC_MARK_CRON (UTC, by default
-every night at three), each under the scheduled time as its mark id. A full mark that is due (LAKEGC_CLEAN_EVERY) is
+every night at three), each under the scheduled time as its mark id. A full mark that is due (LAKEGC_FULL_EVERY) is
 made by it, too, also where every other mark of the repository names its base with --since.
 
 Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE

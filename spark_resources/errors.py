@@ -6,7 +6,8 @@
     ├── Refused                 exit 3   an invariant or a brake says no
     │   ├── NothingToDo         exit 3   it was done before, or is not due: nothing was changed
     │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
-    │       └── Untrusted                a record that no known key signed as it is
+    │       ├── Untrusted                a record that no known key signed as it is
+    │       └── UnknownFormat            a record of a format that this lakegc doesn't know
     ├── SweptWithFailures       exit 4   a sweep ended, and not every object could be deleted, or was garbage to the end
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    it may pass: repeated by the retry policy, and only by that
@@ -70,6 +71,10 @@ class DamagedData(Refused):
 
 class Untrusted(DamagedData):
     """Raised for a record that isn't signed by a known key, or not for its place and content, where a key is set."""
+
+
+class UnknownFormat(DamagedData):
+    """Raised for a record in a format that this lakegc doesn't know: a newer one wrote it."""
 
 
 class SweptWithFailures(LakegcError):

@@ -34,9 +34,16 @@ if TYPE_CHECKING:
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
-NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_OPTIMIZED_MARKS", "LAKEGC_RECORDINGS"})
+NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS"})
 """Variables that begin as settings do and are none: the option --debug, and what lakegc's own tests read."""
 TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
+RENAMED: Mapping[str, str] = {
+    "asking_requests": "probe_requests",
+    "clean_every": "full_every",
+    "max_questions": "max_probes",
+    "proof_age": "verification_age",
+}
+"""Settings by the names that they had before. These are refused and never ignored: a bound would be lifted."""
 DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
@@ -127,7 +134,7 @@ class Settings(BaseSettings):
     read_timeout_s: Seconds = 60
     slow_read_timeout_s: Seconds | None = None
     task_timeout_s: Seconds = 21_600
-    asking_requests: Requests = 8
+    probe_requests: Requests = 8
 
     # For how long a request to the server or the store is repeated after its first failure.
     retry_total_s: RetrySeconds = 60
@@ -160,8 +167,8 @@ class Settings(BaseSettings):
     min_age: Duration = timedelta(hours=24)
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
-    max_questions: Count = 1_000_000
-    clean_every: Count = 10  # marks: one of so many looks at everything, and tells what the others missed
+    max_probes: Count = 1_000_000
+    full_every: Count = 10  # marks: one of so many is full, and reports what the others missed
     single_deployment: bool = False
 
     # Signs what lakegc keeps in a namespace; further keys verify what they signed before. Neither leaves the driver.
@@ -178,7 +185,7 @@ class Settings(BaseSettings):
     brake_live: Share = 0.5
     brake_listing: Share = 0.5
     brake_age: Duration = timedelta(days=7)
-    proof_age: Duration = timedelta(minutes=30)
+    verification_age: Duration = timedelta(minutes=30)
     head_check_interval_s: HeadCheck = 3
 
     # Where backups of marks go: a bucket, container or folder as a URI, or a folder's path. Where it is given, nothing
@@ -227,6 +234,8 @@ class Settings(BaseSettings):
         that begins with LAKEGC_ and names no setting: misspelt, it would leave a safeguard off that somebody relies on.
         """
         if strange := sorted(set(options) - set(cls.model_fields)):
+            if new := RENAMED.get(strange[0]):
+                raise WrongUsage(f"the setting '{strange[0]}' is now called '{new}'")
             meant = did_you_mean(strange[0], cls.model_fields)
             raise WrongUsage(f"there is no setting '{strange[0]}'. {meant}".rstrip())
         _refuse_unknown_variables(cls, environ)
@@ -326,6 +335,10 @@ def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -
         and name not in NOT_SETTINGS.union(known)
         and not name.startswith(TEST_PREFIXES)
     )
+    renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}
+    if old := [name for name in strange if name in renamed]:
+        named = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)
+        raise WrongUsage(f"variable {named}: set the new name, and unset the old one.")
     if strange:
         named = " ".join(f"{name} names no setting of lakegc. {did_you_mean(name, known)}".strip() for name in strange)
         raise WrongUsage(f"variable {named} Correct its spelling, or unset it.")
@@ -375,8 +388,8 @@ _EXPECTED = {
     "min_age": "a duration such as 24h, 90m or 1d12h",
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
-    "max_questions": "a whole number, 0 or more",
-    "clean_every": "a whole number, 0 or more: 1 makes every mark look at everything",
+    "max_probes": "a whole number, 0 or more",
+    "full_every": "a whole number, 0 or more: 1 makes every mark look at everything",
     "trusted_repositories": "shell patterns of repository ids apart by commas, such as scratch-*,archive; * for all",
     **dict.fromkeys(
         ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a part of 1, from 0 to 1, such as 0.3"
@@ -385,12 +398,12 @@ _EXPECTED = {
     **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
-    "proof_age": "a duration such as 30m",
+    "verification_age": "a duration such as 30m",
     "head_check_interval_s": "a number of seconds above 0, at most 60",
     "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
     "signing_key": KEY_FORM,
     "retired_signing_keys": f"keys apart by commas, each of {KEY_FORM}",
-    **dict.fromkeys(("asking_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
+    **dict.fromkeys(("probe_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
     "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",
     "repositories_exclude": "shell patterns of repository ids apart by commas, such as test-*",

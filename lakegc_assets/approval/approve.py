@@ -51,7 +51,7 @@ from spark_resources.mark_store.approval import (
 )
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark, claim_namespace
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState
 from spark_resources.stores.place import Place
 
@@ -102,6 +102,7 @@ def checked(
     proposal: Proposal, request: ApprovalRequest, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
 ) -> tuple[ApprovalStatus, Approval]:
     """The status of an earlier approval, and the approval that may be given."""
+    refuse_earlier_format(proposal.record, "approved")
     earlier = free_to_approve(proposal, now=now)
     check_request(proposal, request)
     check_newer(proposal, request, earlier)
@@ -132,11 +133,11 @@ def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, 
             f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
             "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
         )
-    if request.for_reference and proposal.record.optimized and proposal.target.place.seal is None:
+    if request.for_reference and proposal.record.incremental and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
             "alter: lakegc's sweep reads again what they record, and the reference collector doesn't. Leave out "
-            "--for-reference, make a mark with --clean, or sign marks (LAKEGC_SIGNING_KEY)"
+            "--for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
         )
     foreign = proposal.foreign
     if foreign is not None and request.for_reference:

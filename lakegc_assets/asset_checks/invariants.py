@@ -98,9 +98,9 @@ def live_is_listed(record: MarkRecord) -> Measured:
 
 def same_bytes_asked(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
-    names = ("questions", "unasked", "unanswered", "kept_as_served_or_unclear")
+    names = ("probes", "not_probed", "probes_failed", "kept_by_probes")
     why = {"unclear": "; ".join(facts.get("unclear", []))}
-    return facts["unasked"] == 0 and facts["unanswered"] == 0, {name: facts[name] for name in names} | why
+    return facts["not_probed"] == 0 and facts["probes_failed"] == 0, {name: facts[name] for name in names} | why
 
 
 def young_kept(record: MarkRecord) -> Measured:
@@ -114,10 +114,10 @@ def young_kept(record: MarkRecord) -> Measured:
 
 def nothing_missed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
-    made = "since " + ", ".join(record.basis["chain"]) if record.optimized else f"clean: {record.basis['why']}"
+    made = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
     found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
-    if record.optimized:
-        found["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --clean"
+    if record.incremental:
+        found["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
     return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
 
 
@@ -153,18 +153,18 @@ INVARIANTS = [
         2,
         "Every branch was asked about equal sizes.",
         same_bytes_asked,
-        otherwise="Some paths were not asked about (unasked), or got no clear answer (unanswered). Their objects were "
-        "kept: the mark is safe, but more could go. Raise LAKEGC_MAX_QUESTIONS for the next mark, or see to what "
+        otherwise="Some paths were not asked about (not_probed), or got no clear answer (probes_failed). Their objects "
+        "were kept: the mark is safe, but more could go. Raise LAKEGC_MAX_PROBES for the next mark, or see to what "
         "the server answered (unclear).",
     ),
     Invariant(
         review.expired_set,
         "nothing_missed",
         None,
-        "Marks made since earlier ones miss nothing, as each clean mark after them tells.",
+        "Marks made since earlier ones miss nothing, as each full mark after them tells.",
         nothing_missed,
         otherwise="Something came into an old slice, which lakeFS doesn't do: these objects (names) were kept until "
-        "this clean mark found them. Nothing was lost. If it stays so, set LAKEGC_CLEAN_EVERY lower.",
+        "this full mark found them. Nothing was lost. If it stays so, set LAKEGC_FULL_EVERY lower.",
     ),
     Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
 ]

@@ -20,6 +20,7 @@ from lakegc_assets.mark.metadata import described
 from lakegc_assets.mark.options import MarkOptions, parse_min_age, parse_taken
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
+from spark_resources.errors import WrongUsage
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
 
@@ -54,14 +55,16 @@ class MarkConfig(dg.Config):
         description="the finished mark to go on from: only what may have changed since is looked at; "
         "empty: the newest one",
     )
-    clean: bool = Field(default=False, description="look at everything, whatever marks there are")
+    full: bool = Field(default=False, description="look at everything, whatever marks there are")
+    clean: bool | None = Field(default=None, description="is now called full, and refused")
 
     def options(self) -> MarkOptions:
+        """The options of a mark. Raises `WrongUsage` for what no mark can have."""
+        if self.clean is not None:
+            raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
         min_age, taken = parse_min_age(self.min_age), parse_taken(self.inventory_taken, self.inventory)
         missing = tuple(self.accept_missing)
-        return MarkOptions(
-            self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.clean
-        )
+        return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.full)
 
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)

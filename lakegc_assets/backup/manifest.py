@@ -11,7 +11,7 @@ from typing import Any
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.records.json_records import record_bytes, time_of
+from spark_resources.records.json_records import check_format, record_bytes, time_of
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyThere
 from spark_resources.stores.place import Place
@@ -116,7 +116,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
     """
     store, key = place.store(), folder + BEGUN
     plain = asdict(subject)
-    data = record_bytes(plain)
+    data = record_bytes({**plain, "format": BACKUP_FORMAT})
     try:
         store.write_if_absent(key, data)
     except AlreadyThere:
@@ -124,6 +124,8 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
             found = json.loads(store.read(key))
         except ValueError:
             found = None
+        if isinstance(found, dict):
+            check_format(found.pop("format", BACKUP_FORMAT), BACKUP_FORMAT, f"{store.where}/{key}")
         if found != plain:
             raise Refused(
                 f"{folder} in {store.where} has a backup of another set: mark {subject.mark_id} of "

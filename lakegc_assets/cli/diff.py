@@ -25,7 +25,7 @@ from lakegc_assets.mark.totals import Sum, Totals, counted
 from lakegc_assets.rules.set_diff import Change, changes
 from spark_resources.errors import DamagedData, NotThere, WrongUsage
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import MarkRecord, finished_at
+from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format
 from spark_resources.model import ADDRESSES, HELD_OBJECTS, STORED_OBJECTS, Rules
 from spark_resources.spark.datasets import all_rows, file_batches
 
@@ -81,7 +81,7 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
     """What became of objects that a later mark doesn't let go: only what that mark wrote down is told."""
-    held = among(after, "held", HELD_OBJECTS, rows)
+    held = among(after, "on_hold", HELD_OBJECTS, rows)
     stored = pc.or_(held, still_there(after, rows))
     for fate, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
         if len(found := rows.filter(chosen)):
@@ -97,7 +97,7 @@ def still_there(after: Mark, rows: pa.Table) -> pa.Array:
         for part in SLICES_PARTS:
             found = pc.or_(found, among(mark, part, STORED_OBJECTS, rows, asset=SLICES))
         there = pc.or_(there, pc.and_not(found, told))
-        if not mark.record.optimized:
+        if not mark.record.incremental:
             return there
         folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
         listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
@@ -110,7 +110,7 @@ def chain_of(mark: Mark) -> Iterator[Mark]:
     """A mark and those that it was made since, the newest first, as far as they can be read."""
     yield mark
     with suppress(NotThere, DamagedData):
-        for mark_id in mark.record.basis["chain"] if mark.record.optimized else ():
+        for mark_id in mark.record.basis["chain"] if mark.record.incremental else ():
             yield Mark.open(mark.place, mark_id)
 
 
@@ -154,6 +154,7 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
 def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
     """Two finished marks of one repository, the earlier one first. Raises `WrongUsage` for any others."""
     before, after = open_mark(repository, first), open_mark(repository, second)
+    refuse_earlier_format(after.record, "compared with an earlier one")
     old, new = before.record, after.record
     if old.repository_created != new.repository_created:
         raise WrongUsage(

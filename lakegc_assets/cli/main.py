@@ -90,10 +90,12 @@ def settings_options(
 def take_settings(given: list[str]) -> None:
     """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
     from spark_resources.errors import did_you_mean
-    from spark_resources.settings import Settings
+    from spark_resources.settings import RENAMED, Settings
 
     for each in given:
         name, equals, value = each.partition("=")
+        if name in RENAMED:
+            raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
         if name not in Settings.model_fields:
             meant = did_you_mean(name, Settings.model_fields) or f"Settings are {', '.join(Settings.model_fields)}."
             raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
@@ -147,10 +149,13 @@ def mark(
     since: Annotated[
         str, typer.Option(metavar="MARK", help="an incremental mark since this mark, instead of the newest")
     ] = "",
-    clean: Annotated[bool, typer.Option("--clean", help="a full mark, whatever marks there are")] = False,
+    full: Annotated[bool, typer.Option("--full", help="a full mark, whatever marks there are")] = False,
+    clean: Annotated[bool, typer.Option("--clean", hidden=True)] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Find what is expired in a repository. Nothing is deleted."""
+    if clean:
+        raise WrongUsage(f"--clean is now called --full: {command('mark', repository, '--full')}")
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
     options = {
         "scope": scope.name,
@@ -160,7 +165,7 @@ def mark(
         "inventory": inventory,
         "inventory_taken": inventory_taken,
         "since": since,
-        "clean": clean,
+        "full": full,
     }
     check_mark_options(options)
     check_java()
@@ -485,7 +490,7 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
         inventory=options["inventory"],
         inventory_taken=parse_taken(options["inventory_taken"], options["inventory"]),
         since=options["since"],
-        clean=options["clean"],
+        full=options["full"],
     )
     refuse_both(chosen)
     configured = Settings.load(os.environ, home_folder()).min_age

@@ -98,8 +98,8 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 def basis_in_words(record: MarkRecord) -> str:
     """Whether a mark is full, and why, or incremental, and how much it compared."""
-    if record.optimized:
-        looked_at = record.steps["expired_set"].facts["looked_at"]
+    if record.incremental:
+        looked_at = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(looked_at, 'object')} compared"
     missed = record.steps["expired_set"].facts.get("missed")
     also = "" if missed is None else f"; the incremental marks before it missed {plural(missed, 'object')}"
@@ -128,7 +128,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (
             "kept, served or unclear",
-            f"{facts['kept_as_served_or_unclear']:,} ({plural(facts['questions'], 'path')} probed)",
+            f"{facts['kept_by_probes']:,} ({plural(facts['probes'], 'path')} probed)",
         ),
         (
             "expired",
@@ -155,7 +155,7 @@ def show_late_uploads(record: MarkRecord) -> None:
     """What an incremental mark leaves to a full one, and the command that makes one; nothing after a full mark."""
     if left := late_uploads(record):
         print_sentence(left)
-        print_command("To make a full mark now", command("mark", record.repository, "--clean"))
+        print_command("To make a full mark now", command("mark", record.repository, "--full"))
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:
@@ -253,8 +253,9 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
     holder, now = current_holder(target.place.store()), target.place.store().now()
     ours = dict(each_mark(target.place))
     for mark_id, record in ours.items():
-        if isinstance(record, Untrusted):
-            yield Row(repository, mark_id, "not signed by a known key", "", None, None, "")
+        if not isinstance(record, MarkRecord):
+            state = "not signed by a known key" if isinstance(record, Untrusted) else "of an unknown format"
+            yield Row(repository, mark_id, state, "", None, None, "")
             continue
         if record.finished is not None:
             withdraw_stale_summary(target.place, record, now=now)

@@ -24,7 +24,7 @@ from lakegc_assets.mark.totals import Totals, counted
 from lakegc_assets.rules.brakes import Brake
 from spark_resources.errors import LakegcError, full_stop
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import ExpiredReason, MarkState
 
 KINDS = ("reason", "age", "prefix", "slice")
@@ -85,7 +85,7 @@ class Review:
     @property
     def held(self) -> Mapping[str, Mapping[str, int]]:
         """Objects and bytes that each hold keeps; what two holds keep counts for both."""
-        found: Mapping[str, Mapping[str, int]] = self.facts.get("held", {})
+        found: Mapping[str, Mapping[str, int]] = self.facts.get("on_hold", {})
         return found
 
 
@@ -110,6 +110,7 @@ def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 
         review_foreign.show(theirs, every=every, form=form)
         return
     mark = open_mark(repository, mark_id)
+    refuse_earlier_format(mark.record, "reviewed")
     if every:
         list_rows(expired_tables(mark), mark.record.start, form)
         return
@@ -163,7 +164,7 @@ def how_much(review: Review) -> list[str]:
         f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
         f"Retention rules: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
-    if record.optimized:
+    if record.incremental:
         made += f" It is incremental, since mark {record.basis['chain'][0]}."
     digest = f"Digest: {record.digest}"
     if not whole.objects:

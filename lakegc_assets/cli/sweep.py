@@ -102,7 +102,7 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
         yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
     if earlier := max(0, deleted + aside - taken):
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
-    if proofs := len(report.proofs) + bool(deleted + aside):
+    if proofs := len(report.verifications) + bool(deleted + aside):
         yield f"Re-verified {plural(proofs, 'time')}."
     if left:
         kept = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == aside else ""

@@ -145,7 +145,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
     """The added and changed paths of a branch with the addresses inside the namespace that it serves there."""
     paths = [change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed"]
-    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
+    with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         for path, served in zip(
             paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True
         ):

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from lakegc_assets.mark.candidates import Candidates
 
 ASSET = "committed_addresses"
-RANGES_PART, ADDRESSES_PART = "held_ranges", "held"
-OBJECTS_PART = "held"  # of the expired set
+RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
+OBJECTS_PART = "on_hold"  # of the expired set
 ROWS_A_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
 MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
@@ -75,7 +75,7 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
     else:
         dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
     notes.wrote(dataset, ADDRESSES_PART)
-    notes.facts |= {"held_ranges": len(ranges), "held_addresses": dataset.rows}
+    notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
 
 def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
@@ -146,9 +146,9 @@ def write_held(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates
     """Write what would be expired but for holds (HELD_OBJECTS), of the objects with what every reason decided."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
-    notes.facts |= {"held": {}, "held_objects": 0, "held_bytes": 0, "held_not_listed": 0}
+    notes.facts |= {"on_hold": {}, "objects_on_hold": 0, "bytes_on_hold": 0, "on_hold_not_listed": 0}
     if addresses.rows:
-        notes.facts["held_not_listed"] = count_absent(run, candidates)
+        notes.facts["on_hold_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
         return
@@ -160,9 +160,9 @@ def write_held(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates
     dataset, report = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
     notes.wrote(dataset, OBJECTS_PART)
     notes.facts |= {
-        "held": by_hold(report),
-        "held_objects": dataset.rows,
-        "held_bytes": report.counters["bytes"],
+        "on_hold": by_hold(report),
+        "objects_on_hold": dataset.rows,
+        "bytes_on_hold": report.counters["bytes"],
     }
 
 

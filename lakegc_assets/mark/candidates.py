@@ -161,7 +161,7 @@ class Incremental(Candidates):
 
 def choose(run: MarkRun) -> Candidates:
     """The candidates of a mark that begins. One that can't be incremental after all becomes full, and says why."""
-    found: Incremental | str = begin_incremental(run) if run.mark.record.optimized else ""
+    found: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
     if isinstance(found, Incremental):
         return found
     if found:
@@ -174,12 +174,12 @@ def recorded(run: MarkRun) -> Candidates:
     """The candidates of a mark that has listed them. Raises `Refused` (invariant 3) where it listed them in another way
     than it is made, or is incremental and lacks the commit graph by now."""
     refuse_mixed(run)
-    if not run.mark.record.optimized:
+    if not run.mark.record.incremental:
         return everything(run)
     if not can_be_base(run):
         raise Refused(
             f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
-            "more. An incremental mark needs it; make a new mark with --clean.",
+            "more. An incremental mark needs it; make a new mark with --full.",
             invariant=3,
         )
     ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, LET_GO_PART))

@@ -90,7 +90,7 @@ def trusted_ranges(mark: Mark) -> list[str]:
     if ASSET not in mark.record.steps:
         return []
     ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
-    if mark.place.seal is not None or not mark.record.optimized:
+    if mark.place.seal is not None or not mark.record.incremental:
         return ranges
     if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # of an older lakegc
         return []

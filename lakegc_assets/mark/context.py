@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that no listing has;
-    `questions` to the server about equal sizes, beyond which objects are kept; `trusted` are patterns of other
+    `probes` of paths on branches, for equal sizes, beyond which objects are kept; `trusted` are patterns of other
     repositories' names, which are held not to refer to this namespace, and not looked into; with `others_required`
     a mark stops where one of the others can't be."""
 
     clock_skew: timedelta = timedelta(minutes=5)
     missing: int = 0
-    questions: int = 1_000_000
+    probes: int = 1_000_000
     trusted: tuple[str, ...] = ()
     others_required: bool = False
 

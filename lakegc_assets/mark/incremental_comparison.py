@@ -70,7 +70,7 @@ def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
         raise DamagedData(
             f"nobody asked what earlier marks know of {plural(len(lost), 'address')}, such as "
             f"{lost[0].as_py()!r}, which is a fault of lakegc. Nothing was marked; make a new "
-            "mark with --clean, and report it.",
+            "mark with --full, and report it.",
             invariant=3,
         )
 
@@ -88,4 +88,4 @@ def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str
         "committed_bytes": size,
         "live_inside": objects,
     }
-    return {name: value + more.get(name, 0) for name, value in counts.items()} | {"looked_at": counts["candidates"]}
+    return {name: value + more.get(name, 0) for name, value in counts.items()} | {"compared": counts["candidates"]}

@@ -123,7 +123,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
     notes.wrote(asked, LOOKED_AT_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_scope(run, notes, ranges, folders)
-    notes.facts |= {"looked_at": count, "looked_up": found.rows, "let_go_ranges": len(ranges)}
+    notes.facts |= {"compared": count, "looked_up": found.rows, "ranges_no_longer_retained": len(ranges)}
     notes.facts["objects"] += found.rows
     notes.facts["bytes"] += report.counters["bytes"]
 

@@ -53,8 +53,8 @@ RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
 SIZES = ("committed_addresses", "sizes")
 LEFT_BETWEEN = ("committed_addresses", "left_between")
-LOOKED_AT = ("namespace_slices", "looked_at")
-UNSETTLED_OBJECTS = ("expired_set", "unsettled")
+LOOKED_AT = ("namespace_slices", "compared")
+UNSETTLED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
 OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # and not SIZES, which need not be known
 OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
@@ -75,7 +75,7 @@ def refuse_mixed(run: MarkRun) -> None:
     """Raise `Refused` where a step listed what may have changed and a later one would take it for everything, or the
     other way about (invariant 3)."""
     record = run.mark.record
-    if record.optimized != (LOOKED_AT[1] in record.step(LOOKED_AT[0]).datasets):
+    if record.incremental != (LOOKED_AT[1] in record.step(LOOKED_AT[0]).datasets):
         raise Refused(
             f"namespace_slices of mark {record.mark_id} ({record.repository}) was listed in another way than this mark "
             "is made. Make a new mark.",
@@ -211,7 +211,7 @@ class MarkChain:
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
         """COMMIT_VERDICTS of the base mark; none where it had nothing to explain, and so read no commit's ranges."""
-        asked = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["unsettled"]]
+        asked = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in asked for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
     def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
@@ -258,7 +258,7 @@ def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) 
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
     own = [one.mark_id for one in before]
-    if record.optimized != bool(own) or (record.optimized and list(record.basis["chain"]) != own):
+    if record.incremental != bool(own) or (record.incremental and list(record.basis["chain"]) != own):
         raise DamagedData(f"mark {record.mark_id} was made since other marks than {', '.join(own) or 'none'}")
 
 

@@ -71,7 +71,7 @@ class WrittenDown:
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
         if lost := ids - self.refs.keys():
-            raise DamagedData(f"no mark says what the ranges {sorted(lost)[:3]} are. Make a new mark with --clean.")
+            raise DamagedData(f"no mark says what the ranges {sorted(lost)[:3]} are. Make a new mark with --full.")
         return pa.Table.from_pylist([self.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:

@@ -24,7 +24,7 @@ class MarkOptions:
     inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
     inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
     since: str = ""  # the mark to go on from; otherwise the newest
-    clean: bool = False  # look at everything, whatever marks there are
+    full: bool = False  # look at everything, whatever marks there are
 
 
 def parse_min_age(text: str) -> timedelta | None:
@@ -48,8 +48,8 @@ def parse_taken(text: str, inventory: str) -> datetime | None:
 
 def refuse_both(options: MarkOptions) -> None:
     """Raise `WrongUsage` for options that contradict each other."""
-    if options.since and options.clean:
-        raise WrongUsage("a mark is made since an earlier one or clean, not both: give --since or --clean")
+    if options.since and options.full:
+        raise WrongUsage("a mark is made since an earlier one or full, not both: give --since or --full")
     if options.since and options.inventory:
         raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
 

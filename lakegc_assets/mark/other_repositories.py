@@ -186,7 +186,7 @@ def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[
             return [(repository, *head) for head in sorted(run.lakefs.branches(repository).items())]
         return []
 
-    with ThreadPoolExecutor(max_workers=run.lakefs.settings.asking_requests) as pool:
+    with ThreadPoolExecutor(max_workers=run.lakefs.settings.probe_requests) as pool:
         return [head for each in pool.map(heads, repositories) for head in each]
 
 
@@ -349,7 +349,7 @@ def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
     """
     if run.place.seal is None and run.proven is not None:
         return read_by_approved(run)
-    trusted = run.place.seal is not None or run.mark.record.optimized
+    trusted = run.place.seal is not None or run.mark.record.incremental
     return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
 
 

@@ -80,7 +80,7 @@ def heads_of(run: MarkRun, found: Others) -> pa.Table:
 
     heads = heads_in(run, sorted(found.places), unread)
     commits = sorted({(repository, head) for repository, _, head in heads})
-    with ThreadPoolExecutor(max_workers=lakefs.settings.asking_requests) as pool:
+    with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         metaranges = dict(zip(commits, pool.map(metarange, commits), strict=True))
     rows = [
         {"repository": repository, "branch": branch, "metarange_id": metaranges[repository, head]}

@@ -112,7 +112,7 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
     Dense paths are answered by pages of `ls`, scattered ones by `stat`.
     """
     found: dict[str, str | None] = {}
-    at_once = lakefs.settings.asking_requests
+    at_once = lakefs.settings.probe_requests
 
     def stat(some: Sequence[str]) -> None:
         with ThreadPoolExecutor(max_workers=at_once) as pool:

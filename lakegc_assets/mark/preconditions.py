@@ -11,7 +11,7 @@ from spark_resources.mark_store.record import MarkRecord
 
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` where an unfinished mark that is gone on with was begun since another mark, or since any."""
-    if record.optimized and (options.clean or options.since not in ("", record.basis["chain"][0])):
+    if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
             f"mark {record.mark_id} of {record.repository} was begun since mark {record.basis['chain'][0]}, and goes "
             "on so. Give this mark an id of its own."

@@ -53,7 +53,7 @@ class ReferenceStatus:
 
     @property
     def not_committed_count(self) -> int:
-        return self.counts["unsettled"]
+        return self.counts["not_retained"]
 
     @cached_property
     def few_not_committed(self) -> pa.Array | None:

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MANY_SIZES = 1_000_000  # 8 MB, sent to every task
-ANSWERS_PART, UNASKED_PART = "served", "unasked"
+ANSWERS_PART, UNASKED_PART = "served", "not_probed"
 REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
-BOUND = "there are more paths to ask about than LAKEGC_MAX_QUESTIONS allows"
+BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
@@ -60,24 +60,24 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChai
     """
     asked, folder = all_questions(run, notes, unreferenced, chain), run.mark.folder("expired_set", ANSWERS_PART)
     count = run.keep(asked).count() if asked is not None else 0
-    notes.facts |= {"questions": count, "unasked": 0, "unanswered": 0, "unclear": []}
+    notes.facts |= {"probes": count, "not_probed": 0, "probes_failed": 0, "unclear": []}
     if asked is None or not count:
         notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
         return [nothing]
     datasets = []
-    if count > run.limits.questions:
-        beyond = run.keep(path_probes.beyond_bound(asked, run.limits.questions))
+    if count > run.limits.probes:
+        beyond = run.keep(path_probes.beyond_bound(asked, run.limits.probes))
         unasked = path_probes.not_sent(asked.join(beyond, "size", "left_semi"), BOUND)
         datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
         notes.wrote(datasets[0], UNASKED_PART)
-        notes.facts["unasked"] = datasets[0].rows
+        notes.facts["not_probed"] = datasets[0].rows
         notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
         asked = asked.join(beyond, "size", "left_anti")
-    run.say(f"asking what branches serve at {plural(count - notes.facts['unasked'], 'path')}")
+    run.say(f"asking what branches serve at {plural(count - notes.facts['not_probed'], 'path')}")
     answers, report = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
     notes.wrote(answers, ANSWERS_PART)
-    notes.facts |= {"unanswered": report.counters["unanswered"], "served_inside": report.counters["inside"]}
-    if notes.facts["unanswered"]:
+    notes.facts |= {"probes_failed": report.counters["unanswered"], "served_inside": report.counters["inside"]}
+    if notes.facts["probes_failed"]:
         notes.facts["unclear"] += reasons_in(run, answers)
     for why in notes.facts["unclear"]:
         run.say(why)

@@ -59,7 +59,7 @@ def judge_commits(run: MarkRun) -> None:
         notes.facts |= {
             "commits": len(verdicts),
             "retained": sum(one.retained and one.hold is None for one in verdicts),
-            "held": sum(one.hold is not None for one in verdicts),
+            "on_hold": sum(one.hold is not None for one in verdicts),
             "expired": sum(not one.retained for one in verdicts),
             "retained_by_server_only": by_server,
             "server_listed": None if listed is None else len(listed),
@@ -68,7 +68,7 @@ def judge_commits(run: MarkRun) -> None:
             "all_ranges": all_ranges,
             "holds": [hold.id for hold in holds],
         }
-        kept = f", {notes.facts['held']:,} more are held" if notes.facts["held"] else ""
+        kept = f", {notes.facts['on_hold']:,} more are held" if notes.facts["on_hold"] else ""
         run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
 
 

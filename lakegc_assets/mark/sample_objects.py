@@ -19,7 +19,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, HIGHLIGHTS
 from spark_resources.spark.datasets import Output, all_rows, parquet_bytes, read_file
 
-PART = "highlights"
+PART = "sample_objects"
 ORDERS: Mapping[str, list[tuple[str, str]]] = {
     "largest": [("size", "descending"), ("address", "ascending")],
     "newest": [("modified", "descending"), ("address", "ascending")],

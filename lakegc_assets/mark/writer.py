@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
-UNSETTLED_PART = "unsettled"
+UNSETTLED_PART = "not_retained"
 ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
 SAMPLED_A_TASK = 1_000  # addresses, for the cuts
 
@@ -71,9 +71,9 @@ def write_mark(
         "expired": dataset.rows,
         "expired_bytes": report.counters["bytes"],
         "not_in_text": dataset.rows - text.rows,
-        "kept_as_served_or_unclear": notes.facts["unreferenced"]
+        "kept_by_probes": notes.facts["unreferenced"]
         - notes.facts["kept_for_other_repositories"]
-        - notes.facts["held_objects"]
+        - notes.facts["objects_on_hold"]
         - dataset.rows,
     }
     return dataset

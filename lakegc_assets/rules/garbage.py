@@ -92,7 +92,7 @@ def reference_status(
         "young": _sum(is_young),
         "committed": _sum(is_committed),
         "committed_bytes": _sum(stored["size"].filter(is_committed)),
-        "unsettled": len(stored) - _sum(is_committed),
+        "not_retained": len(stored) - _sum(is_committed),
         "unreferenced": _sum(is_unreferenced) - _sum(has_dot_segment),
         "dot_segments": _sum(has_dot_segment),
         "live_not_listed": len(missing),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import plural
 from spark_resources.errors import NotThere
-from spark_resources.mark_store.record import CLEAN, MarkRecord, finished_at
+from spark_resources.mark_store.record import CLEAN, RECORD_FORMAT, MarkRecord, finished_at
 from spark_resources.model import Scope
 
 if TYPE_CHECKING:
@@ -70,33 +70,33 @@ def basis_of(
     *,
     untrusted: Collection[str] = (),
     since: str = "",
-    clean: bool = False,
+    full: bool = False,
     every: int,
 ) -> Mapping[str, Any]:
-    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or clean.
+    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or full.
 
     Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` tells after how
     many more incremental marks a full one is due; 0: the next mark that names no base is one. `untrusted` are the ids
     of marks that aren't signed, where a key is set: since one of these no mark is made. The new record's own basis
     tells its spellings. Raises `NotThere` where the named one isn't among the earlier ones.
     """
-    if since in untrusted and not clean:
+    if since in untrusted and not full:
         chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
     else:
-        chosen = _basis_of(record, earlier, since=since, clean=clean, every=every)
+        chosen = _basis_of(record, earlier, since=since, full=full, every=every)
         if untrusted and chosen == NO_BASE:
             chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
     return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
 
 
 def _basis_of(
-    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, clean: bool, every: int
+    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, full: bool, every: int
 ) -> Mapping[str, Any]:
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
         raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
-    if clean:
+    if full:
         return {"why": "that was asked for"}
     if since:
         finished = [one for one in finished if one.mark_id == since]
@@ -106,13 +106,13 @@ def _basis_of(
     why = unequal(record, base)
     if why:
         return {"why": why}
-    chain = [base.mark_id, *(base.basis["chain"] if base.optimized else [])]
-    digests = [base.digest or "", *(base.basis["digests"] if base.optimized else [])]
+    chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
+    digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
     since_full = max(len(chain), without_full + 1)  # where each mark names its base, chains don't grow
     if since_full >= max(every, 1) and not since:
         return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
-    return {"optimized": True, "chain": chain, "digests": digests, "full_in": full_in}
+    return {"incremental": True, "chain": chain, "digests": digests, "full_in": full_in}
 
 
 def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
@@ -120,7 +120,7 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
     of another scope or by an inventory doesn't count as full."""
     found = 0
     for one in sorted(finished, key=finished_at, reverse=True):
-        if one.optimized:
+        if one.incremental:
             found += 1
         elif one.scope is Scope.UNIFIED and one.inventory is None:
             break
@@ -129,7 +129,7 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
 
 def late_uploads(record: MarkRecord) -> str:
     """What an incremental mark leaves to a full one, and when that is due; "" for a full mark."""
-    if not record.optimized:
+    if not record.incremental:
         return ""
     marks = record.basis.get("full_in")
     if marks is None:  # made before this was recorded
@@ -143,8 +143,10 @@ def late_uploads(record: MarkRecord) -> str:
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
-    """Why a mark made since this one might differ from a clean one; "" where it can't."""
+    """Why a mark made since this one might differ from a full one; "" where it can't."""
     which = f"mark {base.mark_id}"
+    if base.format != RECORD_FORMAT:
+        return f"{which} was made by an earlier lakegc (format {base.format}; now {RECORD_FORMAT})"
     if (base.repository, base.repository_created, base.namespace) != (
         record.repository, record.repository_created, record.namespace,
     ):  # fmt: skip
@@ -155,7 +157,7 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
         return "an inventory is no listing to go on from"
     if "unexplained" in base.step("expired_set").facts:
         return f"{which} could not tell why its objects would go"
-    if "unsettled" not in base.step("expired_set").datasets:
+    if "not_retained" not in base.step("expired_set").datasets:
         return f"{which} didn't know every commit"
     if base.basis["spellings"] != record.basis["spellings"]:
         return f"the namespace has other spellings than it had for {which}"

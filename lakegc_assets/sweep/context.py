@@ -29,20 +29,20 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PROOF_AGE = timedelta(minutes=30)
+VERIFICATION_AGE = timedelta(minutes=30)
 HEADS_EVERY = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """`proof_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a ceiling in
-    keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too. `quarantine`
-    moves objects to quarantine instead of deleting them. `heads_every` is how often branch heads are listed while a
-    round deletes.
+    """`verification_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a ceiling
+    in keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too.
+    `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is how often branch heads are
+    listed while a round deletes.
     """
 
     marking: Limits
-    proof_age: timedelta = PROOF_AGE
+    verification_age: timedelta = VERIFICATION_AGE
     rate: float | None = None
     quarantine: bool = False
     heads_every: timedelta = HEADS_EVERY
@@ -98,7 +98,7 @@ class SweepRun:
     @property
     def reverifications(self) -> str:
         """The key of the folder of re-verifications, each in a folder of its number."""
-        return mark_folder(self.mark.record.mark_id) + "proofs/"
+        return mark_folder(self.mark.record.mark_id) + "verifications/"
 
     def next_number(self) -> int:
         """The number of a new re-verification and its round: one more than any that left a trace."""

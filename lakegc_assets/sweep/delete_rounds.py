@@ -84,7 +84,7 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
 
 def end_of(run: SweepRun, verification: Reverification) -> datetime:
     """Until when a re-verification counts, by the store's clock. Raises `Refused` where it is too old when it ends."""
-    until, now = verification.began + run.limits.proof_age, run.store.now()
+    until, now = verification.began + run.limits.verification_age, run.store.now()
     if now >= until:
         raise too_old(run, now - verification.began)
     return until
@@ -95,8 +95,8 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
     return Refused(
         f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified and a "
         f"delete could be sent, {duration(took)} had passed, and a re-verification counts for "
-        f"{duration(run.limits.proof_age)}: nothing can be deleted by it. Raise LAKEGC_PROOF_AGE, or give Spark more "
-        "cores.",
+        f"{duration(run.limits.verification_age)}: nothing can be deleted by it. Raise LAKEGC_VERIFICATION_AGE, or "
+        "give Spark more cores.",
         invariant=1,
     )
 
@@ -105,7 +105,7 @@ def nothing_settled(run: SweepRun, objects: int, until: datetime, failure: str =
     """Why a whole round settled nothing: its re-verification was too old by then (`until`, store's clock), heads could
     not be listed (`failure`), or nobody knows."""
     if (now := run.store.now()) >= until:
-        return too_old(run, now - until + run.limits.proof_age)
+        return too_old(run, now - until + run.limits.verification_age)
     return LakegcError(
         f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. "
         + (f"The branch heads could not be listed: {failure} " if failure else "")

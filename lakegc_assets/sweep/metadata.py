@@ -38,7 +38,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "keys_a_second": round(report.taken / report.seconds) if report.seconds else 0,
             "requests": report.requests,
             "repeated": max(0, report.attempts - report.taken),
-            "proofs": len(report.proofs),
+            "verifications": len(report.verifications),
             **as_to_space(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,

@@ -19,8 +19,9 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.lease import Lease
-from spark_resources.mark_store.mark import Mark, own_marks
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.mark import Mark, claim_namespace, own_marks
+from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
+from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState, Partition
 
 BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
@@ -78,7 +79,10 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
-    return partition, probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+    target = probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+    claim_namespace(target.place, target.repository.id, target.repository.created)
+    refuse_unknown_quarantine(target.place)
+    return partition, target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
@@ -89,6 +93,7 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
     place, now = target.place, target.place.store().now()
     if Mark.exists(place, mark_id):
         record = Mark.open(place, mark_id).record
+        refuse_earlier_format(record, "swept")
         if record.state not in BEGUN:
             check_approved(target, record, read_approval(place, mark_id), now=now)
         digest = record.digest or ""
@@ -107,6 +112,7 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` unless the mark is approved as it is; a sweep that was begun resumes though that has expired."""
+    refuse_earlier_format(record, "swept")
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
         refuse_another_repository(record, target)
@@ -133,6 +139,7 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
             f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
             invariant=7,
         )
+    refuse_earlier_format(record, "swept")
     check_record(record)
     if record.digest != verified.digest:
         raise Refused(
@@ -160,6 +167,8 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
     """The same, approved as it is now; a sweep that was begun resumes though the approval has expired."""
     foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
+    if mark is not None:
+        refuse_earlier_format(mark.record, "swept")
     if mark is None or mark.record.state not in BEGUN:
         verify_foreign(target, foreign.found, foreign.approval, now=target.place.store().now())
     else:
@@ -180,7 +189,7 @@ def run_of(
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
     limits = SweepLimits(
-        marks.limits(), settings.proof_age, options.rate, options.quarantine,
+        marks.limits(), settings.verification_age, options.rate, options.quarantine,
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()

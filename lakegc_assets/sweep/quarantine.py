@@ -11,11 +11,10 @@ from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.mark import mark_folder
+from spark_resources.mark_store.quarantine_format import QUARANTINE_FORMAT, QUARANTINE_NAME
 from spark_resources.model import Outcome
-from spark_resources.records.json_records import record_bytes
+from spark_resources.records.json_records import check_format, record_bytes
 from spark_resources.stores.place import Place
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +55,13 @@ def in_words(report: Report, quarantine: Quarantine) -> str:
 
 
 def _key(mark_id: str) -> str:
-    return f"{mark_folder(mark_id)}quarantine.json"
+    return f"{mark_folder(mark_id)}{QUARANTINE_NAME}"
 
 
 def write_quarantine(run: SweepRun) -> None:
     """Write how many quarantined objects each undo and purge so far restored and purged."""
     rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
-    plain = {"format": FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
+    plain = {"format": QUARANTINE_FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
     run.place.records().write(_key(run.mark.record.mark_id), record_bytes(plain))
 
 
@@ -71,8 +70,7 @@ def read_quarantine(place: Place, report: Report) -> Quarantine:
     key = _key(report.mark_id)
     try:
         plain = json.loads(place.records().read(key))
-        if plain["format"] != FORMAT:
-            raise ValueError(f"format {plain['format']}")
+        check_format(plain["format"], QUARANTINE_FORMAT, f"{place.store().where}/{key}")
         return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
     except NotThere:
         return Quarantine.of(report, {})

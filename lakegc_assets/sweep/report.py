@@ -23,7 +23,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-REPORT_FORMAT = 1
+REPORT_FORMAT = 2
 NAMED = 1_000  # objects that a summary names at most; the dataset has all
 ASSET = "sweep_report"
 REFUSALS = 3  # reasons of failures that a summary has
@@ -33,7 +33,7 @@ REFUSALS = 3  # reasons of failures that a summary has
 class Report:
     """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
 
-    `seconds`, `requests`, `attempts`, `proofs`, `unread` and `taken` (deleted or quarantined objects) are those
+    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are those
     of the run that ended the sweep, and not of runs before it that were cut off.
     `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that became live after
     the last re-verification and are deleted: only a backup or quarantine restores them. `quarantine` means that the
@@ -53,7 +53,7 @@ class Report:
     seconds: float
     requests: int
     attempts: int
-    proofs: tuple[datetime, ...]
+    verifications: tuple[datetime, ...]
     late: tuple[str, ...]
     late_objects: int
     quarantine: bool = False
@@ -103,12 +103,14 @@ class Report:
         try:
             plain = json.loads(data)
             plain.pop("success")
+            if plain["format"] == 1:  # a quarantine of then is still undone and purged
+                plain |= {"verifications": plain.pop("proofs"), "format": REPORT_FORMAT}
             if plain["format"] != REPORT_FORMAT:
-                raise ValueError(f"format {plain['format']}")
+                raise ValueError(f"format {plain['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
             times = {name: time_of(plain[name]) for name in ("began", "ended")}
-            proofs = tuple(time_of(each) for each in plain["proofs"])
+            verifications = tuple(time_of(each) for each in plain["verifications"])
             tuples = {name: tuple(plain.get(name, ())) for name in ("late", "refusals")}
-            return cls(**{**plain, **times, **tuples, "proofs": proofs})
+            return cls(**{**plain, **times, **tuples, "verifications": verifications})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
 
@@ -177,7 +179,7 @@ def write_report(
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
-        proofs=tuple(verification.began for verification in tally.reverifications),
+        verifications=tuple(verification.began for verification in tally.reverifications),
         late=tuple(row["address"] for row in late),
         late_objects=closing.rescued_objects if closing else 0,
         quarantine=run.limits.quarantine,

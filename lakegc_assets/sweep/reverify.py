@@ -31,7 +31,7 @@ from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import CLEAN
+from spark_resources.mark_store.record import CLEAN, RECORD_FORMAT
 from spark_resources.model import MarkState
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -100,6 +100,7 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
         digest=None,
         counts={},
         basis=CLEAN,
+        format=RECORD_FORMAT,
     )
     verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
     return MarkRun(

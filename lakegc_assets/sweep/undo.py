@@ -25,6 +25,7 @@ from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.model import PENDING, RECEIPTS, MarkState, Outcome
+from spark_resources.records.json_records import record_bytes
 from spark_resources.spark.datasets import open_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BEGUN = "begun.json"
+BEGUN_FORMAT = 1
 NO_HURRY = timedelta(days=1)  # restoring needs no re-verification
 STATS_AT_ONCE = 16
 STRAY_COPIES = "stray copies freed"
@@ -134,7 +136,7 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
 
 def note_begin(run: SweepRun) -> None:
     """Write that something may be back in its place, before it is: a later mark then looks at all of this one's."""
-    run.store.write(f"{run.undone.folder}{BEGUN}", b"{}")
+    run.store.write(f"{run.undone.folder}{BEGUN}", record_bytes({"format": BEGUN_FORMAT}))
 
 
 def in_quarantine(run: SweepRun, *, since: int) -> DataFrame:

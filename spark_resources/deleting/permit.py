@@ -24,10 +24,11 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
-from spark_resources.records.json_records import time_of
+from spark_resources.records.json_records import check_format, time_of
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
+FORMAT = 1
 NEVER = datetime.fromtimestamp(0, UTC)
 PATIENCE_S = 60.0  # how long a task waits for a permit to be renewed before it leaves its keys to another round
 
@@ -42,12 +43,13 @@ class Permit:
     stopped: str = ""
 
     def to_json(self) -> bytes:
-        return json.dumps({**asdict(self), "until": self.until.isoformat()}).encode()
+        return json.dumps({"format": FORMAT, **asdict(self), "until": self.until.isoformat()}).encode()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Permit:
         try:
             plain = json.loads(data)
+            check_format(plain["format"], FORMAT, where)  # of this very round, so of this very lakegc
             return cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(

@@ -217,7 +217,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         ssl_ca_cert=settings.ca_bundle,
     )
     configuration.verify_ssl = settings.verify_tls
-    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.asking_requests)
+    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.probe_requests)
     configuration.retries = urllib3.Retry(
         total=0,  # the policy's work
         redirect=False,  # following one would lose the login, or send it elsewhere

@@ -43,7 +43,7 @@ class LakeFSSettings:
 
     `retry` is how requests are repeated. `slow_read_timeout_s` is for calls that the server answers only after having
     walked the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
-    `asking_requests` are how many questions one process asks at once.
+    `probe_requests` are how many path probes one process sends at once.
     """
 
     endpoint_url: str
@@ -57,7 +57,7 @@ class LakeFSSettings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     poll_s: float = 2
     task_timeout_s: float = 6 * 3600
-    asking_requests: int = 8
+    probe_requests: int = 8
 
     def __post_init__(self) -> None:
         api_address(self.endpoint_url)
@@ -87,5 +87,5 @@ class LakeFSSettings:
             slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
             task_timeout_s=settings.task_timeout_s,
             retry=settings.retry_policy(),
-            asking_requests=settings.asking_requests,
+            probe_requests=settings.probe_requests,
         )

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, Untrusted
+from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, UnknownFormat, Untrusted
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
@@ -196,12 +196,13 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     """Remove the summary of every finished mark of lakegc's that isn't approved, or not any more; the ids of these.
 
-    So an approval that has expired ends for the reference collector, too, and one that isn't signed where a key is set.
+    So an approval that has expired ends for the reference collector, too, and one that
+    isn't signed where a key is set, or whose mark is of an unknown format.
     `now` by the store's clock.
     """
 
-    def withdrawn(mark_id: str, record: MarkRecord | Untrusted) -> bool:
-        if isinstance(record, Untrusted):
+    def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
+        if not isinstance(record, MarkRecord):
             return withdraw_reference_summary(place, mark_id)
         return record.finished is not None and withdraw_stale_summary(place, record, now=now)
 

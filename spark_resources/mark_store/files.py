@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_resources.errors import DamagedData
 from spark_resources.mark_store.approval import APPROVAL_NAME
 from spark_resources.mark_store.mark import asset_folder, mark_folder, reference_folder
+from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
 from spark_resources.stores.place import Place
@@ -17,8 +18,9 @@ REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the referenc
 SUMMARY = "summary.json"
 
 # Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
-LATER = ("mark.json", APPROVAL_NAME, "sweep.json", "quarantine.json")
-LATER_FOLDERS = ("receipts/", "proofs/", "sweep_report/", "undone/", "restored/", "freed/")
+LATER = ("mark.json", APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
+LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
+EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[s
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
     own, theirs = mark_folder(record.mark_id), reference_folder(record.mark_id)
     known |= {own + name for name in LATER} | {theirs + SUMMARY}
-    later = tuple(own + folder for folder in LATER_FOLDERS)
+    later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
     found = (one.key for folder in (own, theirs) for page in place.store().pages(folder) for one in page.objects)
     return sorted(key for key in found if key not in known and not key.startswith(later))
 

@@ -1,5 +1,6 @@
 """What a file of holds says: YAML from bytes to values and back, the whole file or none of it.
 
+    format: 1                   # may be left out
     holds:
       - id: releases
         tags: "v*"              # what the tagged commits hold; with history, what their ancestors hold, too
@@ -29,9 +30,10 @@ from typing import Annotated, Any, ClassVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from spark_resources.errors import Refused, WrongUsage
+from spark_resources.errors import Refused, UnknownFormat, WrongUsage
 from spark_resources.model import DATA
 
+FORMAT = "1"  # of the file; one that says none is of this
 LARGEST_FILE = 1 << 20  # bytes
 DEEPEST = 8  # levels of lists and fields; a file of holds has five
 _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -269,7 +271,8 @@ class BadHolds(Refused):
 
 
 def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
-    """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line."""
+    """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line, and
+    `UnknownFormat` for a file of another format."""
     troubles: list[Trouble] = []
     items = _items(_root(data, where), where)
     found = [(item, hold) for item in items if (hold := _hold_of(item, troubles)) is not None]
@@ -327,9 +330,24 @@ def _root(data: bytes, where: str) -> yaml.Node:
     return node
 
 
-def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
-    """The nodes of the list `holds`, which is all that a file may have."""
+def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
+    """The fields of a file but for its format. Raises `UnknownFormat` for another format than is known."""
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    formats = [pair for pair in pairs if pair[0].value == "format"]
+    if len(formats) > 1:
+        raise BadHolds(where, [Trouble(_line(formats[1][0]), "'format' stands there twice")])
+    for _, value in formats:
+        if value.value != FORMAT:
+            raise UnknownFormat(
+                f"{where} is of format {str(value.value)[:60]!r}, and this lakegc knows {FORMAT}. What it is meant to "
+                "hold can't be told, so nothing is marked or swept. Update lakegc."
+            )
+    return [pair for pair in pairs if pair not in formats]
+
+
+def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
+    """The nodes of the list `holds`, which with `format` is all that a file may have."""
+    pairs = _holds_of(root, where)
     strange = [Trouble(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
         expected = Trouble(_line(root), "'holds:' with a list is expected, once")
@@ -408,7 +426,7 @@ def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
     if data is None:
         return _proved(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
-    dash = _root(data, where).value[0][1].start_mark.column  # of the list's first hold
+    dash = _holds_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
     added = data + (b"" if data.endswith(b"\n") else b"\n") + _listed([hold], indent=dash).encode()
     return _proved(added, wanted, where)
 
@@ -436,7 +454,7 @@ def _proved(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
 
 
 def rendered(holds: Iterable[Hold]) -> bytes:
-    return ("holds:\n" + text if (text := _listed(holds)) else "holds: []\n").encode()
+    return (f"format: {FORMAT}\n" + ("holds:\n" + text if (text := _listed(holds)) else "holds: []\n")).encode()
 
 
 def _listed(holds: Iterable[Hold], *, indent: int = 2) -> str:

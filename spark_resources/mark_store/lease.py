@@ -17,10 +17,11 @@ from datetime import UTC, datetime, timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Refused
 from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
-from spark_resources.records.json_records import time_of
+from spark_resources.records.json_records import check_format, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
+LEASE_FORMAT = 1
 LEASE_TIME = timedelta(minutes=10)
 WATCH_S = 20.0  # how long a process that only watches a lease relies on what it read
 
@@ -43,6 +44,7 @@ class Holder:
     def to_json(self) -> bytes:
         return json.dumps(
             {
+                "format": LEASE_FORMAT,
                 "who": self.who,
                 "mark_id": self.mark_id,
                 "token": self.token,
@@ -56,7 +58,8 @@ class Holder:
     def from_json(cls, data: bytes, where: str) -> Holder:
         try:
             found = json.loads(data)
-            process = found.get("process")  # leases of earlier versions lack the last two
+            check_format(found.get("format", LEASE_FORMAT), LEASE_FORMAT, f"{where}/{LEASE_KEY}")
+            process = found.get("process")  # leases of earlier versions lack the last two, and the format
             return cls(
                 str(found["who"]),
                 str(found["mark_id"]),

@@ -15,10 +15,27 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from spark_resources.errors import DamagedData, NothingToDo, NotThere, Refused, Untrusted, WrongUsage, duration
-from spark_resources.mark_store.record import CHAIN, CLEAN, MarkRecord, StepRecord, finished_at, newest_holds
+from spark_resources.errors import (
+    DamagedData,
+    NothingToDo,
+    NotThere,
+    Refused,
+    UnknownFormat,
+    Untrusted,
+    WrongUsage,
+    duration,
+)
+from spark_resources.mark_store.record import (
+    CHAIN,
+    CLEAN,
+    MarkRecord,
+    StepRecord,
+    finished_at,
+    newest_holds,
+    refuse_earlier_format,
+)
 from spark_resources.model import MarkState, check_mark_id
-from spark_resources.records.json_records import Version
+from spark_resources.records.json_records import Version, check_format
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
 from spark_resources.stores.place import Place
@@ -26,6 +43,7 @@ from spark_resources.stores.place import Place
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
 OWNER_KEY = MARKS_ROOT + "owner.json"
+OWNER_FORMAT = 1
 
 # what may follow what; anything else is refused, whoever asks
 TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
@@ -139,13 +157,15 @@ class Mark:
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
-        """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12)."""
+        """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12). Raises `Refused` for
+        one that an earlier lakegc began: its steps are in the format of then."""
         if self.record.state not in UNFINISHED:
             raise NothingToDo(
                 f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
                 "be made again. Make a new one with a mark id of its own.",
                 invariant=12,
             )
+        refuse_earlier_format(self.record, "resumed")
 
     def add_step(self, asset: str, step: StepRecord) -> None:
         """Note that an asset of this unfinished mark is computed."""
@@ -211,13 +231,15 @@ class Mark:
 def marks(place: Place) -> Iterator[MarkRecord]:
     """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist.
 
-    Raises `DamagedData` for a record that can't be read, and leaves out those that aren't signed where a key is set.
+    Raises `DamagedData` for a record that can't be read. Leaves out those that aren't signed where a key is set, and
+    those of an unknown format.
     """
     return (record for _, record in each_mark(place) if isinstance(record, MarkRecord))
 
 
-def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted]]:
-    """The same with each mark's id first, and in the place of a record that isn't trusted what is wrong with it."""
+def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
+    """The same with each mark's id first, and in the place of a record that isn't trusted, or is of an unknown format,
+    what is wrong with it."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
@@ -225,7 +247,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted]]:
             yield mark_id, _record_of(mark_id, place.records().read(key), f"{store.where}/{key}")
         except NotThere:
             continue
-        except Untrusted as error:
+        except (Untrusted, UnknownFormat) as error:
             yield mark_id, error
 
 
@@ -297,16 +319,21 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
 
 
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Write the owner's mark of a namespace, or raise `Refused` where another repository did (invariant 5)."""
+    """Write the owner's mark of a namespace, or raise `Refused` where another repository did (invariant 5).
+
+    Raises `UnknownFormat` for one that a newer lakegc wrote; one without a format is of the first.
+    """
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
-        store.write_if_absent(OWNER_KEY, json.dumps(mine, sort_keys=True).encode())
+        store.write_if_absent(OWNER_KEY, json.dumps({**mine, "format": OWNER_FORMAT}, sort_keys=True).encode())
     except AlreadyThere:
         try:
             owner = json.loads(store.read(OWNER_KEY))
         except ValueError:
             owner = None
+        if isinstance(owner, dict):
+            check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
         if owner != mine:
             readable = isinstance(owner, dict) and owner.keys() == mine.keys()
             whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"

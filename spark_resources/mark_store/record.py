@@ -10,12 +10,14 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from spark_resources.errors import DamagedData, Refused, WrongUsage
+from spark_resources.errors import DamagedData, Refused, UnknownFormat, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
 from spark_resources.records.json_records import record_bytes, time_of
 
-RECORD_FORMAT = 1
-CLEAN: Mapping[str, Any] = {"optimized": False, "why": "", "chain": [], "digests": [], "spellings": []}
+RECORD_FORMAT = 2
+EARLIER_FORMAT = 1
+"""Of records that are read, to be listed and to undo or purge what their sweeps quarantined, and no more."""
+CLEAN: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,9 @@ class MarkRecord:
     the SHA-256 of the approval that made it `approved` (see `spark_resources.mark_store.approval`).
     `inventory` says which list of objects was read instead of the store's own (see
     `spark_resources.stores.inventory`): then `start` is the time when that was taken.
-    `basis` says how this mark was made: `optimized` since earlier marks (or not, and then `why` not), and the `chain`
+    `basis` says how this mark was made: `incremental` since earlier marks (or not, and then `why` not), and the `chain`
     of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
-    clean mark with a chain tells what an optimized one would have missed. `full_in`, of an optimized one, says after
+    full mark with a chain tells what an incremental one would have missed. `full_in`, of an incremental one, says after
     how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
     addresses were read by.
     """
@@ -88,9 +90,9 @@ class MarkRecord:
         return self.steps[name]
 
     @property
-    def optimized(self) -> bool:
+    def incremental(self) -> bool:
         """Whether this mark looked only at what may have changed since an earlier one."""
-        return bool(self.basis["optimized"])
+        return bool(self.basis[_incremental(self.format)])
 
     def to_json(self) -> bytes:
         plain = asdict(self)
@@ -104,9 +106,10 @@ class MarkRecord:
     def from_json(cls, data: bytes, where: str) -> MarkRecord:
         try:
             plain = json.loads(data)
-            if plain["format"] != RECORD_FORMAT:
-                raise DamagedData(
-                    f"{where} is of format {plain['format']}; this lakegc knows {RECORD_FORMAT}. Update it."
+            if type(plain["format"]) is not int or plain["format"] not in (EARLIER_FORMAT, RECORD_FORMAT):
+                raise UnknownFormat(
+                    f"{where} is of format {plain['format']}; this lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. "
+                    "Update lakegc."
                 )
             if missing := sorted({each.name for each in fields(cls)} - plain.keys()):
                 raise ValueError(f"{', '.join(missing)} missing")
@@ -124,7 +127,7 @@ class MarkRecord:
                 "steps": steps,
                 "counts": dict(plain["counts"]),
                 "previous": None if plain["previous"] is None else dict(plain["previous"]),
-                "basis": _basis(plain["basis"]),
+                "basis": _basis(plain["basis"], plain["format"]),
             }
             return cls(**{**plain, **times, **changed})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -147,7 +150,13 @@ def _holds(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+def _incremental(record_format: int) -> str:
+    """What `basis` calls an incremental mark in records of this format."""
+    return "optimized" if record_format == EARLIER_FORMAT else "incremental"
+
+
+def _basis(plain: Mapping[str, Any], record_format: int) -> Mapping[str, Any]:
+    """As it was written: a record's digest, and the record when it is written again, have the names of its format."""
     try:
         chain = [check_mark_id(one) for one in plain["chain"]]
     except WrongUsage as error:
@@ -155,10 +164,29 @@ def _basis(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
     if len(chain) != len(digests):
         raise ValueError("a chain of marks without their digests")
-    told: dict[str, Any] = {"optimized": bool(plain["optimized"]), "why": str(plain["why"])}
+    incremental = _incremental(record_format)
+    told: dict[str, Any] = {incremental: bool(plain[incremental]), "why": str(plain["why"])}
     if "full_in" in plain:  # of incremental marks
         told["full_in"] = int(plain["full_in"])
     return {**told, "chain": chain, "digests": digests, "spellings": spellings}
+
+
+SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
+
+
+def refuse_earlier_format(record: MarkRecord, what: str) -> None:
+    """Raise `Refused` (invariant 7) for a mark of an earlier format; `what` is what it can't be: approved, swept."""
+    if record.format != RECORD_FORMAT:
+        name = f"{record.repository} {record.mark_id}"
+        aside = (
+            f" What it has in quarantine can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
+        )
+        raise Refused(
+            f"mark {record.mark_id} of {record.repository} was made by an earlier lakegc (format {record.format}; this "
+            f"one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark {record.repository}."
+            + (aside if record.state in SWEEP_BEGUN else ""),
+            invariant=7,
+        )
 
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from spark_resources.errors import Refused, Untrusted
+from spark_resources.errors import Refused, UnknownFormat, Untrusted
 from spark_resources.records.signing import VARIABLE, Seal, Signature
 
 if TYPE_CHECKING:
@@ -34,6 +34,15 @@ def _as_text(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     raise TypeError(f"{value!r} does not belong into a record")
+
+
+def check_format(found: object, known: int, where: str) -> None:
+    """Raise `UnknownFormat` where a record is of another format than the one that is known."""
+    if type(found) is not int or found != known:
+        raise UnknownFormat(
+            f"{where} is of format {found!r}, and this lakegc knows {known}: a newer lakegc wrote it, and what it "
+            "protects can't be told. Nothing was done. Update lakegc."
+        )
 
 
 def time_of(text: str) -> datetime:

@@ -56,6 +56,7 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
 
 # --- remembered -----------------------------------------------------------------------------------------------------
 
+FORMAT = 1
 REMEMBERED = "_lakefs/retention/gc/lakegc/store.json"
 BELIEVED_FOR = timedelta(days=30)
 
@@ -67,12 +68,18 @@ def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capab
     to this call.
     """
     now = store.now()
-    with suppress(NotThere, ValueError, KeyError, TypeError):
+    with suppress(NotThere, ValueError, KeyError, TypeError, AttributeError):
         found = json.loads(store.read(REMEMBERED))
-        if found["endpoint"] == endpoint and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
+        known = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
+        if known and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
             return _capabilities_from_json(found["capabilities"])
     capabilities = probe(store, f"{SCRATCH}{token}/")
-    written = {"endpoint": endpoint, "probed": now.isoformat(), "capabilities": _capabilities_to_json(capabilities)}
+    written = {
+        "format": FORMAT,
+        "endpoint": endpoint,
+        "probed": now.isoformat(),
+        "capabilities": _capabilities_to_json(capabilities),
+    }
     store.write(REMEMBERED, json.dumps(written, indent=1, sort_keys=True).encode())
     return capabilities
 

@@ -427,7 +427,7 @@ def test_files_of_a_sweep_are_not_counted_as_added_to_the_set(lake: Lake) -> Non
     """Receipts and re-verifications of a sweep that resumes don't change the set."""
     lake.marked()
     lake.approve()
-    for name in ("receipts/0001/part-0.parquet", "proofs/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
+    for name in ("receipts/0001/part-0.parquet", "verifications/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
         lake.place.store().write(mark_folder("m1") + name, b"x")
 
     approve.verify_set(lake.target, lake.record())

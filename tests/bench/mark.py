@@ -299,7 +299,7 @@ def count_rates(run: Measured, found: Made) -> None:
         (METARANGES, found.fact("committed_addresses", "metaranges"), "metaranges"),
         (RANGES, found.fact("committed_addresses", "entries"), "entries"),
         (JOIN, found.fact("expired_set", "candidates") + found.fact("expired_set", "live_inside"), "rows"),
-        (ASKING, found.fact("expired_set", "questions"), "paths"),
+        (ASKING, found.fact("expired_set", "probes"), "paths"),
         (WRITING, found.fact("expired_set", "expired"), "objects"),
     )
     for name, count, unit in counts:

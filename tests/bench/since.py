@@ -3,8 +3,8 @@
     uv run python -m tests.bench.since --size L --folder /tmp/bench
 
 Copies the built repository once, marks and sweeps it, and changes a share of its live objects: `--commits` commits on
-`main`, each of which puts its part of them into one range, in the place of others. Then comes an optimized mark, and a
-clean one, which must find the same set. Requests and bytes are the store's own counts, phase by phase.
+`main`, each of which puts its part of them into one range, in the place of others. Then comes an incremental mark, and
+a full one, which must find the same set. Requests and bytes are the store's own counts, phase by phase.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def main() -> None:
     with built(folder, size, "s3", print) as (served, history):
         options, home = options_of("s3", folder), folder / "dagster"
         forget_marks(served)
-        _, before = marked(served, folder, [*options, "--clean"], f"{size.name}, the first mark")
+        _, before = marked(served, folder, [*options, "--full"], f"{size.name}, the first mark")
         if not (folder / "swept").exists():
             approve = ["approve", REPOSITORY, before.mark.record.mark_id, "--yes", "--digest"]
             lakegc(served, [*approve, str(before.mark.record.digest)], home)
@@ -140,8 +140,8 @@ def main() -> None:
         grown = Grown(history.size, history.now, round(size.base * chosen.share), int(time.time()))
         change(served, before, grown, chosen.commits)
         optimized, found = marked(served, folder, options, f"{size.name}, {grown.more:,} objects changed")
-        clean, wanted = marked(served, folder, [*options, "--clean"], f"{size.name}, everything looked at")
-        if not found.mark.record.optimized or expired_in(found) != expired_in(wanted):
+        clean, wanted = marked(served, folder, [*options, "--full"], f"{size.name}, everything looked at")
+        if not found.mark.record.incremental or expired_in(found) != expired_in(wanted):
             raise SystemExit("the optimized mark isn't one, or found another set than the clean one")
         for kind, name in (("listing", "lists"), ("ranges", "requests"), ("ranges", "bytes")):
             ours, all_of_it = used(optimized, kind, name), used(clean, kind, name)

@@ -61,7 +61,7 @@ def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
     """Both print the command that makes a full one, and say when one is due; --since is used all the same."""
     sandbox.create("late").put("main", "a", b"a")
-    settings = sandbox.settings | {"clean_every": "2"}
+    settings = sandbox.settings | {"full_every": "2"}
     lakegc.told(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
 
     made = lakegc.told(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
@@ -71,7 +71,7 @@ def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sand
     for shown in (made, review):
         assert "Uploads that arrived more than 48 hours after their slice was opened were not looked for" in shown
         assert "one is due now" in shown
-        assert "To make it now: lakegc mark late --clean\n" in shown
+        assert "To make it now: lakegc mark late --full\n" in shown
 
 
 def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc) -> None:

@@ -51,7 +51,7 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
     [
         (("mark", "--min-age", "1h"), 3, "a minimum age of 1 hour is less than 1 day, the life of a link token"),
         (("mark", "--min-age", "one hour"), 2, "min_age"),
-        (("mark", "--since", "m0", "--clean"), 2, "--since or --clean"),
+        (("mark", "--since", "m0", "--full"), 2, "--since or --full"),
         (("mark", "--inventory-taken", "2026-01-01"), 2, "none is given"),
         (("sweep", "m1"), 3, "is not approved"),
         (("sweep", "m0"), 2, "m0"),

@@ -44,7 +44,7 @@ def swept(
     report = Report(
         mark_id=mark_id, repository=lake.name, digest=mark.record.digest or "", by="ada@here", began=at,
         ended=at + timedelta(seconds=len(list(lake.place.store().pages(mark_folder("m"))))), approved=len(rows),
-        objects=counts, sizes=counts, seconds=2.0, requests=1, attempts=1, proofs=(at,), late=late,
+        objects=counts, sizes=counts, seconds=2.0, requests=1, attempts=1, verifications=(at,), late=late,
         late_objects=len(late), quarantine=Outcome.QUARANTINED.value in counts,
         taken=counts.get("deleted", 0) + counts.get("quarantined", 0), deleting=FREES,
         dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},

@@ -175,7 +175,7 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
 ) -> None:
     """Brakes that did not trip are shown, too."""
     held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
-    reviewable(place, tables(ROWS), facts={**FACTS, "held": held}, holds={"sha256": "f" * 64, "ids": [*held]})
+    reviewable(place, tables(ROWS), facts={**FACTS, "on_hold": held}, holds={"sha256": "f" * 64, "ids": [*held]})
 
     found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
 
@@ -193,7 +193,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """It also shows what changed since the previous mark."""
-    reviewable(place, [], facts={**FACTS, "held": {"all": {"objects": 2, "bytes": 2}}})
+    reviewable(place, [], facts={**FACTS, "on_hold": {"all": {"objects": 2, "bytes": 2}}})
 
     shown = lakegc.told(sandbox.settings, "review", name)
 

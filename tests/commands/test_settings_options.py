@@ -5,9 +5,10 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from lakegc_assets.cli.dagster_runs import run_sweep
+from lakegc_assets.cli.dagster_runs import run_mark, run_sweep
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Partition
+from spark_resources.settings import RENAMED
 from tests.approval.conftest import Lake, lake, sandbox
 from tests.support.command_line import Lakegc, dagster_home, lakegc
 from tests.support.mark_runs import environment, resources
@@ -38,3 +39,28 @@ def test_an_unknown_setting_is_refused_with_the_closest_name(lake: Lake, lakegc:
     lakegc(settings, "--set", "bakcup_to=x", "status").stopped(2, "bakcup_to", "Did you mean backup_to?")
     lakegc(settings, "--set", "xyzzy=1", "status").stopped(2, "xyzzy", "Settings are endpoint_url, ")
     lakegc(settings, "--set", "backup_to", "status").stopped(2, "expected backup_to=VALUE")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_setting_is_refused_on_the_command_line(lake: Lake, lakegc: Lakegc, old: str, new: str) -> None:
+    """As an option and as a variable, with its new name."""
+    settings = lake.sandbox.settings
+
+    lakegc(settings, "--set", f"{old}=1", "status").stopped(2, f"--set {old}: the setting is now called {new}")
+    lakegc({**settings, old: "1"}, "status").stopped(2, f"LAKEGC_{old.upper()} is now called LAKEGC_{new.upper()}")
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_old_name_of_the_option_full_is_refused(lake: Lake, lakegc: Lakegc, value: bool) -> None:
+    """In the configuration of a Dagster run as on the command line; no mark is begun."""
+    settings = lake.sandbox.settings
+
+    if value:
+        lakegc(settings, "mark", lake.name, "--clean").stopped(2, "--clean is now called --full", "--full")
+    with (
+        environment(settings),
+        dg.DagsterInstance.ephemeral() as instance,
+        pytest.raises(WrongUsage, match="clean is now called full"),
+    ):
+        run_mark(Partition(lake.name, "m9"), {"clean": value}, instance=instance, resources=resources())
+    assert not lake.files("m9")

@@ -256,7 +256,7 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
     assert partitions is None or partitions[str(MARK)] == AssetPartitionStatus.MATERIALIZED
 
 
-@pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "clean": True}])
+@pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "full": True}])
 def test_a_finished_mark_is_unchanged_by_a_run_with_any_options(world: World, ran: Run, config: dict[str, Any]) -> None:
     """Options that no mark can have turn nothing of a finished one red."""
     assert ran.run.is_success
@@ -396,7 +396,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
     assert ran.run.is_success
     record = json.loads((world.folder / RECORD).read_bytes())
     steps = record["steps"]
-    steps["expired_set"]["facts"] |= {"live_lost": 3, "unanswered": 1, "missed": 2}
+    steps["expired_set"]["facts"] |= {"live_lost": 3, "probes_failed": 1, "missed": 2}
     steps["retained_commits"]["facts"]["retained"] = 0
     del steps["uncommitted_addresses"]["facts"]["second"]
     steps["committed_addresses"]["facts"]["elsewhere"]["repositories"] = ["other"]

@@ -43,7 +43,7 @@ def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lak
 
     assert free in found.expired
     assert not {kept, entry.address, staged.address, again.address} & found.expired
-    assert found.facts("expired_set")["unanswered"] == 1
+    assert found.facts("expired_set")["probes_failed"] == 1
     assert "not UTF-8" in shown
     assert report.objects == {"deleted": len(found.expired)}
     for address in (kept, entry.address, staged.address, again.address):

@@ -23,7 +23,7 @@ from spark_resources.model import Rules, Scope
 from tests.support.mark_runs import Marked, Marker
 
 DAY = timedelta(days=1)
-CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, clean=True)
+CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
 HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
 
 
@@ -65,7 +65,7 @@ class Lake:
 
     def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
         self.days(0)
-        settings = {**self.sandbox.settings, "clean_every": str(every)}
+        settings = {**self.sandbox.settings, "full_every": str(every)}
         return Marker().mark(settings, "lake", mark_id, options or MarkOptions(min_age=timedelta(0), allow_young=True))
 
 
@@ -88,10 +88,10 @@ def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
     freed = lake.mark("m2")
 
     assert (held.expired, freed.expired) == (set(), {lake.old})
-    assert freed.record.optimized
+    assert freed.record.incremental
     assert freed.record.basis["chain"] == ["m1"]
     assert freed.facts("namespace_slices")["slices"] == 0  # no slice is open any more
-    assert freed.facts("expired_set")["looked_at"] == 1
+    assert freed.facts("expired_set")["compared"] == 1
     assert freed.facts("expired_set")["candidates"] == held.facts("expired_set")["candidates"] == 3
 
 
@@ -99,7 +99,7 @@ def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None
     """It says why it isn't incremental."""
     first = lake.mark("m1")
     lake.days(5)
-    parts = ("forged", "committed_addresses/addresses/", "expired_set/unsettled/", "mark.json")
+    parts = ("forged", "committed_addresses/addresses/", "expired_set/not_retained/", "mark.json")
     for number, lost in enumerate(parts):
         lake.mark(f"base{number}", CLEAN)
         spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", lost)
@@ -108,7 +108,7 @@ def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None
 
         assert again.expired == first.expired == {lake.old}
         if lost != "mark.json":
-            assert not again.record.optimized
+            assert not again.record.incremental
             assert f"base{number}" in again.record.basis["why"]
 
 
@@ -131,8 +131,8 @@ def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lak
 
     optimized, clean = lake.mark("m2", every=2), lake.mark("m3", every=2)
 
-    assert optimized.record.optimized
-    assert not clean.record.optimized
+    assert optimized.record.incremental
+    assert not clean.record.incremental
     assert clean.expired - optimized.expired == {stray}
     assert (clean.facts("expired_set")["missed"], clean.facts("expired_set")["missed_names"]) == (1, [stray])
     passed, measured = nothing_missed(clean.record)
@@ -155,7 +155,7 @@ def test_the_scheduled_mark_is_full_when_one_is_due_after_marks_with_named_bases
     assert [mark.record.basis["full_in"] for mark in named] == [1, 0, 0]
     assert not any(late in mark.expired for mark in named)
     assert "due now" in nothing_missed(named[-1].record)[1]["not_looked_for"]
-    assert not scheduled.record.optimized
+    assert not scheduled.record.incremental
     assert late in scheduled.expired
 
 
@@ -177,8 +177,8 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
     set_rules(lake.repository, Rules(90))
     again, clean_again = lake.mark("m4"), lake.mark("m5", CLEAN)
 
-    assert let_go.record.optimized
-    assert again.record.optimized
+    assert let_go.record.incremental
+    assert again.record.incremental
     assert let_go.expired == clean.expired
     assert {lake.old, "data/stray"} <= clean.expired
     assert again.expired == clean_again.expired == {"data/stray"}
@@ -208,7 +208,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
 
     optimized = lake.mark("m2")
 
-    assert optimized.record.optimized
+    assert optimized.record.incremental
     assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
     lake.write("data/kept", b"KEPT")
     lake.days(1)
@@ -234,7 +234,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
 
         found = lake.mark(f"m{number}")
 
-        assert found.record.optimized == (lost != "never written")  # that is another mark than the one that was made
+        assert found.record.incremental == (lost != "never written")  # that is another mark than the one that was made
         assert again not in found.expired
         assert lake.old in found.expired
 
@@ -244,9 +244,9 @@ def test_a_mark_of_another_scope_is_full_and_never_a_base(lake: Lake) -> None:
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
     other = lake.mark("m2", options)
-    assert not other.record.optimized
+    assert not other.record.incremental
     after = lake.mark("m3")
-    assert not after.record.optimized
+    assert not after.record.incremental
     assert "scope" in after.record.basis["why"]
     named = lake.mark("m4", MarkOptions(min_age=timedelta(0), allow_young=True, since="m1"))
     assert named.record.basis["chain"] == ["m1"]
@@ -320,7 +320,7 @@ def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake
     found = lake.mark("tuesday")
 
     assert live not in found.expired
-    assert not found.record.optimized
+    assert not found.record.incremental
     assert "monday" in found.record.basis["why"]
 
 
@@ -337,7 +337,7 @@ def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
     """Nothing is read before."""
-    with pytest.raises(WrongUsage, match="--since or --clean"):
-        lake.mark("m1", MarkOptions(since="m0", clean=True))
+    with pytest.raises(WrongUsage, match="--since or --full"):
+        lake.mark("m1", MarkOptions(since="m0", full=True))
     with pytest.raises(WrongUsage, match="--since"):
         lake.mark("m1", MarkOptions(since="m0", inventory="s3://x/manifest.json"))

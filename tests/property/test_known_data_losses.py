@@ -344,7 +344,7 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
     listed = parts_of(place.store(), all_parts(place.store()), wanted=8)
-    batches = candidates(place, listed, {}, local_adapter=local_adapter)
+    batches = candidates(place, listed, TaskReport(), local_adapter=local_adapter)
     found = [address for batch in batches for address in batch.column("address").to_pylist()]
 
     assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])

@@ -60,7 +60,7 @@ class World:
 
     def held(self, mark: Marked) -> dict[str, str]:
         """What would have expired, by name, with the holds that keep it."""
-        dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "held")
+        dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "on_hold")
         return {self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, HELD_OBJECTS)}
 
     def has_no_finished_mark(self, mark_id: str) -> None:
@@ -130,9 +130,9 @@ def test_each_kind_of_hold_keeps_exactly_what_it_names(world: World) -> None:
     assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
     assert world.held(mark) == {**HELD, **IMPORTED}
     facts = mark.facts("expired_set")
-    assert facts["held"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
-    assert (facts["held_objects"], facts["held"]["legal"]["objects"]) == (len(HELD) + 2, 2)
-    assert facts["kept_as_served_or_unclear"] == 0
+    assert facts["on_hold"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
+    assert (facts["objects_on_hold"], facts["on_hold"]["legal"]["objects"]) == (len(HELD) + 2, 2)
+    assert facts["kept_by_probes"] == 0
 
 
 @pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
@@ -156,7 +156,7 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
     assert outdated.expired == without.expired
     assert world.expired(without) == LET_GO | NEVER_COMMITTED
     for mark in (outdated, without):
-        assert (mark.facts("expired_set")["held"], mark.facts("retained_commits")["held"]) == ({}, 0)
+        assert (mark.facts("expired_set")["on_hold"], mark.facts("retained_commits")["on_hold"]) == ({}, 0)
         assert not world.held(mark)
     assert (without.record.holds, outdated.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
     assert outdated.record.digest != without.record.digest
@@ -174,7 +174,7 @@ def test_objects_on_hold_that_are_missing_are_counted_and_stop_no_mark(world: Wo
     finally:
         file.write_bytes(data)
 
-    assert mark.facts("expired_set")["held_not_listed"] == 1
+    assert mark.facts("expired_set")["on_hold_not_listed"] == 1
     assert "a, first" in world.held(mark)
 
 
@@ -187,7 +187,9 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     place = target_of(world.sandbox.settings, "lake").place
     if not Mark.exists(place, "every-kind"):
         world.mark("every-kind")
-    ranges = all_rows(place, Mark.open(place, "every-kind").dataset("committed_addresses", "held_ranges"), HELD_RANGES)
+    ranges = all_rows(
+        place, Mark.open(place, "every-kind").dataset("committed_addresses", "ranges_on_hold"), HELD_RANGES
+    )
     held = next(row for row in ranges if row["hold"] == "with-history")
     file = world.lake.objects.file(f"_lakefs/{held['range_id']}")
     data = file.read_bytes()

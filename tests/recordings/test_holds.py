@@ -70,4 +70,4 @@ def test_a_hold_on_tags_keeps_exactly_the_objects_of_their_commits(
 
     kept = recording.expired() & held_keys(recording, history=history)
     assert mark.expired == recording.expired() - kept
-    assert mark.facts("expired_set")["held_objects"] == len(kept) == KEPT[recording.name][history]
+    assert mark.facts("expired_set")["objects_on_hold"] == len(kept) == KEPT[recording.name][history]

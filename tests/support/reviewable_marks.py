@@ -71,8 +71,8 @@ def reviewable(
     mark = Mark.begin(place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
     parts, sums = write_set(place, mark, files)
     if held:
-        folder = asset_folder(mark_id, "expired_set", "held")
-        parts["held"] = write_rows(place, folder, list(held), HELD_OBJECTS)
+        folder = asset_folder(mark_id, "expired_set", "on_hold")
+        parts["on_hold"] = write_rows(place, folder, list(held), HELD_OBJECTS)
     written = {
         "namespace_slices": {"": write_listing(place, mark, listed)},
         "retained_commits": {"": write_rows(place, mark.folder("retained_commits"), list(commits), COMMIT_VERDICTS)},

@@ -84,7 +84,7 @@ def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
     assert "deleted" in report
     assert lake.stored(DOTTED | PLAIN) == DOTTED
     assert lake.repository.read("main", "live")[1] == b"live"
-    assert since.record.optimized
+    assert since.record.incremental
     assert (since.expired, since.facts("expired_set")["dot_segments"]) == (set(), len(DOTTED))
 
 

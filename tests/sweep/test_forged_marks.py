@@ -61,8 +61,8 @@ class Lake:
     def days(self, days: int) -> None:
         self.sandbox.set_clock(self.sandbox.now() + days * DAY)
 
-    def mark(self, mark_id: str, *, clean: bool = False) -> Marked:
-        options = MarkOptions(min_age=timedelta(0), allow_young=True, clean=clean)
+    def mark(self, mark_id: str, *, full: bool = False) -> Marked:
+        options = MarkOptions(min_age=timedelta(0), allow_young=True, full=full)
         return Marker().mark(self.settings, "lake", mark_id, options)
 
     def sweep(self, mark_id: str) -> Report:
@@ -97,7 +97,7 @@ def test_a_live_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> N
     lake.drop("m1")
 
     forged = lake.mark("m2")
-    assert forged.record.optimized
+    assert forged.record.incremental
     assert forged.expired == {lake.dropped, lake.garbage}
     report = lake.sweep("m2")
 
@@ -123,7 +123,7 @@ def test_another_repositorys_table_that_an_earlier_mark_calls_free_of_references
     )  # fmt: skip
 
     assert lake.mark("m2").expired == {imported.address, lake.garbage}
-    assert lake.mark("m3", clean=True).expired == {lake.garbage}
+    assert lake.mark("m3", full=True).expired == {lake.garbage}
     report = lake.sweep("m2")
 
     assert (lake.stored(imported.address), lake.stored(lake.garbage)) == (True, False)
@@ -136,7 +136,7 @@ def test_an_incremental_mark_is_not_handed_to_the_reference_collector(lake: Lake
     lake.days(2)
     lake.mark("m2")
 
-    with pytest.raises(WrongUsage, match="--clean"):
+    with pytest.raises(WrongUsage, match="--full"):
         Sweeper().approve(lake.settings, "lake", "m2", for_reference=True)
-    lake.mark("m3", clean=True)
+    lake.mark("m3", full=True)
     Sweeper().approve(lake.settings, "lake", "m3", for_reference=True)

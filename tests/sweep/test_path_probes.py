@@ -76,7 +76,7 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     with listening(on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[0]))):
         marked = Marker().mark(known, "lake", "m1", NO_AGE)
 
-    assert (marked.facts("expired_set")["questions"], marked.facts("expired_set")["unanswered"]) == (16, 0)
+    assert (marked.facts("expired_set")["probes"], marked.facts("expired_set")["probes_failed"]) == (16, 0)
     assert marked.expired == free
 
     Sweeper().approve(known, "lake", "m1")
@@ -98,7 +98,7 @@ def test_a_probe_without_a_clear_answer_keeps_its_candidates(
 
     facts = marked.facts("expired_set")
     assert marked.expired == {free}
-    assert facts["unanswered"] == facts["questions"] == 8
+    assert facts["probes_failed"] == facts["probes"] == 8
     assert "answered 503" in facts["unclear"][0]
 
     server.refused = {}

@@ -34,7 +34,13 @@ def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -
     """Other files that somebody wrote beside them don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
-    for name in ("proofs/0001/mark.json", "receipts/0003/x", "undone/0002/x", "receipts/strange/x", "proofs/-7/x"):
+    for name in (
+        "verifications/0001/mark.json",
+        "receipts/0003/x",
+        "undone/0002/x",
+        "receipts/strange/x",
+        "verifications/-7/x",
+    ):
         store.write(f"_lakefs/retention/gc/lakegc/m1/{name}", b"")
 
     assert run.next_number() == 4
@@ -47,20 +53,20 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
 
     assert end_of(run, verification) == verification.began + timedelta(minutes=30)
     verification.began -= timedelta(minutes=21)
-    with pytest.raises(Refused, match="LAKEGC_PROOF_AGE") as refused:
+    with pytest.raises(Refused, match="LAKEGC_VERIFICATION_AGE") as refused:
         end_of(run, verification)
     assert refused.value.invariant == 1
 
 
 def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the_clocks(lake: Lake) -> None:
-    """With too short a `proof_age` no delete is ever sent."""
+    """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
     late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
     assert "a re-verification counts for 5 seconds" in str(late)
-    assert "LAKEGC_PROOF_AGE" in str(late)
+    assert "LAKEGC_VERIFICATION_AGE" in str(late)
     assert "of 1 pending object" in str(early)
     assert "clocks" in str(early)
 
@@ -108,7 +114,7 @@ def report(**changes: Any) -> Report:
         "seconds": 1.0,
         "requests": 1,
         "attempts": 3,
-        "proofs": (NOON,),
+        "verifications": (NOON,),
         "late": (),
         "late_objects": 0,
     }

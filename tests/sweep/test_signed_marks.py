@@ -54,14 +54,14 @@ def test_a_mark_is_full_where_its_base_mark_is_forged(lake: Lake, tmp_path: Path
     lake.drop("m1", unsigned(lake))
 
     full = lake.mark("m2")
-    assert (full.record.optimized, full.expired) == (False, {lake.garbage})
+    assert (full.record.incremental, full.expired) == (False, {lake.garbage})
     assert full.record.basis["why"].startswith("mark m1 isn't signed")
     named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
-    assert (named.record.optimized, named.record.basis["why"]) == (False, "mark m1 isn't signed by a known key")
+    assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed by a known key")
 
     shutil.copy2(kept, record)  # it is rightly signed, and names other files than those that are there now
     again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
-    assert (again.record.optimized, again.expired) == (False, {lake.garbage})
+    assert (again.record.incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
 
 
@@ -82,9 +82,9 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
     recorded = newest_recorded(place)
     assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing it now would be noticed
     record = Mark.open(place, "m2").record
-    assert record.optimized
+    assert record.incremental
     assert report.objects == {"quarantined": 1}
-    verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}proofs/0001/").record
+    verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}verifications/0001/").record
     assert verification.step("committed_addresses").facts["ranges"] > 0
     assert verification.step("committed_addresses").facts["bytes_read"] == 0
 
@@ -103,9 +103,9 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
 
 def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) -> None:
     """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
-    assert lake.mark("m1", clean=True).expired == set()
+    assert lake.mark("m1", full=True).expired == set()
     lake.days(2)
-    assert lake.mark("m2", clean=True).expired == {lake.garbage}
+    assert lake.mark("m2", full=True).expired == {lake.garbage}
     Sweeper().approve(lake.settings, "lake", "m2")
     place = target_of(lake.settings, "lake").place
     add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))

@@ -108,7 +108,7 @@ def address(
     port = free_port()
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     known = {
-        "max_questions": "0",
+        "max_probes": "0",
         "brake_first_share": "0.2",  # a quarter of the objects of `lake` would go
         "mark_cron": "* * * * *",
         "repositories_include": "night-*",

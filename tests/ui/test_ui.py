@@ -137,7 +137,7 @@ def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
     page = ui.open("/assets/expired_set?view=checks&checkDetail=same_bytes_asked")
     expect(page.get_by_text("Every branch was asked about equal sizes.").first).to_be_visible()
     expect(page.get_by_text("Failed").first).to_be_visible()
-    expect(page.get_by_text("Raise LAKEGC_MAX_QUESTIONS").first).to_be_visible()
+    expect(page.get_by_text("Raise LAKEGC_MAX_PROBES").first).to_be_visible()
     ui.picture("check")
     page = ui.open("/assets/expired_set?view=checks&checkDetail=brake_share")
     expect(page.get_by_text("Tripped: 25.0 % of all objects").first).to_be_visible()

@@ -224,7 +224,7 @@ def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.Data
         text = with_hold(text, hold, "holds.yaml")
     assert text is not None
     assert parse_holds(text, "holds.yaml") == tuple(several)
-    assert yaml.safe_load(text).keys() == {"holds"}
+    assert yaml.safe_load(text).keys() == {"format", "holds"}
 
     dropped = data.draw(st.sampled_from(several))
     left = without_hold(text, dropped.id, "holds.yaml")

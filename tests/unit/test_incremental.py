@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 
 def record(mark_id: str, hours_ago: float = 0, **changes: Any) -> MarkRecord:
     began = NOW - hours_ago * HOUR
-    step = StepRecord(began, began, 5, {"": {"sha256": "", "rows": 0}, "unsettled": {"sha256": "", "rows": 0}})
+    step = StepRecord(began, began, 5, {"": {"sha256": "", "rows": 0}, "not_retained": {"sha256": "", "rows": 0}})
     known = MarkRecord(
         mark_id=mark_id, state=MarkState.MARKED, repository="lake", repository_created=NOW - 999 * HOUR,
         namespace="local://lake", scope=Scope.UNIFIED, min_age=HOUR, start=began, cutoff=began, server_now=began,
@@ -35,7 +35,7 @@ def new(**changes: Any) -> MarkRecord:
 
 def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
     digests = [f"digest of {one}" for one in chain]
-    return record(mark_id, hours_ago, basis={**CLEAN, "optimized": True, "chain": list(chain), "digests": digests})
+    return record(mark_id, hours_ago, basis={**CLEAN, "incremental": True, "chain": list(chain), "digests": digests})
 
 
 def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
@@ -65,7 +65,7 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
     """An unfinished mark is never a base, not even if it is named."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
     found = basis_of(new(), earlier, every=9)
-    assert found == {**CLEAN, "optimized": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
+    assert found == {**CLEAN, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     for unknown in ("unfinished", "none"):
         with pytest.raises(NotThere, match=unknown):
@@ -76,14 +76,14 @@ def test_a_full_mark_is_due_after_so_many_incremental_ones() -> None:
     """It still records the chain before it, and starts the next one. A named base makes a mark incremental."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
     found = basis_of(new(), earlier, every=4)
-    assert (found["optimized"], found["chain"]) == (True, ["m3", "m2", "m1"])
+    assert (found["incremental"], found["chain"]) == (True, ["m3", "m2", "m1"])
     assert found["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
     due = basis_of(new(), earlier, every=3)
-    assert (due["optimized"], due["chain"]) == (False, ["m3", "m2", "m1"])
+    assert (due["incremental"], due["chain"]) == (False, ["m3", "m2", "m1"])
     assert "every 3 marks" in due["why"]
-    assert basis_of(new(), earlier, every=3, since="m3")["optimized"]
-    assert not basis_of(new(), earlier, every=1)["optimized"]
-    assert not basis_of(new(), earlier, every=0)["optimized"]
+    assert basis_of(new(), earlier, every=3, since="m3")["incremental"]
+    assert not basis_of(new(), earlier, every=1)["incremental"]
+    assert not basis_of(new(), earlier, every=0)["incremental"]
     audited = record("m4", 6, basis=due)
     assert basis_of(new(), [*earlier, audited], every=3)["chain"] == ["m4"]
 
@@ -93,10 +93,10 @@ def test_a_full_mark_is_due_after_enough_incremental_marks_though_each_named_the
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m1")]
     for every, full_in in ((6, 2), (5, 1), (4, 0), (3, 0)):
         named = basis_of(new(), earlier, since="m1", every=every)
-        assert (named["optimized"], named["chain"], named["full_in"]) == (True, ["m1"], full_in)
-    assert basis_of(new(), earlier, every=4)["optimized"]
+        assert (named["incremental"], named["chain"], named["full_in"]) == (True, ["m1"], full_in)
+    assert basis_of(new(), earlier, every=4)["incremental"]
     due = basis_of(new(), earlier, every=3)
-    assert not due["optimized"]
+    assert not due["incremental"]
     assert "every 3 marks" in due["why"]
     full = record("m4", 6, basis=due)
     assert basis_of(new(), [*earlier, full], every=3)["full_in"] == 1
@@ -114,7 +114,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
     assert late_uploads(record("full")) == ""
     for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
         incremental = record(
-            "m2", basis={**CLEAN, "optimized": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
+            "m2", basis={**CLEAN, "incremental": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
         )
         said = late_uploads(incremental)
         assert "more than 48 hours after their slice was opened were not looked for" in said
@@ -144,12 +144,12 @@ def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base
     """It says why, also if the base was named."""
     for since in ("", "old"):
         found = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
-        assert not found["optimized"]
+        assert not found["incremental"]
         assert not found["chain"]
         assert why in found["why"]
 
 
 def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
     """The reason is recorded."""
-    assert basis_of(new(), [record("old", 9)], clean=True, every=9)["why"] == "that was asked for"
+    assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "that was asked for"
     assert basis_of(new(), [], every=9)["why"] == "no finished mark is there"

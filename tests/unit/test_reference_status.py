@@ -28,7 +28,7 @@ from spark_resources.stores.settings import StoreSettings
 CUTOFF, GRAIN = datetime(2026, 11, 20, 8, tzinfo=UTC), timedelta(seconds=1)
 LISTED = ("modified", "size", "checksum", "slice")
 COUNTS = (
-    "candidates", "candidate_bytes", "young", "committed", "committed_bytes", "unsettled", "unreferenced",
+    "candidates", "candidate_bytes", "young", "committed", "committed_bytes", "not_retained", "unreferenced",
     "dot_segments", "live_not_listed", "uncommitted", "live_inside",
 )  # fmt: skip
 AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}", "data/s{}/../{}", "data/.{}.{}")
@@ -98,7 +98,7 @@ def expected_status(
         missing &= one.startswith("data/") or "/" not in one
         counts["live_inside"] += committed or staged
         counts["live_not_listed"] += missing
-        counts["unsettled"] += unsettled
+        counts["not_retained"] += unsettled
         dots = {".", ".."} & set(one.split("/"))
         counts["dot_segments" if dots else "unreferenced"] += unsettled and not staged and not young
         for name, counted in {
@@ -127,7 +127,7 @@ def status_of(address: str, listed: dict[str, Any] | None, staged: bool) -> str:
 
 
 def folder_of(address: str) -> str:
-    """What a clean run lists to find an address."""
+    """What a full run lists to find an address."""
     if not address.startswith("data/"):
         return ""
     return f"data/{address.split('/')[1]}/" if address.count("/") > 1 else "data/"

@@ -124,9 +124,9 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
 
 
 def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_ASKING_REQUESTS is how many path probes one task sends to the lakeFS server at once."""
+    """LAKEGC_PROBE_REQUESTS is how many path probes one task sends to the lakeFS server at once."""
     with crowd() as server:
-        lakefs = LakeFS(LakeFSSettings.of(server.settings(ASKING_REQUESTS=str(AT_ONCE))))
+        lakefs = LakeFS(LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
 
     assert server.most == AT_ONCE

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFSSettings
-from spark_resources.settings import Settings, parse_duration
+from spark_resources.settings import RENAMED, Settings, parse_duration
 
 SECRET = "a-very-secret-key"
 LAKECTL_FILE = f"""
@@ -36,7 +36,7 @@ def test_the_documented_defaults_apply_without_any_source(home: Path) -> None:
     settings = Settings.load({}, home)
 
     assert (settings.min_age, settings.max_clock_skew) == (timedelta(hours=24), timedelta(minutes=5))
-    assert (settings.max_missing, settings.max_questions, settings.single_deployment) == (0, 1_000_000, False)
+    assert (settings.max_missing, settings.max_probes, settings.single_deployment) == (0, 1_000_000, False)
     assert (settings.endpoint_url, settings.verify_tls, settings.spark_master) == (None, True, "local[*]")
     assert dict(settings.origins) == {}
 
@@ -172,11 +172,11 @@ def test_other_forms_of_a_duration_are_refused(text: str) -> None:
         ("min_age", "-1h", "24h"),
         ("max_clock_skew", "soon", "5m"),
         ("max_missing", "-1", "whole number"),
-        ("max_questions", "many", "whole number"),
+        ("max_probes", "many", "whole number"),
         ("retry_total_s", "-1", "0 to 86400"),
         ("listing_requests", "0", "1 to 256"),
         ("reading_requests", "1000", "1 to 256"),
-        ("asking_requests", "few", "1 to 256"),
+        ("probe_requests", "few", "1 to 256"),
         ("parallelism", "0", "1 to 100000"),
         ("shuffle_partitions", "1.5", "1 to 100000"),
         ("task_timeout_s", "-1", "seconds"),
@@ -246,6 +246,28 @@ def test_a_misspelt_variable_is_refused_with_the_name_that_is_meant(home: Path, 
     """If it were ignored, the backup or the age that somebody relies on would be missing."""
     with pytest.raises(WrongUsage, match=f"variable {name} names no setting of lakegc. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, new: str) -> None:
+    """If it were ignored, a bound that somebody relies on would be the default again. Both at once are refused, too."""
+    before, now = f"LAKEGC_{old.upper()}", f"LAKEGC_{new.upper()}"
+
+    assert new in Settings.model_fields
+    assert old not in Settings.model_fields
+    for environ in ({before: "1"}, {before: "1", now: "1"}):
+        with pytest.raises(WrongUsage, match=f"variable {before} is now called {now}: set the new name"):
+            Settings.load(environ, home)
+    with pytest.raises(WrongUsage, match=f"the setting '{old}' is now called '{new}'"):
+        Settings.load({}, home, **{old: "1"})
+
+
+def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
+    """Whoever upgrades corrects them in one go."""
+    with pytest.raises(WrongUsage) as raised:
+        Settings.load({f"LAKEGC_{old.upper()}": "1" for old in RENAMED}, home)
+
+    assert all(f"LAKEGC_{new.upper()}" in str(raised.value) for new in RENAMED.values())
 
 
 def test_an_unknown_variable_is_refused(home: Path) -> None:

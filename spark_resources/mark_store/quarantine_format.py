@@ -1,0 +1,34 @@
+"""The format of what is written about a quarantine, `quarantine.json` in a mark's folder."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from spark_resources.errors import NotThere
+from spark_resources.mark_store.mark import MARKS_ROOT
+from spark_resources.records.json_records import check_format
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+
+QUARANTINE_NAME = "quarantine.json"
+QUARANTINE_FORMAT = 1
+READ_AT_ONCE = 16
+
+
+def refuse_unknown_quarantine(place: Place) -> None:
+    """Raise `UnknownFormat` where a newer lakegc wrote what became of a quarantine of any mark of this namespace.
+
+    One request a mark. What isn't JSON stops nothing here: lists of marks and reports name it.
+    """
+    records, store = place.records(), place.store()
+
+    def check(key: str) -> None:
+        with suppress(NotThere, ValueError):
+            found = json.loads(records.read_untrusted(key)[0])
+            check_format(found.get("format") if isinstance(found, dict) else None, QUARANTINE_FORMAT,
+                         f"{store.where}/{key}")  # fmt: skip
+
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        list(pool.map(check, [folder + QUARANTINE_NAME for folder in folders_in(store, MARKS_ROOT)]))

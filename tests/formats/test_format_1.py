@@ -1,0 +1,266 @@
+"""A namespace that lakegc wrote when marks had format 1: what still works on it, and what is refused, with advice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_resources.errors import Refused, UnknownFormat
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import EARLIER_FORMAT, RECORD_FORMAT, MarkRecord, digest_of
+from tests.support.command_line import Lakegc
+from tests.support.earlier_namespaces import REPOSITORY, record_file, unpacked
+from tests.support.mark_runs import target_of
+
+MARKS = ("swept", "approved", "marked")
+ON_HOLD = "data/imported/one"
+MARK_NEW = "Make a new mark: lakegc mark lake"
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
+    """A copy of the namespace, for this test alone."""
+    with unpacked(tmp_path / "sandbox") as server:
+        yield server
+
+
+def objects(sandbox: Sandbox) -> dict[str, bytes]:
+    """Every file below `data/`, by its key."""
+    namespace = sandbox.local_path / REPOSITORY
+    return {
+        str(one.relative_to(namespace)): one.read_bytes() for one in (namespace / "data").rglob("*") if one.is_file()
+    }
+
+
+def shown(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
+    return json.loads(lakegc.told(sandbox.settings, *arguments, "--format", "json"))
+
+
+def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """Whoever upgrades sees what there is."""
+    rows = {one["mark_id"]: one for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+
+    assert {name: row["state"] for name, row in rows.items()} == dict(zip(MARKS, MARKS, strict=True))
+    assert {name: row["expired"] for name, row in rows.items()} == {"swept": 4, "approved": 2, "marked": 3}
+    assert rows["swept"]["outcome"] == "in quarantine"
+
+
+@pytest.mark.parametrize("mark_id", MARKS)
+def test_a_record_is_written_again_as_it_was(sandbox: Sandbox, mark_id: str) -> None:
+    """Its names and its digest stay those of its format: what was approved then can still be compared."""
+    data = record_file(sandbox, f"{mark_id}/mark.json").read_bytes()
+    record = MarkRecord.from_json(data, mark_id)
+
+    assert record.format == EARLIER_FORMAT
+    assert record.incremental == (mark_id != "swept")
+    assert record.to_json() == data
+    assert digest_of(record) == record.digest
+
+
+def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """Nothing is written; revoking what was approved then still works."""
+    digest = target_record(sandbox, "marked").digest or ""
+    outcome = lakegc(sandbox.settings, "approve", REPOSITORY, "marked", "--yes", "--digest", digest)
+
+    outcome.stopped(3, "mark marked of lake was made by an earlier lakegc (format 1", "can't be approved", MARK_NEW)
+    assert "undo" not in outcome.err
+    assert not record_file(sandbox, "marked/approval.json").exists()
+    assert "is not approved any more" in lakegc.told(sandbox.settings, "revoke", REPOSITORY, "approved")
+    assert target_record(sandbox, "approved").state == "marked"
+
+
+@pytest.mark.parametrize("mark_id", ["approved", "swept"])
+def test_a_sweep_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_id: str) -> None:
+    """Nothing is deleted, though the mark was approved; what is in quarantine is named with the ways out of it."""
+    before = objects(sandbox)
+    outcome = lakegc(sandbox.settings, "sweep", REPOSITORY, mark_id)
+
+    outcome.stopped(3, f"mark {mark_id} of lake was made by an earlier lakegc", "can't be swept", MARK_NEW)
+    assert ("lakegc purge lake swept" in outcome.err) == (mark_id == "swept")
+    assert objects(sandbox) == before
+
+
+def test_a_sweep_that_was_begun_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """It was killed, or not everything could be deleted: what it reads and writes has other names by now."""
+    alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
+
+    lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
+        3, "made by an earlier lakegc", "lakegc undo lake swept"
+    )
+
+
+def test_an_unfinished_mark_is_not_resumed(sandbox: Sandbox) -> None:
+    """Its steps have the names of then."""
+    alter(record_file(sandbox, "marked/mark.json"), lambda plain: {**plain, "state": "failed", "finished": None})
+    mark = Mark.open(target_of(sandbox.settings, REPOSITORY).place, "marked")
+
+    with pytest.raises(Refused, match=r"made by an earlier lakegc .* so it can't be resumed"):
+        mark.check_unfinished()
+
+
+@pytest.mark.parametrize("command", ["review", "diff"])
+def test_a_review_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, command: str) -> None:
+    """What a mark of then wrote has other names by now."""
+    which = ("marked",) if command == "review" else ("approved", "marked")
+
+    lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier lakegc", MARK_NEW)
+
+
+def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """There are only marks of format 1 to be incremental on. Brakes still compare it with the newest of these. It is
+    approved and swept as any other, and the next one is incremental on it."""
+    table = lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    record = target_record(sandbox, "new")
+
+    assert "full (mark marked was made by an earlier lakegc (format 1; now 2))" in " ".join(table.split())
+    assert (record.format, record.incremental) == (RECORD_FORMAT, False)
+    assert (record.previous or {})["mark_id"] == "marked"
+    assert record.holds["ids"] == ["imported", "releases"]
+    assert record.steps["expired_set"].facts["on_hold"]["imported"]["objects"] == 1
+    review = shown(lakegc, sandbox, "review", REPOSITORY, "new")
+    assert review["mark_id"] == "new"
+    lakegc.told(sandbox.settings, "diff", REPOSITORY, "marked", "new")
+    lakegc.told(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", record.digest or "")
+    report = shown(lakegc, sandbox, "sweep", REPOSITORY, "new")
+    assert report["objects"] == {"deleted": 3}
+    assert ON_HOLD in objects(sandbox)
+    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "next")
+    assert target_record(sandbox, "next").basis["chain"] == ["new"]
+
+
+def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """As where none is named."""
+    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
+
+    basis = target_record(sandbox, "new").basis
+    assert (basis["incremental"], basis["chain"]) == (False, [])
+    assert basis["why"] == "mark approved was made by an earlier lakegc (format 1; now 2)"
+
+
+def test_undo_restores_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """Byte for byte, and nothing else changes."""
+    before = objects(sandbox)
+    quarantined = quarantine(sandbox)
+    lakegc.told(sandbox.settings, "undo", REPOSITORY, "swept")
+
+    assert len(quarantined) == 4
+    assert objects(sandbox) == before | quarantined
+    assert quarantine(sandbox) == {}
+    assert shown(lakegc, sandbox, "status", REPOSITORY)["marks"][-1]["outcome"] == "undone"
+
+
+def test_purge_deletes_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """After a re-verification of today; nothing else changes."""
+    before = objects(sandbox)
+    lakegc.told(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
+
+    assert quarantine(sandbox) == {}
+    assert objects(sandbox) == before
+    verified = [one.read_bytes() for one in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
+    assert {MarkRecord.from_json(data, "").format for data in verified} == {RECORD_FORMAT}
+    report = shown(lakegc, sandbox, "report", REPOSITORY, "swept")
+    assert report["objects"] == {"quarantined": 4}
+
+
+def test_purge_brings_back_what_is_live_by_now(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """A hold on it is enough."""
+    quarantined = quarantine(sandbox)
+    address = sorted(quarantined)[0]
+    settings = sandbox.settings
+    lakegc.told(settings, *f"holds lake add again --prefix {address} --owner ada --reason needed".split())
+    lakegc.told(settings, "purge", REPOSITORY, "swept", "--yes")
+
+    assert objects(sandbox)[address] == quarantined[address]
+    assert len(quarantined.keys() - objects(sandbox).keys()) == 3
+
+
+# --- what a newer lakegc writes -------------------------------------------------------------------------------------
+
+
+def newer_holds(sandbox: Sandbox) -> None:
+    file = record_file(sandbox, "holds.yaml")
+    file.write_bytes(b"format: 2\n" + file.read_bytes())
+
+
+def newer(name: str) -> Callable[[Sandbox], None]:
+    return lambda sandbox: alter(record_file(sandbox, name), lambda plain: {**plain, "format": 2})
+
+
+def newer_quarantine(sandbox: Sandbox) -> None:
+    record_file(sandbox, "swept/quarantine.json").write_text(json.dumps({"format": 2, "anything": []}))
+
+
+PROTECTING = {
+    "holds.yaml": newer_holds,
+    "lease.json": newer("lease.json"),
+    "owner.json": newer("owner.json"),
+    "quarantine.json": newer_quarantine,
+}
+
+
+@pytest.mark.parametrize("name", PROTECTING)
+def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
+    """Holds, lease, owner and quarantine: what a newer lakegc means by them can't be told, so nothing is deleted."""
+    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    digest = target_record(sandbox, "new").digest or ""
+    lakegc.told(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
+    before = objects(sandbox)
+    PROTECTING[name](sandbox)
+    written = files(sandbox)
+
+    for command in (
+        ("mark", REPOSITORY, "--mark-id", "next"),
+        ("sweep", REPOSITORY, "new"),
+        ("purge", REPOSITORY, "swept", "--yes"),
+    ):
+        lakegc(sandbox.settings, *command).stopped(3, f"{name} is of format", "Update lakegc")
+    assert objects(sandbox) == before
+    assert not record_file(sandbox, "next/mark.json").exists()
+    assert written.keys() - files(sandbox).keys() == set()
+
+
+def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """A newer lakegc made it. The next mark is full, and names it as one that can't be compared with."""
+    alter(
+        record_file(sandbox, "marked/mark.json"),
+        lambda plain: {"format": 3, "said": "otherwise", "mark_id": plain["mark_id"]},
+    )
+    states = {one["mark_id"]: one["state"] for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    place = target_of(sandbox.settings, REPOSITORY).place
+
+    assert states == {"swept": "swept", "approved": "approved", "marked": "of an unknown format"}
+    with pytest.raises(UnknownFormat, match=r"of format 3; this lakegc knows 1 and 2\. Update lakegc"):
+        Mark.open(place, "marked")
+    for command in ("sweep", "approve", "undo"):
+        lakegc(sandbox.settings, command, REPOSITORY, "marked").stopped(3 if command != "approve" else 2)
+    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    assert (target_record(sandbox, "new").previous or {})["unreadable"] == ["marked"]
+
+
+# --- helpers --------------------------------------------------------------------------------------------------------
+
+
+def alter(file: Path, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Write a JSON record again as lakegc writes it."""
+    file.write_text(json.dumps(change(json.loads(file.read_bytes())), indent=1, sort_keys=True))
+
+
+def target_record(sandbox: Sandbox, mark_id: str) -> MarkRecord:
+    return Mark.open(target_of(sandbox.settings, REPOSITORY).place, mark_id).record
+
+
+def quarantine(sandbox: Sandbox) -> dict[str, bytes]:
+    """What lies in quarantine, by the key that it came from."""
+    folder = sandbox.local_path / REPOSITORY / "_lakefs/retention/gc/quarantine/swept"
+    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+def files(sandbox: Sandbox) -> dict[str, bytes]:
+    """Every file in lakegc's folder of the namespace."""
+    folder = record_file(sandbox, "")
+    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}

@@ -1,0 +1,31 @@
+"""Namespaces that an earlier lakegc wrote (see `tests/formats/README.md`), unpacked to be worked on."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.mark import MARKS_ROOT
+
+ARCHIVE = Path(__file__).parent.parent / "formats" / "format_1.tar.xz"
+REPOSITORY = "lake"
+AN_HOUR_LATER = datetime(2026, 1, 25, 13, tzinfo=UTC)
+
+
+@contextmanager
+def unpacked(folder: Path) -> Iterator[Sandbox]:
+    """A sandbox over a copy in this folder, whose clock says that it is an hour after the last mark."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    with Sandbox(folder) as sandbox:
+        sandbox.set_clock(AN_HOUR_LATER)
+        yield sandbox
+
+
+def record_file(sandbox: Sandbox, name: str) -> Path:
+    """A file in lakegc's folder of the namespace, such as `lease.json`."""
+    return sandbox.local_path / REPOSITORY / MARKS_ROOT / name
