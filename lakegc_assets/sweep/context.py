@@ -35,8 +35,8 @@ HEADS_EVERY = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """`verification_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a ceiling
-    in keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too.
+    """`verification_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a
+    ceiling in keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too.
     `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is how often branch heads are
     listed while a round deletes.
     """

@@ -29,6 +29,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, AddressType, Commit, MarkState, Namespace, Rules
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.sstable import Entry, commit_id
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
