@@ -79,7 +79,7 @@ mark_job = dg.define_asset_job(
     selection=dg.AssetSelection.assets(*MARK_ASSETS),
     config=TAGGED,
     executor_def=dg.in_process_executor,
-    description="""Finds out what may go in one lakeFS repository, and why. **It deletes nothing.**
+    description="""Finds what is expired in one lakeFS repository, and why. **It deletes nothing.**
 
 To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
 repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one

@@ -270,7 +270,7 @@ def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now
     """Raise `Refused` unless this approval is of this mark of lakegc's, counts now, and the mark is what was approved.
 
     For a sweep, right before it begins: rows, files and record have to be the approved ones. Rules and holds may have
-    changed since: a sweep goes by today's, and can only keep more. `now` by the store's clock.
+    changed since: a sweep uses today's, and can only keep more. `now` by the store's clock.
     """
     check_approved(target, record, approval, now=now)
     verify_set(target, record)

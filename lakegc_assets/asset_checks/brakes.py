@@ -18,10 +18,10 @@ from lakegc_assets.rules.brakes import BRAKES, Brake, BrakeLimits, brakes
 from spark_resources.errors import LakegcError
 
 PROMISES = {
-    "share": "The part of the repository that would go is no larger than allowed.",
-    "bytes": "No more bytes would go than allowed.",
-    "count": "No more objects would go than allowed.",
-    "jump": "No more would go than allowed against the previous mark.",
+    "share": "No larger share of the repository is expired than allowed.",
+    "bytes": "No more bytes are expired than allowed.",
+    "count": "No more objects are expired than allowed.",
+    "jump": "No more is expired than allowed, compared with the previous mark.",
     "live": "Much of the repository is live, as in the previous mark.",
     "listing": "As much is stored as the previous mark would leave.",
     "others": "All repositories that may refer to objects here were read.",

@@ -154,7 +154,7 @@ INVARIANTS = [
         "Every branch was asked about equal sizes.",
         same_bytes_asked,
         otherwise="Some paths were not asked about (not_probed), or got no clear answer (probes_failed). Their objects "
-        "were kept: the mark is safe, but more could go. Raise LAKEGC_MAX_PROBES for the next mark, or see to what "
+        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next mark, or see what "
         "the server answered (unclear).",
     ),
     Invariant(
@@ -166,7 +166,7 @@ INVARIANTS = [
         otherwise="Something came into an old slice, which lakeFS doesn't do: these objects (names) were kept until "
         "this full mark found them. Nothing was lost. If it stays so, set LAKEGC_FULL_EVERY lower.",
     ),
-    Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff may go.", young_kept),
+    Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff is expired.", young_kept),
 ]
 
 

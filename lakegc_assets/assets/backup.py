@@ -1,4 +1,4 @@
-"""The step between a person's word and a sweep, where one is configured: what would go, copied elsewhere."""
+"""The step between an approval and its sweep, where one is configured: what is to be deleted, copied elsewhere."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 from typing import Any

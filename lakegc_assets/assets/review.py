@@ -21,7 +21,7 @@ from spark_resources.mark_store.record import CHAIN
     output_required=False,
 )
 def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
-    """What may go: listed, old enough, and referred to by nothing live. Deleting it takes a person's word first.
+    """The expired objects: listed, old enough, and referenced by nothing live. They are deleted after an approval only.
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - held`, each object with
     its size, its age and the reason why nothing needs it. *Held* is what people listed as never to go, or not yet, and
@@ -30,7 +30,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     list says so, the server is asked, and without a clear answer the object stays.
 
     **What to do with it:** look at the counts and plots below, at the sample, at the checks, and for the whole list run
-    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. Where all of it may go, approve it in
+    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. To approve it, use
     *sweep_approval*, the next one.
     """
     with told(context):

@@ -1,4 +1,4 @@
-"""`lakegc approve` and `lakegc revoke`: what would be approved is shown, and a person's word asked for and written."""
+"""`lakegc approve` and `lakegc revoke`: what would be approved is shown, and the approval asked for and recorded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Asked:
 
 
 def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tuple[Proposal, Approval]:
-    """Show a mark, take a person's word for it, and write that down. Raises before anything is written."""
+    """Show a mark, ask for its approval, and record that. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
         raise WrongUsage("--yes needs --digest: the digest of the set that was reviewed, as lakegc review shows it")
@@ -79,7 +79,7 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
 
 
 def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> ApprovalRequest:
-    """What was typed, as a person's word given at a moment of the store's clock."""
+    """What was typed, as a request made at a moment of the store's clock."""
     return ApprovalRequest(
         who=single_line(asked.by, "the name after --by") if asked.by is not None else me(),
         how=ENTRANCE,

@@ -80,7 +80,7 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
-    """What became of objects that a later mark doesn't let go: only what that mark wrote down is told."""
+    """What became of objects that are no longer expired in a later mark, as far as that mark recorded it."""
     held = among(after, "on_hold", HELD_OBJECTS, rows)
     stored = pc.or_(held, still_there(after, rows))
     for fate, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):

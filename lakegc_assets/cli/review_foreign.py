@@ -1,5 +1,5 @@
 """Reviews of marks that lakegc didn't make. Addresses are all that their collectors recorded: sizes and times are the
-store's of today, and why an object would go is not known.
+store's of today, and why an object is expired is not known.
 """
 
 from __future__ import annotations

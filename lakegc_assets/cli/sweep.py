@@ -94,7 +94,7 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
 
 
 def what_was_done(report: Report, left: int) -> Iterator[str]:
-    """How long it took, what it means for space, and what came to life too late; `left` objects are in quarantine."""
+    """How long it took, what it means for space, and what became live too late; `left` objects are in quarantine."""
     deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
         how = "quarantining" if report.quarantine else "deleting"
@@ -111,7 +111,7 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
         yield f"As to space: {report.deleting}."
     if report.late_objects:
         yield (
-            f"{plural(report.late_objects, 'object')} came to life while being deleted, and readers miss "
+            f"{plural(report.late_objects, 'object')} became live while being deleted, and readers miss "
             f"{'it' if report.late_objects == 1 else 'them'} now:"
         )
         yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])

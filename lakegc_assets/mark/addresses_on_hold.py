@@ -79,7 +79,7 @@ def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> 
 
 
 def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
-    """The ranges of commits that the rules let go, as far as holds need them (HELD_RANGES)."""
+    """The ranges of commits that the rules expire, as far as holds need them (HELD_RANGES)."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)

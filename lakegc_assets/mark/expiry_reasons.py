@@ -55,7 +55,7 @@ def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: Re
     """Attribute the objects that no retained commit refers to, to the expired commits that did.
 
     For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
-    and what can't be read is said and left unexplained. What the rules let go and holds keep counts as expired here.
+    and what can't be read is said and left unexplained. What the rules expire and holds keep counts as expired here.
     """
     nothing = no_rows(run.spark(), ATTRIBUTIONS)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)

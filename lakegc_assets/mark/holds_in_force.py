@@ -1,4 +1,4 @@
-"""The holds that a mark goes by, and what the server says of the tags that they name."""
+"""The holds that a mark uses, and what the server says of the tags that they name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
     if found.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
             f"the holds of {run.partition.repository} ({where(run.place)}) were changed while it was being marked. "
-            "Make a new mark, so that it goes by the new holds throughout.",
+            "Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )
     return decisions.in_force(found.holds, run.mark.record.server_now)

@@ -2,7 +2,7 @@
 
 There as here, a staged object that equals the committed one of its path is on no list, and its branch serves the staged
 address, which may lie in this namespace. So every branch is asked wherever an entry of its head, in whichever
-namespace, has the size of something that would go. The ranges of all heads are read for this.
+namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ENTRIES = readable(HEAD_ENTRIES)
 def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: pa.Array | None) -> DataFrame | None:
     """The paths to ask about in other repositories (columns repository, branch, path, size); None where there are none.
 
-    `wanted` are the sizes of what would go, None for too many. Writes down which repositories could not be read, and
+    `wanted` are the sizes of unreferenced objects, None for too many. Records which repositories could not be read, and
     raises `Refused` as `tell_unread` does.
     """
     found = others(run)
@@ -93,7 +93,7 @@ def heads_of(run: MarkRun, found: Others) -> pa.Table:
 def with_entries_of_size(
     run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, unreferenced: DataFrame, wanted: pa.Array | None
 ) -> DataFrame | None:
-    """The paths of these heads at which an entry has the size of something that would go."""
+    """The paths of these heads at which an entry has the size of an unreferenced object."""
     run.say(f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}")
     spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)

@@ -2,7 +2,7 @@
 
 The server's list of staged addresses is a diff by content. A staged object that equals the committed one of its path is
 left out of it, yet the branch serves the staged address. So the server is asked what it serves at every path whose
-committed entry has the size of something that would go; without a clear answer, whatever has that size is kept.
+committed entry has the size of an unreferenced object; without a clear answer, whatever has that size is kept.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> list[Dataset]:
     """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that would go if nobody served them, `chain` what an
+    `unreferenced` are the objects (STORED_OBJECTS) that expire if nobody serves them, `chain` what an
     incremental mark knows.
     """
     asked, folder = all_questions(run, notes, unreferenced, chain), run.mark.folder("expired_set", ANSWERS_PART)

@@ -78,7 +78,7 @@ def check_rules(run: MarkRun) -> None:
     if rules != run.mark.record.rules:
         raise Refused(
             f"the retention rules of {run.partition.repository} were changed while it was being marked. "
-            "Make a new mark, so that it goes by the new rules throughout.",
+            "Make a new mark, so that it uses the new rules throughout.",
             invariant=7,
         )
 

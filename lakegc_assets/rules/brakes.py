@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import size as in_units
 from spark_resources.errors import DamagedData, WrongUsage
 
 if TYPE_CHECKING:
@@ -121,20 +122,20 @@ def share(found: Measured, limits: BrakeLimits) -> Brake:
     by_objects = part(found.counts["expired"], found.counts["candidates"])
     by_bytes = part(found.counts["expired_bytes"], found.counts["candidate_bytes"])
     highest = max(by_objects, by_bytes)
-    which = "the first mark of a repository may take" if first else "a mark may take"
-    why = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes would go; {which}"
-    return Brake("share", highest > bound, highest, bound, f"{why} {100 * bound:g} %")
+    found_now = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes are expired"
+    allowed = f"{100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
+    return Brake("share", highest > bound, highest, bound, f"{found_now}; {allowed}")
 
 
 def size(found: Measured, limits: BrakeLimits) -> Brake:
     gib = found.counts["expired_bytes"] / GIB
-    why = f"{gib:,.1f} GiB would go; a mark may take {limits.gib:,g} GiB"
+    why = f"{in_units(found.counts['expired_bytes'])} expired; {limits.gib:,g} GiB are allowed"
     return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
 
 
 def count(found: Measured, limits: BrakeLimits) -> Brake:
     objects = found.counts["expired"]
-    why = f"{plural(objects, 'object')} would go; a mark may take {limits.count:,}"
+    why = f"{plural(objects, 'object')} expired; {limits.count:,} are allowed"
     return Brake("count", objects > limits.count, objects, limits.count, why)
 
 
@@ -150,7 +151,7 @@ def jump(found: Measured, limits: BrakeLimits) -> Brake:
         else f"and none in mark {found.previous_id}"
     )
     why = (
-        f"{plural(objects, 'object')} would go, {against}; from {plural(limits.jump_least, 'object')} on, at most "
+        f"{plural(objects, 'object')} expired, {against}; from {plural(limits.jump_least, 'object')} on, at most "
         f"{limits.jump:g} times as much as before is expected"
     )
     return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)

@@ -156,7 +156,7 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     if record.inventory is not None or base.inventory is not None:
         return "an inventory is no listing to go on from"
     if "unexplained" in base.step("expired_set").facts:
-        return f"{which} could not tell why its objects would go"
+        return f"{which} has no reasons for its expired objects"
     if "not_retained" not in base.step("expired_set").datasets:
         return f"{which} didn't know every commit"
     if base.basis["spellings"] != record.basis["spellings"]:

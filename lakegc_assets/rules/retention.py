@@ -35,10 +35,10 @@ class Verdict:
     """What becomes of one commit, and why.
 
     `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is the
-    moment at which that rule lets go, by the server's clock: later than `now` exactly where the rule retains.
+    moment at which that rule expires it, by the server's clock: later than `now` exactly where the rule retains.
     All three are None where no rule decides: without rules, and where only the server's list retains. `until` is None
     for heads, too. `created` and `message` are None for a commit that only the server's list knows. `hold` names the
-    holds that retain what the rules let go; `branch`, `days` and `until` are then of the rule that let go.
+    holds that retain what the rules expire; `branch`, `days` and `until` are then of the rule that expired it.
     """
 
     commit_id: str
@@ -78,7 +78,7 @@ def retained_commits(
 def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, str]]) -> list[Verdict]:
     """The union of the rule and the server's list of (commit id, metarange id), in the order of ids (formats §6.6).
 
-    A listed commit is retained also where the rule lets go or the graph doesn't know it; what the list leaves out
+    A listed commit is retained also where the rule expires it or the graph doesn't know it; what the list leaves out
     stays as the rule judged it. Raises `DamagedData` where a commit has two metaranges: its id is a hash over one.
     """
     known = {verdict.commit_id: verdict for verdict in verdicts}

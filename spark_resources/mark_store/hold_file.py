@@ -146,7 +146,7 @@ class Hold(BaseModel):
         return None if self.until is None else end_of(self.until)
 
     def outdated(self, now: datetime) -> bool:
-        """Whether it has let go. `now` is the lakeFS server's clock."""
+        """Whether it has run out. `now` is the lakeFS server's clock."""
         return self.ends is not None and self.ends <= now
 
     @property

@@ -4,7 +4,7 @@ It stands beside the marks, for everybody to review. A file that isn't right thr
 it counts, and nothing is marked. Without the file there are no holds.
 
 Where a signing key is set, its last line is a comment with a signature. Each signed version has a number, and marks
-record the one that they went by: a file that was removed, or replaced by an older one, is noticed.
+record the one that they used: a file that was removed, or replaced by an older one, is noticed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Holds:
 
 def read_holds(place: Place) -> Holds:
     """The holds of a namespace; none where there is no file. Raises `BadHolds` for a file with anything wrong; where a
-    key is set, `Untrusted` for one that isn't signed, or is older than one that a mark went by."""
+    key is set, `Untrusted` for one that isn't signed, or is older than one that a mark used."""
     found = _read_signed(place)
     if place.seal is not None:
         refuse_older(place, found.number)
@@ -62,7 +62,7 @@ def read_holds(place: Place) -> Holds:
 
 
 def read_recorded_holds(place: Place) -> Holds:
-    """The same without asking what other marks went by: for who compares them with a mark's own record."""
+    """The same without asking what other marks used: for who compares them with a mark's own record."""
     return _read_signed(place).parsed(place)
 
 
@@ -138,7 +138,7 @@ class Recorded:
 
 
 def newest_recorded(place: Place) -> Recorded:
-    """The newest holds that a mark or a sweep of this namespace went by, as far as signed records tell."""
+    """The newest holds that a mark or a sweep of this namespace used, as far as signed records tell."""
     found = [Recorded(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
     return max(found, key=lambda one: one.number, default=Recorded())
 
@@ -158,12 +158,12 @@ def signed_marks(place: Place) -> Iterator[Mark]:
 
 
 def refuse_older(place: Place, number: int) -> None:
-    """Raise `Untrusted` where a mark went by a newer file than the one of this number; 0 stands for no file."""
+    """Raise `Untrusted` where a mark used a newer file than the one of this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
         is_now = f"is version {number}" if number else "isn't there"
         raise Untrusted(
-            f"the file of holds {where(place)} {is_now}, and mark {newest.mark_id} went by version {newest.number} "
+            f"the file of holds {where(place)} {is_now}, and mark {newest.mark_id} used version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was removed, or an older one was put back. Nothing is "
             "marked, approved or swept by it. Put the newer file back, or look at this one and sign it: lakegc holds "
             "REPO sign."

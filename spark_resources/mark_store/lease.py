@@ -310,6 +310,6 @@ def tasks_left_s(dead: Holder, store: Store) -> float:
 def _held_by(holder: Holder, store: Store) -> Refused:
     return Refused(
         f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
-        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then; a run that died lets go by itself at that time.",
+        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then; the lease of a run that died ends at that time.",
         invariant=11,
     )

@@ -186,7 +186,7 @@ class Mark:
     def make_clean(self, why: str) -> None:
         """Note that this unfinished mark is not made since an earlier one after all.
 
-        Its steps are forgotten: what they did goes by another basis.
+        Its steps are forgotten: what they did has another basis.
         """
         self.check_unfinished()
         basis = {**CLEAN, "why": why, "spellings": self.record.basis["spellings"]}
@@ -198,7 +198,7 @@ class Mark:
             self.move_to(MarkState.FAILED, failure=why)
 
     def saw_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Note that a sweep of this mark goes by newer holds than any that it knew of."""
+        """Note that a sweep of this mark uses newer holds than any that it knew of."""
         if number > newest_holds(self.record)[0]:
             seen = {"number": number, "ids": list(ids)}
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))

@@ -190,7 +190,7 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
 
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
-    """The number of the newest signed file of holds that a mark or its sweep went by, and the ids of its holds."""
+    """The number of the newest signed file of holds that a mark or its sweep used, and the ids of its holds."""
     seen = record.holds.get("seen", record.holds)
     return seen.get("number", 0), tuple(seen["ids"])
 

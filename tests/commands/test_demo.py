@@ -77,7 +77,7 @@ def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) 
 
     assert paths == ["dev/added-03-14.txt", *["overwritten-every-time.txt"] * 5]
     assert all((demo.folder / "objects/worked-example" / address).exists() for address in addresses)
-    assert "\n6 of 20 objects may go (" in demo.done.stdout
+    assert "\n6 of 20 objects are expired (" in demo.done.stdout
 
 
 def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:

@@ -29,7 +29,7 @@ def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakeg
     second = lakegc(settings, "demo", "--folder", str(tmp_path / "two"), "--store", place)
 
     for line in (
-        "6 of 20 objects may go (",
+        "6 of 20 objects are expired (",
         "Backed up: 6 of 6 objects, in",
         "swept: 6 deleted of 6.",
         "there, byte for byte, and 0 are not; 6 of 6 expired objects answer 410 Gone.",

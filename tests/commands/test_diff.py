@@ -102,7 +102,7 @@ def test_a_review_works_though_the_previous_mark_cannot_be_read(
     shown = lakegc.told(sandbox.settings, "review", name, "m2")
     found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
 
-    assert "can't be told: the mark before, m1, can't be read any more" in shown
+    assert "is not known: the mark before, m1, can't be read any more" in shown
     assert (found["objects"], found["changed"]) == (7, None)
     assert "part-00000-0-000.parquet" in found["incomparable"]
     lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")

@@ -131,7 +131,7 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
     assert {each["reason"] for each in every} == {"not recorded by the collector that made the mark"}
     assert {row[0] for row in csv.reader(io.StringIO(lines))} == {"address", *addresses}
     assert people.code == 0
-    for words in ("5 objects would go", "In the store: 4, 15 B", "not lakegc's", f"lakegc mark {lake}"):
+    for words in ("5 objects expired", "4 of them (15 B) are in the store", "foreign mark", f"lakegc mark {lake}"):
         assert words in people.out
     assert GONE in lakegc(sandbox.settings, "review", lake, "m1", "--list").out
 
@@ -143,7 +143,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
-    assert "1 object would go" in shown_to_people
+    assert "1 object expired" in shown_to_people
     assert "Its summary counts 22" in shown_to_people
 
 

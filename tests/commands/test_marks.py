@@ -52,7 +52,7 @@ def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None
     assert still.made.code == 0
     for words in ("Mark m1 of still", "1 object, 1 B", "1 in 1 range of 2 retained commits"):
         assert words in shown
-    assert ["may go", "nothing"] in [
+    assert ["expired", "nothing"] in [
         [cell.strip() for cell in line.strip("│").split("│")] for line in shown.split("\n")
     ]
     assert shown.endswith("Nothing was deleted. Next: lakegc review still m1\n")
@@ -223,8 +223,8 @@ def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc:
         return lakegc(still.settings, "review", "still", *options).out
 
     totals = json.loads(shown("--format", "json"))
-    assert shown().startswith("Mark m1 of still, marked, scope unified: nothing may go, of 1 object.\n")
-    assert shown("--list") == "Nothing may go.\n"
+    assert shown().startswith("Mark m1 of still, marked, scope unified: none of 1 object is expired.\n")
+    assert shown("--list") == "Nothing is expired.\n"
     assert shown("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
     assert json.loads(shown("--list", "--format", "json")) == []
     assert (totals["objects"], totals["bytes"], totals["candidates"]) == (0, 0, 1)

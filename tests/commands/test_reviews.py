@@ -89,7 +89,7 @@ def test_the_share_is_of_all_listed_objects_and_bytes(
 
     assert (found["candidates"], found["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
     assert (found["share_of_objects"], found["share_of_bytes"]) == (0.006, 0.631)
-    for words in ("6 of 1,000 objects (0.6 %) may go", "616.2 KiB of 976.6 KiB (63.1 %)"):
+    for words in ("6 of 1,000 objects (0.6 %) are expired", "616.2 KiB of 976.6 KiB (63.1 %)"):
         assert words in shown
 
 
@@ -197,7 +197,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
 
     shown = lakegc.told(sandbox.settings, "review", name)
 
-    for words in ("nothing may go, of 1,000 objects", "Kept by holds", "Brakes", "this is the first mark"):
+    for words in ("none of 1,000 objects is expired", "Kept by holds", "Brakes", "This is the first mark"):
         assert words in shown
 
 

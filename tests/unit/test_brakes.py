@@ -133,10 +133,10 @@ def test_a_comparison_with_zero_objects_says_none() -> None:
     """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
     before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
-    assert before["jump"].why.startswith("10,000 objects would go, and none in mark")
+    assert before["jump"].why.startswith("10,000 objects expired, and none in mark")
     assert "none were in mark" in before["live"].why
     assert "would leave none" in before["listing"].why
-    assert "1 object would go" in found(expired=1, expired_bytes=1)["count"].why
+    assert "1 object expired" in found(expired=1, expired_bytes=1)["count"].why
 
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
