@@ -261,7 +261,7 @@ def approved(proposal: Proposal, *, now: datetime) -> Approval:
     """
     refuse_used(proposal)
     found = proposal.approval()
-    check_status(proposal.name, proposal.status(found, now=now), found)
+    check_status(proposal.target.repository.id, proposal.record.mark_id, proposal.status(found, now=now), found)
     assert found is not None
     return found
 
@@ -282,8 +282,7 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
 
     refuse_another_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
-    name = f"mark {record.mark_id} of {record.repository}"
-    check_status(name, approval_status(record, approval, now=now), approval)
+    check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval)
 
 
 def verify_set(target: Target, record: MarkRecord) -> None:
@@ -303,6 +302,6 @@ def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | 
 
 def check_foreign_approved(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
     """Like `check_approved`, for a mark of the reference collector."""
-    name = f"mark {foreign.mark_id} of {target.repository.id}"
     refuse_foreign_unfinished(target, foreign)
-    check_status(name, foreign_approval_status(approval, layout=foreign.layout, now=now), approval)
+    status = foreign_approval_status(approval, layout=foreign.layout, now=now)
+    check_status(target.repository.id, f"{foreign.layout}/{foreign.mark_id}", status, approval)

@@ -189,7 +189,8 @@ def check_foreign(proposal: Proposal) -> None:
         )
 
 
-def check_status(name: str, status: ApprovalStatus, found: Approval | None) -> None:
+def check_status(repository: str, mark: str, status: ApprovalStatus, found: Approval | None) -> None:
+    """Raise `Refused` (invariant 7) unless a mark is approved; `mark` is its id, or layout/id of a foreign one."""
     if status is ApprovalStatus.APPROVED:
         return
     why = {
@@ -198,4 +199,8 @@ def check_status(name: str, status: ApprovalStatus, found: Approval | None) -> N
         ApprovalStatus.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
     }[status]
     kind = NothingToDo if status is ApprovalStatus.NONE else Refused
-    raise kind(f"{name} {why}. Review it, and approve it: lakegc approve, or the job approve in Dagster.", invariant=7)
+    raise kind(
+        f"mark {mark.rpartition('/')[2]} of {repository} {why}. To review it: lakegc review {repository} {mark}. To "
+        f"approve it: lakegc approve {repository} {mark}, or the job approve in Dagster.",
+        invariant=7,
+    )

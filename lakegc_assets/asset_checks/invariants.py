@@ -154,8 +154,8 @@ INVARIANTS = [
         "Every branch was asked about equal sizes.",
         same_bytes_asked,
         otherwise="Some paths were not asked about (not_probed), or got no clear answer (probes_failed). Their objects "
-        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next mark, or see what "
-        "the server answered (unclear).",
+        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next mark, or see "
+        "what the server answered (unclear).",
     ),
     Invariant(
         review.expired_set,

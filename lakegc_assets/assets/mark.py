@@ -125,8 +125,8 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 
     A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
     keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files are deleted, if nothing
-    else needs them. Without rules every commit is retained. What the rules expire and people hold (tags, say, or commits
-    marked as legal evidence) is retained, too, and says by which holds.
+    else needs them. Without rules every commit is retained. What the rules expire and people hold (tags, say, or
+    commits marked as legal evidence) is retained, too, and says by which holds.
 
     The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
     retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
