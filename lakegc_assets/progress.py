@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 from spark_resources.errors import LakegcError
 
-Say = Callable[[str], None]
-SAY_EVERY_S = 5.0
+LogMessage = Callable[[str], None]
+LOG_EVERY_S = 5.0
 
-_listeners: list[Say] = []
+_listeners: list[LogMessage] = []
 
 
 def tell(sentence: str) -> None:
@@ -21,7 +21,7 @@ def tell(sentence: str) -> None:
 
 
 @contextmanager
-def listening(listener: Say) -> Iterator[None]:
+def listening(listener: LogMessage) -> Iterator[None]:
     """Hear what is told while the context lasts."""
     _listeners.append(listener)
     try:
@@ -31,19 +31,19 @@ def listening(listener: Say) -> Iterator[None]:
 
 
 @contextmanager
-def telling(say: Say, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
+def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
     """Say what is done while the context lasts, and every few seconds `how_far` it is, where that can be found out."""
     stop = threading.Event()
 
     def repeat() -> None:
-        while not stop.wait(SAY_EVERY_S):
+        while not stop.wait(LOG_EVERY_S):
             try:
                 sentence = how_far()
             except LakegcError:
                 continue  # only the telling is disturbed
-            say(sentence)
+            log_message(sentence)
 
-    say(doing)
+    log_message(doing)
     thread = threading.Thread(target=repeat, name="lakegc-telling", daemon=True)
     thread.start()
     try:
@@ -53,11 +53,11 @@ def telling(say: Say, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
         thread.join()
 
 
-def said_to(log: Say) -> Say:
+def logged_and_published(log: LogMessage) -> LogMessage:
     """Say it to Dagster's log of this run, and to whoever listens in this process."""
 
-    def say(sentence: str) -> None:
+    def log_message(sentence: str) -> None:
         log(sentence)
         tell(sentence)
 
-    return say
+    return log_message

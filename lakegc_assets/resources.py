@@ -20,7 +20,7 @@ from lakegc_assets.mark.preconditions import (
     refuse_overlap,
     refuse_read_only,
 )
-from lakegc_assets.progress import Say, said_to, tell
+from lakegc_assets.progress import LogMessage, logged_and_published, tell
 from lakegc_assets.rules.incremental import basis_of
 from spark_resources.host.processes import interrupt_when_told_to_end
 from spark_resources.host.user_folders import home_folder
@@ -30,7 +30,7 @@ from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.lease import Lease, take_lease
 from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
-from spark_resources.mark_store.record import CLEAN, MarkRecord
+from spark_resources.mark_store.record import FULL_MARK, MarkRecord
 from spark_resources.model import MarkState, Partition, old_enough_before
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
@@ -52,7 +52,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         if Mark.exists(place, partition.mark_id):
             Mark.open(place, partition.mark_id).check_unfinished()
 
-    def begin(self, partition_key: str, options: MarkOptions, say: Say) -> MarkRun:
+    def begin(self, partition_key: str, options: MarkOptions, log_message: LogMessage) -> MarkRun:
         """Begin the mark of a partition, or go on with it while it is unfinished. Takes the lease.
 
         Raises `Refused` where the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
@@ -89,7 +89,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             holds=read_holds(target.place).recorded(),
             inventory=inventory,
         )
-        record = replace(record, basis={**CLEAN, "spellings": sorted(target.place.namespace.also)})
+        record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.also)})
         earlier = earlier_marks(target.place)
         basis = basis_of(
             record, earlier.finished, untrusted=earlier.untrusted,
@@ -98,9 +98,9 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         record = replace(record, basis=basis)
         mark = Mark.begin(target.place, record)
         refuse_another_basis(mark.record, options)
-        return self._run(partition, target, mark, lakefs, say)
+        return self._run(partition, target, mark, lakefs, log_message)
 
-    def go_on(self, partition_key: str, say: Say) -> MarkRun:
+    def go_on(self, partition_key: str, log_message: LogMessage) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         target = probed(find_target(lakefs, partition.repository, settings))
@@ -108,7 +108,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         mark.check_unfinished()
         self.hold(partition, target, settings)
         refuse_another_repository(mark.record, target)
-        return self._run(partition, target, mark, lakefs, say)
+        return self._run(partition, target, mark, lakefs, log_message)
 
     def record(self, partition_key: str) -> MarkRecord:
         """The record of a partition's mark as the namespace holds it now."""
@@ -134,7 +134,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
                 mark_id=partition.mark_id,
                 token=secrets.token_hex(16),
                 single_deployment=settings.single_deployment,
-                say=tell,
+                log_message=tell,
             )
         self._lease.check()
         return self._lease
@@ -155,8 +155,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         )
         return found.recorded(), min(now, found.taken)
 
-    def _run(self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, say: Say) -> MarkRun:
-        return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), said_to(say))
+    def _run(
+        self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, log_message: LogMessage
+    ) -> MarkRun:
+        return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), logged_and_published(log_message))
 
     def limits(self) -> Limits:
         settings = self.settings()

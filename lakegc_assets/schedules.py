@@ -24,23 +24,23 @@ from spark_resources.mark_store.lease import current_holder
 from spark_resources.model import default_mark_id
 from spark_resources.settings import DEFAULT_MARK_CRON, Settings
 
-TROUBLE_TAG = "lakegc/trouble"
+PREFLIGHT_TAG = "lakegc/trouble"
 """On the one run that says what is wrong with a repository: what was wrong with it before the run began."""
-LOOK_S = 30.0
+PREFLIGHT_TIMEOUT_S = 30.0
 """How long the schedule looks for trouble; a repository that hasn't answered by then is simply tried."""
 
 
-def troubles(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
+def problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
     """What keeps repositories from being marked, by id; all are asked side by side, so a slow one delays none."""
     executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-look")
-    looks = {executor.submit(trouble, lakefs, each, settings): each.id for each in repositories}
-    done, _ = wait(looks, timeout=LOOK_S)
+    looks = {executor.submit(problem, lakefs, each, settings): each.id for each in repositories}
+    done, _ = wait(looks, timeout=PREFLIGHT_TIMEOUT_S)
     executor.shutdown(wait=False, cancel_futures=True)
     found = {looks[look]: look.result() for look in done}
     return {name: sentence for name, sentence in found.items() if sentence is not None}
 
 
-def trouble(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
+def problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
     """What a mark of the repository would stop at within its first second, or None: rights, rules and the store."""
     try:
         refuse_read_only(repository)
@@ -58,7 +58,8 @@ def said_before(instance: dg.DagsterInstance, schedule: str, repository: str, se
     tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
     newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
     return any(
-        record.dagster_run.tags.get(TROUBLE_TAG) == sentence and not record.dagster_run.is_success for record in newest
+        record.dagster_run.tags.get(PREFLIGHT_TAG) == sentence and not record.dagster_run.is_success
+        for record in newest
     )
 
 
@@ -74,11 +75,11 @@ def requests_for_all(
         repositories = chosen(client.repositories(), settings)
     if not repositories:
         return dg.SkipReason(none_chosen(client, settings))
-    wrong = troubles(client, repositories, settings)
+    wrong = problems(client, repositories, settings)
     known = {name for name, what in wrong.items() if said_before(context.instance, _SCHEDULE, name, what)}
     mark_id = default_mark_id(context.scheduled_execution_time)
     requests = [
-        run_request(each, mark_id, f"{each.id}|{mark_id}", {TROUBLE_TAG: wrong[each.id]} if each.id in wrong else {})
+        run_request(each, mark_id, f"{each.id}|{mark_id}", {PREFLIGHT_TAG: wrong[each.id]} if each.id in wrong else {})
         for each in repositories
         if each.id not in known
     ]

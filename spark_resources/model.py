@@ -390,9 +390,9 @@ RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("met
 BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
 # Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.
 HOLDS_BETWEEN = ", "
-HELD_RANGES = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held
-HELD_ADDRESSES = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
-HELD_OBJECTS = pa.schema(  # what would be expired but for holds
+RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held
+ADDRESSES_ON_HOLD = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
+OBJECTS_ON_HOLD = pa.schema(  # what would be expired but for holds
     [
         pa.field("address", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
@@ -434,7 +434,7 @@ EXPIRED_OBJECTS = pa.schema(
     ]
 )
 # What is stored and no retained commit holds, whatever else keeps it, with the expired commit that kept it longest.
-UNSETTLED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
+NOT_RETAINED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
 # Objects and bytes of an expired set by one way of counting: `kind` is one of reason, age, prefix, slice.
 EXPIRED_TOTALS = pa.schema(
     [

@@ -96,7 +96,7 @@ def live_is_listed(record: MarkRecord) -> Measured:
     return facts["live_lost"] == facts["live_lost_accepted"], {name: facts[name] for name in names}
 
 
-def same_bytes_asked(record: MarkRecord) -> Measured:
+def identical_content_probed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
     names = ("probes", "not_probed", "probes_failed", "kept_by_probes")
     why = {"unclear": "; ".join(facts.get("unclear", []))}
@@ -149,10 +149,10 @@ INVARIANTS = [
     ),
     Invariant(
         review.expired_set,
-        "same_bytes_asked",
+        "identical_content_probed",
         2,
         "Every branch was asked about equal sizes.",
-        same_bytes_asked,
+        identical_content_probed,
         otherwise="Some paths were not asked about (not_probed), or got no clear answer (probes_failed). Their objects "
         "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next mark, or see "
         "what the server answered (unclear).",

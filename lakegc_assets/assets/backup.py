@@ -12,7 +12,7 @@ from lakegc_assets.backup.backup import back_up
 from lakegc_assets.backup.context import AT_ONCE, CopyLimits, open_backup
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.progress import said_to
+from lakegc_assets.progress import logged_and_published
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Partition
@@ -56,10 +56,10 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
             raise WrongUsage("where the backup goes isn't said: set LAKEGC_BACKUP_TO, or give 'to' in the run's config")
         name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
         limits = CopyLimits(config.at_once, config.bandwidth or None)
-        say = said_to(context.log.info)
+        log_message = logged_and_published(context.log.info)
         run = open_backup(
             marks.lakefs.client(), settings, partition.repository, name, to,
-            spark=marks.session, limits=limits, say=say,
+            spark=marks.session, limits=limits, log_message=log_message,
         )  # fmt: skip
         return described(back_up(run), f"{run.to.store().where}/{run.folder}")
 

@@ -133,7 +133,7 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
-        retained.judge_commits(run)
+        retained.decide_commits(run)
         yield described(run, retained.ASSET, COMMIT_VERDICTS)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakegc_assets.backup.context import BackupRun, tasks_for, telling_copies
+from lakegc_assets.backup.context import BackupRun, logging_copies, tasks_for
 from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
 from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
@@ -121,7 +121,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
-    with telling_copies(run.say, "copying", run.log, number, objects, size):
+    with logging_copies(run.log_message, "copying", run.log, number, objects, size):
         return run_tasks(in_order, work).by_key["objects"]
 
 
@@ -130,7 +130,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 
 def finished(run: BackupRun, began: datetime, start: float) -> Backup:
     """Hold the copies against the log, write the list of objects, then the summary."""
-    run.say("looking at the copies")
+    run.log_message("looking at the copies")
     rows = listed_rows(run).persist()
     totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
     objects = {row["outcome"]: row["count(1)"] for row in totals}

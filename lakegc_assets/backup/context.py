@@ -21,7 +21,7 @@ from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
-from lakegc_assets.progress import Say, telling
+from lakegc_assets.progress import LogMessage, logging_progress
 from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, on_their_side
 from spark_resources.copying.copy_log import Log
 from spark_resources.errors import WrongUsage
@@ -75,7 +75,7 @@ class BackupRun:
     spark: Callable[[], SparkSession]
     limits: CopyLimits
     by: str
-    say: Say
+    log_message: LogMessage
 
     @property
     def log(self) -> Log:
@@ -118,7 +118,7 @@ def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
 
 def open_backup(
     lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str, *, spark: Callable[[], SparkSession],
-    limits: CopyLimits, say: Say,
+    limits: CopyLimits, log_message: LogMessage,
 ) -> BackupRun:  # fmt: skip
     """The finished mark of this id, or of the reference's `layout/id`, and the place of its backup, with begun.json.
 
@@ -129,12 +129,12 @@ def open_backup(
     target = probed(find_target(lakefs, repository, settings))
     place, folder = backup_place(to, settings.store()), folder_of(repository, partition.mark_id)
     refuse_overlap(place, target, folder, lakefs)
-    say("verifying what is marked")
+    log_message("verifying what is marked")
     marked = marked_set(target, name)
     place = made(place)
     refuse_owned(place)
     resumed = begin(place, folder, marked.subject)
-    return BackupRun(target, marked, place, folder, resumed, spark, limits, who(), say)
+    return BackupRun(target, marked, place, folder, resumed, spark, limits, who(), log_message)
 
 
 def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
@@ -172,10 +172,10 @@ def marked_set(target: Target, name: str) -> MarkedSet:
     refuse_foreign_unfinished(target, found)
     files = foreign_files(target, found)
     subject = _subject(target, found.mark_id, files.digest, found.layout)
-    return MarkedSet(subject, None, files.addresses, cutoff_of_theirs(target, found))
+    return MarkedSet(subject, None, files.addresses, cutoff_of_foreign(target, found))
 
 
-def cutoff_of_theirs(target: Target, found: ReferenceMark) -> datetime:
+def cutoff_of_foreign(target: Target, found: ReferenceMark) -> datetime:
     """What is younger has changed since their mark; a whole-second time may truly be almost a second later."""
     store = target.place.store()
     return cutoff_of(store, found) - store.capabilities.time_resolution
@@ -187,8 +187,8 @@ def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> S
     return Subject(repository.id, created, target.place.namespace.uri, mark_id, layout, digest)
 
 
-def telling_copies(
-    say: Say, doing: str, log: Log, run: int, objects: int, size: int | None
+def logging_copies(
+    log_message: LogMessage, doing: str, log: Log, run: int, objects: int, size: int | None
 ) -> AbstractContextManager[None]:
     """Say how far a run is, from the logs that its tasks wrote so far."""
     began = time.monotonic()
@@ -197,7 +197,7 @@ def telling_copies(
         done, copied = log.so_far(run)
         return sentence_of(done, objects, copied, size, time.monotonic() - began)
 
-    return telling(say, f"{doing} {plural(objects, 'object')}", how_far)
+    return logging_progress(log_message, f"{doing} {plural(objects, 'object')}", how_far)
 
 
 def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:

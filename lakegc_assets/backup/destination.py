@@ -84,14 +84,14 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
     A collector would take it for garbage there, and deleting the repository would delete it, too.
     """
     mine = _spelled(place) + "/" + folder.rstrip("/")
-    for name, theirs in _namespaces(target, lakefs):
-        if not _same_kind(place, theirs):
+    for name, foreign in _namespaces(target, lakefs):
+        if not _same_kind(place, foreign):
             continue
-        other = _spelled(theirs)
+        other = _spelled(foreign)
         if (mine + "/").startswith(other + "/") or (other + "/").startswith(mine + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
-                f"{theirs.namespace.uri} of {name}, or around it: a backup there would be garbage to a collector, and "
+                f"{foreign.namespace.uri} of {name}, or around it: a backup there would be garbage to a collector, and "
                 "gone with the repository. Choose another bucket, container or folder.",
                 invariant=5,
             )

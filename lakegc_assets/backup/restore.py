@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lakegc_assets.backup.context import CopyLimits, tasks_for, telling_copies
+from lakegc_assets.backup.context import CopyLimits, logging_copies, tasks_for
 from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import LogMessage
 from spark_resources.copying.backup_task import CopyTaskConfig, on_their_side
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus, Log
 from spark_resources.copying.restore_task import restore_rows
@@ -57,7 +57,7 @@ class RestoreRun:
     lakefs: LakeFS
     spark: Callable[[], SparkSession]
     limits: CopyLimits
-    say: Say
+    log_message: LogMessage
 
     @property
     def folder(self) -> str:
@@ -202,7 +202,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
         restore_rows(batches, config, *this_task(), report)
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    with telling_copies(run.say, "bringing back", run.log, number, objects, size):
+    with logging_copies(run.log_message, "bringing back", run.log, number, objects, size):
         report = run_tasks(spread, work)
     done.objects.update(report.by_key["objects"])
     done.size += report.by_key["bytes"][CopyStatus.COPIED.value]
@@ -236,7 +236,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
         row["address"]: row["why"] for status in (CopyStatus.FAILED, CopyStatus.COLD) for row in named(status)
     }
     back = lines.where(has_copy()).select("address", "size")
-    run.say("looking at what is back")
+    run.log_message("looking at what is back")
     done.stored = stored(run, back)
     paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
     paths = paths.select("path", "commit_id").distinct()

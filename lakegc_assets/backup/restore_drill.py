@@ -51,7 +51,7 @@ def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place
     bandwidth = Throttle(run.limits.bandwidth)
     copier = Copier(run.source.store(), scratch.store(), False, bandwidth)
     keys = [f"{folder}{number:06d}" for number in range(len(rows))]
-    run.say(f"bringing {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
+    run.log_message(f"bringing {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
     try:
         with ThreadPoolExecutor(max_workers=run.limits.at_once) as pool:
             found = pool.map(lambda one: compared(run, copier, *one), zip(rows, keys, strict=True))

@@ -39,7 +39,7 @@ TO_THE_REFERENCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApproveOptions:
     """What was typed: the options of `lakegc approve`."""
 
     digest: str | None = None
@@ -51,7 +51,7 @@ class Asked:
     for_reference: bool = False
 
 
-def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tuple[Proposal, Approval]:
+def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
     """Show a mark, ask for its approval, and record that. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
@@ -65,11 +65,11 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
     try:
         if not asked.yes:
             now = proposal.store.now()
-            word = word_of(proposal, asked, released, now=now)
+            word = request_of(proposal, asked, released, now=now)
             approval.check(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
             ask(proposal, asked)
         now = proposal.store.now()
-        word = word_of(proposal, asked, released, now=now)
+        word = request_of(proposal, asked, released, now=now)
         given = approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
     except (StoppedByBrakes, ReleasedInVain) as error:
         again = whole_command(proposal, asked, released, error.tripped)
@@ -78,7 +78,9 @@ def approve(repository: str, mark_id: str, asked: Asked, *, as_json: bool) -> tu
     return proposal, given
 
 
-def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, now: datetime) -> ApprovalRequest:
+def request_of(
+    proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], *, now: datetime
+) -> ApprovalRequest:
     """What was typed, as a request made at a moment of the store's clock."""
     return ApprovalRequest(
         who=single_line(asked.by, "the name after --by") if asked.by is not None else me(),
@@ -91,7 +93,9 @@ def word_of(proposal: Proposal, asked: Asked, released: Mapping[str, str], *, no
     )
 
 
-def whole_command(proposal: Proposal, asked: Asked, released: Mapping[str, str], tripped: Sequence[str]) -> str:
+def whole_command(
+    proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
+) -> str:
     """The command that was typed, with exactly the brakes that have tripped released."""
     options = [word for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
              if value is not None for word in (name, value)]  # fmt: skip
@@ -106,7 +110,7 @@ def mark_name(proposal: Proposal) -> str:
     return proposal.record.mark_id if foreign is None else f"{foreign.layout}/{foreign.mark_id}"
 
 
-def tell_dagster(proposal: Proposal, given: Approval) -> None:
+def report_to_dagster(proposal: Proposal, given: Approval) -> None:
     """Have the approval seen in Dagster's graph, too, and by the sensor that follows approvals there."""
     from lakegc_assets.assets.approval_events import report_approval
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
@@ -165,7 +169,7 @@ def me() -> str:
 # --- asked and told -------------------------------------------------------------------------------------------------
 
 
-def ask(proposal: Proposal, asked: Asked) -> None:
+def ask(proposal: Proposal, asked: ApproveOptions) -> None:
     """Show what would be approved, and have the word typed. Raises `WrongUsage` where another is."""
     show(proposal, asked)
     answer = typed(f"Type '{YES}' to approve that these objects are deleted, anything else to stop: ")
@@ -173,7 +177,7 @@ def ask(proposal: Proposal, asked: Asked) -> None:
         raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
 
 
-def show(proposal: Proposal, asked: Asked) -> None:
+def show(proposal: Proposal, asked: ApproveOptions) -> None:
     record, counts = proposal.record, proposal.record.counts
     table = Table(show_header=False)
     rows = (

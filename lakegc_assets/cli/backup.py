@@ -164,7 +164,7 @@ def show_restored(partition: Partition, done: Restored | Drilled, source: str, *
             print_command("Is all metadata whole", command("fsck", partition.repository))
     if not done.success:
         raise SweptWithFailures(
-            f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(troubles(done))}. What "
+            f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(problems(done))}. What "
             "is back stays; the same command tries the rest again."
         )
 
@@ -204,7 +204,7 @@ def lines(done: Restored) -> Iterator[str]:
         yield f"Never in the backup: {counts}."
 
 
-def troubles(done: Restored) -> Iterator[str]:
+def problems(done: Restored) -> Iterator[str]:
     """What kept objects from coming back, with the first few of each."""
     named = (
         (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),

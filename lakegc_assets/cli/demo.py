@@ -109,12 +109,12 @@ def collected(
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.resources import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
-    from spark_resources.spark.resource import KeptSparkResource
+    from spark_resources.spark.resource import LongLivedSparkResource
     from spark_resources.spark.session import QUICK_START
 
     os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
     partition, backup_to = Partition(worked_example.REPOSITORY, MARK_ID), os.environ["LAKEGC_BACKUP_TO"]
-    lakefs, spark = LakeFSResource(), KeptSparkResource()
+    lakefs, spark = LakeFSResource(), LongLivedSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
         wait_until_old(Server.configured().target(worked_example.REPOSITORY).place.store(), written)

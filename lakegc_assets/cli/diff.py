@@ -20,20 +20,20 @@ from lakegc_assets.cli.tables import amounts, as_document, show_sums
 from lakegc_assets.formatting import duration
 from lakegc_assets.mark.incremental_listing import FOLDERS
 from lakegc_assets.mark.listed_objects import ASSET as SLICES
-from lakegc_assets.mark.listed_objects import FOLDERS_PART, LOOKED_AT_PART, LOOKED_UP_PART
+from lakegc_assets.mark.listed_objects import COMPARED_PART, FOLDERS_PART, LOOKED_UP_PART
 from lakegc_assets.mark.totals import Sum, Totals, counted
 from lakegc_assets.rules.set_diff import Change, changes
 from spark_resources.errors import DamagedData, NotThere, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format
-from spark_resources.model import ADDRESSES, HELD_OBJECTS, STORED_OBJECTS, Rules
+from spark_resources.model import ADDRESSES, OBJECTS_ON_HOLD, STORED_OBJECTS, Rules
 from spark_resources.spark.datasets import all_rows, file_batches
 
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
 AT_ONCE = 200_000  # objects whose fate is looked up together, and for which the later listing is read once
 GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
-FATES = (GONE, HELD, KEPT)
+OUTCOMES = (GONE, HELD, KEPT)
 
 
 @dataclass(slots=True)
@@ -43,20 +43,20 @@ class Difference:
     newly: Totals = field(default_factory=Totals)
     no_longer: Totals = field(default_factory=Totals)
     still: Sum = field(default_factory=Sum)
-    fates: dict[str, Sum] = field(default_factory=lambda: {fate: Sum() for fate in FATES})
+    outcomes: dict[str, Sum] = field(default_factory=lambda: {outcome: Sum() for outcome in OUTCOMES})
 
 
 def difference(before: Mark, after: Mark) -> Difference:
     """The sums of what changed. Raises `DamagedData` where a set isn't what its mark recorded."""
     found = Difference()
-    for change, fate, rows in compared(before, after):
+    for change, outcome, rows in compared(before, after):
         if change is Change.STILL:
             found.still.add(len(rows), total(rows))
             continue
         totals = found.newly if change is Change.NEWLY else found.no_longer
         totals.add(counted(rows, start=after.record.start))
-        if fate:
-            found.fates[fate].add(len(rows), total(rows))
+        if outcome:
+            found.outcomes[outcome].add(len(rows), total(rows))
     return found
 
 
@@ -81,11 +81,11 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
     """What became of objects that are no longer expired in a later mark, as far as that mark recorded it."""
-    held = among(after, "on_hold", HELD_OBJECTS, rows)
+    held = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
     stored = pc.or_(held, still_there(after, rows))
-    for fate, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
+    for outcome, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
         if len(found := rows.filter(chosen)):
-            yield Change.NO_LONGER, fate, found
+            yield Change.NO_LONGER, outcome, found
 
 
 def still_there(after: Mark, rows: pa.Table) -> pa.Array:
@@ -101,7 +101,7 @@ def still_there(after: Mark, rows: pa.Table) -> pa.Array:
             return there
         folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
         listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
-        looked_at = among(mark, LOOKED_AT_PART, ADDRESSES, rows, asset=SLICES)
+        looked_at = among(mark, COMPARED_PART, ADDRESSES, rows, asset=SLICES)
         told = pc.or_(told, pc.or_(found, pc.or_(listed, looked_at)))
     return pc.or_(there, pc.invert(told))
 
@@ -167,9 +167,9 @@ def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
 
 
 def changed_rows(before: Mark, after: Mark) -> Iterable[pa.Table]:
-    for change, fate, rows in compared(before, after):
+    for change, outcome, rows in compared(before, after):
         if change is not Change.STILL:
-            both = [pa.array([text] * len(rows), pa.string()) for text in (change.value, fate or None)]
+            both = [pa.array([text] * len(rows), pa.string()) for text in (change.value, outcome or None)]
             yield rows.add_column(0, "became", both[1]).add_column(0, "change", both[0])
 
 
@@ -180,7 +180,7 @@ def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) ->
         f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before."
     )
     if no_longer.objects:
-        told = [f"{in_sum(one)} {fate}" for fate, one in found.fates.items() if one.objects]
+        told = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
         print_sentence(f"Those that are no longer expired: {'; '.join(told)}.")
     for name, (old, new) in unlike(before, after).items():
         print_sentence(f"The marks differ in their {name}: {old}, then {new}.")
@@ -194,14 +194,14 @@ def in_sum(one: Sum) -> str:
 
 
 def document(before: MarkRecord, after: MarkRecord, found: Difference) -> dict[str, Any]:
-    fates = [{"became": fate, **amounts(one)} for fate, one in found.fates.items()]
+    outcomes = [{"became": outcome, **amounts(one)} for outcome, one in found.outcomes.items()]
     return {
         "repository": after.repository,
         "before": {"mark_id": before.mark_id, "start": before.start.isoformat(), "digest": before.digest},
         "after": {"mark_id": after.mark_id, "start": after.start.isoformat(), "digest": after.digest},
         "differ_in": {name: list(both) for name, both in unlike(before, after).items()},
         "newly_expired": as_document(found.newly, KINDS),
-        "no_longer_expired": {**as_document(found.no_longer, KINDS), "by_fate": fates},
+        "no_longer_expired": {**as_document(found.no_longer, KINDS), "by_fate": outcomes},
         "still_expired": amounts(found.still),
     }
 

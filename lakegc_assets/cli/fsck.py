@@ -85,7 +85,7 @@ def show(report: Report, *, missing: Path | None, as_json: bool) -> int:
     if as_json:
         print_text(json.dumps(document(report, missing), indent=1))
     else:
-        show_proved(report)
+        show_verified(report)
         show_wrong(report)
         show_notes(report, missing)
     if report.sound:
@@ -105,14 +105,14 @@ def verdict(report: Report) -> str:
     return f"{report.repository} is {'sound' if report.sound else 'damaged: ' + ' and '.join(parts)}"
 
 
-def show_proved(report: Report) -> None:
+def show_verified(report: Report) -> None:
     table = Table(show_header=False)
 
     def n(name: str) -> str:
-        return f"{report.proved[name]:,}"
+        return f"{report.verified[name]:,}"
 
     live = f"{n('live')} ({n('live_committed')} committed, {n('live_staged')} staged) against {n('listed')} stored"
-    read = f"{size(report.proved['bytes'])} of tables in {report.proving_seconds:.1f} s"
+    read = f"{size(report.verified['bytes'])} of tables in {report.proving_seconds:.1f} s"
     rows = {
         "commits": f"{n('commits')} verified by their ids",
         "metaranges": f"{n('metaranges')} verified by content hash",
@@ -168,7 +168,7 @@ def show_notes(report: Report, missing: Path | None) -> None:
         print_sentence(f"… and {report.alien_count - SHOWN:,} more alien files")
     for one in report.strange_tables:
         print_sentence(f"Alien file: _lakefs/{one.id} has a table's name and is none ({one.why}); nothing needs it")
-    for sentence in report.not_proved:
+    for sentence in report.not_verified:
         print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
         print_sentence(f"Note: {sentence}")
@@ -200,9 +200,9 @@ def document(report: Report, missing: Path | None) -> dict[str, Any]:
         },
         "alien": {"count": report.alien_count, "files": report.alien},
         "named_like_tables": [asdict(one) for one in report.strange_tables],
-        "not_proved": report.not_proved,
+        "not_verified": report.not_verified,
         "hints": report.hints,
-        "proved": report.proved,
+        "verified": report.verified,
         "seconds": round(report.seconds, 2),
         "proving_seconds": round(report.proving_seconds, 2),
         "table_bytes_per_second": round(report.rate),

@@ -19,7 +19,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph, read_graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.holds import References, held_commits, in_force, unseen
+from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unseen
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
@@ -133,7 +133,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
     if unread := unseen(holds, graph_known=graph.whole):
         raise Refused(
             f"the holds {', '.join(unread)} need the whole commit graph, and it can't be read with these credentials: "
-            f"{' '.join(report.not_proved)}",
+            f"{' '.join(report.not_verified)}",
             invariant=3,
         )
     rules = server.lakefs.rules(target.repository.id)
@@ -151,7 +151,7 @@ def matched(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: 
     if isinstance(hold, PrefixHold):
         row["objects"] = objects_under(target, hold.prefix)
     elif not isinstance(hold, PathHold):
-        named = held_commits([hold], graph.commits, seen, rules, now=now)
+        named = commits_on_hold([hold], graph.commits, seen, rules, now=now)
         verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
         row["commits"] = len(named)
         row["beyond_the_rules"] = sum(not one.retained and one.commit_id in named for one in verdicts)

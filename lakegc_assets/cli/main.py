@@ -235,8 +235,8 @@ def approve(
     """Approve the expired set of one mark: shows it, asks, and records the approval. Nothing is deleted."""
     from lakegc_assets.cli import approve as approvals
 
-    asked = approvals.Asked(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
-    approvals.tell_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
+    asked = approvals.ApproveOptions(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
+    approvals.report_to_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
 
 
 @app.command()
@@ -446,12 +446,12 @@ def up(
 
     place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
     with ExitStack() as stack:
-        say = None
+        log_message = None
         if request_log:
             to_stderr = request_log == "-"
             log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
-            say = partial(print_text, file=log)
-        sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=say))
+            log_message = partial(print_text, file=log)
+        sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=log_message))
         over = f", objects under {store}" if store else ""
         print_text(f"lakeFS sandbox at {sandbox.endpoint_url}, in\n{sandbox.root}{over}\n")
         print_text("For lakectl, in ~/.lakectl.yaml:\n")
@@ -537,8 +537,8 @@ def progress() -> Iterator[Any]:
     """Show what is being done on stderr while the context lasts: a line that moves on a terminal, lines elsewhere."""
     from lakegc_assets.cli.progress import shown
 
-    with shown() as say, listening(say):
-        yield say
+    with shown() as log_message, listening(log_message):
+        yield log_message
 
 
 def main(arguments: list[str] | None = None) -> None:

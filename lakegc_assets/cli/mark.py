@@ -79,8 +79,8 @@ def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
 
 
 def refuse_used_id(target: Target, partition: Partition) -> None:
-    theirs = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
-    if partition.mark_id in theirs or Mark.exists(target.place, partition.mark_id):
+    foreign = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
+    if partition.mark_id in foreign or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
             f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
             "the time. An unfinished mark can be resumed in the Dagster UI."
@@ -200,22 +200,22 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
     server = Server.configured()
     names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
     rows: list[Row] = []
-    trouble: list[tuple[str, str]] = []
+    problem: list[tuple[str, str]] = []
     for name in names:
         try:
             rows.extend(rows_of(server.target(name), name))
         except LakegcError as error:
             if repository:
                 raise
-            trouble.append((name, str(error)))  # one broken repository doesn't hide the others
+            problem.append((name, str(error)))  # one broken repository doesn't hide the others
     if as_json:
         found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
-        print_text(json.dumps({"marks": found, "unreadable": dict(trouble)}, indent=1))
+        print_text(json.dumps({"marks": found, "unreadable": dict(problem)}, indent=1))
         return
     for name, of_repository in groupby(rows, lambda row: row.repository):
         print_table(f"Marks of {name}", as_table(list(of_repository)))
     print_command(*next_command(rows, repository))
-    for name, message in trouble:
+    for name, message in problem:
         print_sentence(f"{name}: {message}")
 
 

@@ -106,8 +106,8 @@ def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | Non
 def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 1) -> None:
     from lakegc_assets.cli import review_foreign
 
-    if (theirs := review_foreign.opened(repository, mark_id)) is not None:
-        review_foreign.show(theirs, every=every, form=form)
+    if (foreign := review_foreign.opened(repository, mark_id)) is not None:
+        review_foreign.show(foreign, every=every, form=form)
         return
     mark = open_mark(repository, mark_id)
     refuse_earlier_format(mark.record, "reviewed")
@@ -140,7 +140,7 @@ def show_review(review: Review) -> None:
     show_late_uploads(record)
     for sentence in dot_segments.sentences(review.facts):
         print_sentence(f"{sentence}.")
-    show_held(review)
+    show_objects_on_hold(review)
     brakes.show(review.brakes)
     show_change(review)
     if review.totals.whole.objects:
@@ -232,7 +232,7 @@ def last_commit(review: Review, row: Mapping[str, Any]) -> str:
     return f"{commit.commit_id[:12]} {commit.created:%Y-%m-%d} {shown}"
 
 
-def show_held(review: Review) -> None:
+def show_objects_on_hold(review: Review) -> None:
     if not review.held:
         return
     table = Table()

@@ -30,7 +30,7 @@ KINDS = ("age", "slice")  # paths and reasons are not known
 
 
 @dataclass(frozen=True, slots=True)
-class Theirs:
+class ForeignReview:
     """A mark of the reference collector in a repository's namespace."""
 
     target: Target
@@ -45,35 +45,35 @@ class Theirs:
         return objects_of(self.target.place, self.found)
 
 
-def opened(repository: str, name: str) -> Theirs | None:
+def opened(repository: str, name: str) -> ForeignReview | None:
     """The reference's mark of this id, or of `layout/id`; None where it is lakegc's or nobody's."""
     if name == "latest":  # of lakegc's own
         return None
     target = Server.configured().target(repository)
     found = reference_mark(target.place, name, ours=own_marks(target.place))
-    return Theirs(target, found) if found is not None else None
+    return ForeignReview(target, found) if found is not None else None
 
 
-def show(theirs: Theirs, *, every: bool, form: str) -> None:
+def show(foreign: ForeignReview, *, every: bool, form: str) -> None:
     if every:
-        list_rows(theirs.tables(), theirs.found.written, form)
+        list_rows(foreign.tables(), foreign.found.written, form)
         return
     totals, gone = Totals(), 0
-    for table in theirs.tables():
+    for table in foreign.tables():
         stored = table.filter(pc.is_valid(table["size"]))
         gone += len(table) - len(stored)
-        totals.add(counted(stored, start=theirs.found.written))
-    digest = foreign_files(theirs.target, theirs.found).digest
+        totals.add(counted(stored, start=foreign.found.written))
+    digest = foreign_files(foreign.target, foreign.found).digest
     if form == "json":
-        print_text(json.dumps(document(theirs, totals, gone) | {"digest": digest}, indent=1))
+        print_text(json.dumps(document(foreign, totals, gone) | {"digest": digest}, indent=1))
     else:
-        show_totals(theirs, totals, gone, digest)
+        show_totals(foreign, totals, gone, digest)
 
 
-def show_totals(theirs: Theirs, totals: Totals, gone: int, digest: str) -> None:
-    found = theirs.found
+def show_totals(foreign: ForeignReview, totals: Totals, gone: int, digest: str) -> None:
+    found = foreign.found
     print_sentence(
-        f"Mark {found.mark_id} of {theirs.repository}, made by {made_by(found)}, {state_of(found)}: "
+        f"Mark {found.mark_id} of {foreign.repository}, made by {made_by(found)}, {state_of(found)}: "
         f"{plural(totals.whole.objects + gone, 'object')} expired. {totals.whole.objects:,} of them "
         f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {gone:,} not."
     )
@@ -86,15 +86,15 @@ def show_totals(theirs: Theirs, totals: Totals, gone: int, digest: str) -> None:
         "This is a foreign mark. It recorded addresses only: sizes and times are the store's of today, and why an "
         "object is expired is not known."
     )
-    print_command("A mark of lakegc's own tells why", command("mark", theirs.repository))
+    print_command("A mark of lakegc's own tells why", command("mark", foreign.repository))
     print_sentence(f"Digest: {digest}")
-    print_command("Next", command("approve", theirs.repository, f"{found.layout}/{found.mark_id}"))
+    print_command("Next", command("approve", foreign.repository, f"{found.layout}/{found.mark_id}"))
 
 
-def document(theirs: Theirs, totals: Totals, gone: int) -> dict[str, Any]:
-    found = theirs.found
+def document(foreign: ForeignReview, totals: Totals, gone: int) -> dict[str, Any]:
+    found = foreign.found
     return {
-        "repository": theirs.repository,
+        "repository": foreign.repository,
         "mark_id": found.mark_id,
         "state": state_of(found),
         "by": made_by(found),

@@ -22,12 +22,12 @@ from lakegc_assets.fsck.tables import (
     UNREFERRED_TABLE,
     finding_of,
     holders_of,
-    proved_ranges,
     ranges_of_metaranges,
+    verified_ranges,
 )
 from lakegc_assets.mark.context import Target
 from lakegc_assets.mark.missing_objects import SURELY_A_FEW, not_listed_now
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs import LakeFS
 from spark_resources.model import RANGE_IDS, RANGE_REFS
@@ -50,7 +50,7 @@ class Checked:
     target: Target
     lakefs: LakeFS
     spark: Callable[[], SparkSession]
-    say: Say
+    log_message: LogMessage
     keep: Keep | None = None
 
 
@@ -58,13 +58,15 @@ def check(run: Checked) -> Report:
     """Everything that can be proved of a repository, and everything that is wrong. Raises only where nothing can be."""
     began = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
-    run.say("looking through _lakefs/")
+    run.log_message("looking through _lakefs/")
     there = lakefs_files.walk(run.target.place.store())
     report.alien, report.alien_count = sorted(there.alien), there.alien_count
-    run.say("reading the commit graph")
+    run.log_message("reading the commit graph")
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
-    run.say(f"proved {plural(report.proved['commits'], 'commit')}; waiting for the server's list of retained ones")
+    run.log_message(
+        f"proved {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained ones"
+    )
     metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
     with errors_from_executors():
@@ -80,7 +82,7 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_
     every = sorted({*by_metarange, *live_ones})
     heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
     rows = [{"metarange_id": one, "live": one in live_ones, "head": one in heads} for one in every]
-    run.say(f"proving {plural(len(every), 'metarange')}")
+    run.log_message(f"proving {plural(len(every), 'metarange')}")
     found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
     broken = metarange_findings(found, len(every), report)
     ranges = distinct_ranges(found, report)
@@ -89,7 +91,7 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_
     for one in broken:
         report.findings.append(replace(one, needs=graph.needs(by_metarange.get(one.id, []))))
     check_ranges(context, strays)
-    say_what_is_hidden(context, {one.id for one in broken} & live_ones)
+    note_what_is_hidden(context, {one.id for one in broken} & live_ones)
     found.unpersist()
     report.proving_seconds = time.monotonic() - began
 
@@ -118,12 +120,12 @@ def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
-def say_what_is_hidden(context: Context, metaranges: set[str]) -> None:
+def note_what_is_hidden(context: Context, metaranges: set[str]) -> None:
     """Objects behind a table that can't be read were not looked up, and are on no list."""
     live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
     ranges = live_ranges & {one.id for one in context.report.findings}
     if metaranges or ranges:
-        context.report.not_proved.append(
+        context.report.not_verified.append(
             f"Whether the store has the objects of {plural(len(metaranges), 'live metarange')} and "
             f"{plural(len(ranges), 'live range')}: what they refer to can't be read."
         )
@@ -169,9 +171,9 @@ def check_ranges(context: Context, strays: list[str]) -> None:
     sightings = [
         live_objects.stored(spark, target.place),
         *live_objects.staged(spark, target, run.lakefs, context.graph, report),
-        proved_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
+        verified_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
-    run.say(
+    run.log_message(
         f"proving {plural(len(context.ranges), 'range')} with {plural(entries, 'entry')}, and listing "
         f"{target.place.store().where}"
     )
@@ -240,11 +242,11 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 def find_lost(context: Context, absent: DataFrame) -> None:
     """Live addresses that neither the listing nor a second look has: named, with paths and branches."""
     run, report = context.run, context.report
-    count, lost = report.proved.pop("not_listed"), absent
+    count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        if count <= SURELY_A_FEW or count * 2 <= report.proved["live"]:  # else it is another store, or another path
-            run.say(f"looking again for {plural(count, 'live object')} that were not listed")
+        if count <= SURELY_A_FEW or count * 2 <= report.verified["live"]:  # else it is another store, or another path
+            run.log_message(f"looking again for {plural(count, 'live object')} that were not listed")
             there_not = absent.select("address").transform(not_listed_now(run.target.place))
             lost = absent.join(there_not, "address").persist()
         named = lost.orderBy("address").limit(NAMED).collect()
@@ -259,7 +261,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
 
 
 def hint_at_listing(run: Checked, report: Report) -> None:
-    if report.lost_count > 1 and report.lost_count == report.proved["live"]:
+    if report.lost_count > 1 and report.lost_count == report.verified["live"]:
         report.hints.append(
             f"The store has none of the live objects: {run.target.place.store().where} may not be the store or path "
             "that lakeFS writes to."
@@ -269,7 +271,7 @@ def hint_at_listing(run: Checked, report: Report) -> None:
 def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
     """The lost objects with the paths, commits and branches that refer to them."""
     run = context.run
-    run.say(f"looking up who needs {plural(len(named), 'lost object')}")
+    run.log_message(f"looking up who needs {plural(len(named), 'lost object')}")
     ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
     committed = [row["address"] for row in named if row["committed"]]
     held: dict[str, list[tuple[str, str]]] = {}
@@ -303,5 +305,5 @@ def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str
                 if key in addresses:
                     found.setdefault(key, []).append((branch, path))
         except LakegcError as error:
-            context.report.not_proved.append(f"Which staged objects branch {branch} lost: {error}")
+            context.report.not_verified.append(f"Which staged objects branch {branch} lost: {error}")
     return found

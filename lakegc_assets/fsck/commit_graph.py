@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from lakegc_assets.fsck.findings import Finding, Needs, Problem, Report, problem_of, reason_of
-from lakegc_assets.fsck.tables import proved, tables
+from lakegc_assets.fsck.tables import tables, verified
 from lakegc_assets.mark.context import Target
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
@@ -78,7 +78,7 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
     try:
         graph.tags = lakefs.tags(repository)
     except Forbidden as error:
-        report.not_proved.append(f"Commits that only tags name: {error}")
+        report.not_verified.append(f"Commits that only tags name: {error}")
     for commit in read_dump(target, lakefs, graph, report):
         graph.take(commit)
     read_logs(repository, lakefs, graph, report)
@@ -111,7 +111,7 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
         report.found("dump of references", target.repository.id, error)
         return []
     if dump is None:
-        report.not_proved.append(
+        report.not_verified.append(
             "Commits that no branch or tag reaches: these credentials may not dump references, so logs were walked. "
             f"{GRAPH_RIGHTS} are needed."
         )
@@ -120,7 +120,7 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
     commits = entries_of(target, dump.commits, "commit", sstable.read_commits, graph, report)
     graph.whole = len(report.findings) == before
     if not graph.whole:
-        report.not_proved.append("Commits that no branch or tag reaches: the dump of references is damaged.")
+        report.not_verified.append("Commits that no branch or tag reaches: the dump of references is damaged.")
     entries_of(target, dump.branches, "branch", sstable.read_branches, graph, report)
     entries_of(target, dump.tags, "tag", sstable.read_tags, graph, report)
     return commits
@@ -134,13 +134,13 @@ def entries_of(
     parts: list[str] = []
     for table_id, data in tables(target.place, [dump] if dump else []):
         try:
-            parts = [ref.id for ref in sstable.read_ranges(proved(table_id, data), name=table_id, entity=entity)]
+            parts = [ref.id for ref in sstable.read_ranges(verified(table_id, data), name=table_id, entity=entity)]
             report.count({"dump_tables": 1})
         except LakegcError as error:
             report.found(f"dump of {entity} records", table_id, error)
     for table_id, data in tables(target.place, parts):
         try:
-            found.extend(read(proved(table_id, data), name=table_id))
+            found.extend(read(verified(table_id, data), name=table_id))
             report.count({"dump_tables": 1})
         except LakegcError as error:
             report.found(f"range of the dump of {entity} records", table_id, error)

@@ -76,16 +76,16 @@ class Report:
     alien: list[str] = field(default_factory=list)
     alien_count: int = 0
     strange_tables: list[Finding] = field(default_factory=list)
-    not_proved: list[str] = field(default_factory=list)
+    not_verified: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
-    proved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    verified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     seconds: float = 0.0
     proving_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
         """Bytes of tables proved a second."""
-        return self.proved["bytes"] / self.proving_seconds if self.proving_seconds else 0.0
+        return self.verified["bytes"] / self.proving_seconds if self.proving_seconds else 0.0
 
     @property
     def sound(self) -> bool:
@@ -93,7 +93,7 @@ class Report:
 
     def count(self, counts: Mapping[str, int]) -> None:
         for name, number in counts.items():
-            self.proved[name] = self.proved.get(name, 0) + number
+            self.verified[name] = self.verified.get(name, 0) + number
 
     def found(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
         """Write down that something can't be used, for the reason that this error gives."""

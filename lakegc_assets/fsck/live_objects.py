@@ -48,7 +48,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
         verdicts = retained_commits(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
         retained |= {one.commit_id for one in verdicts if one.retained}
     except LakegcError as error:
-        report.not_proved.append(
+        report.not_verified.append(
             "Objects of commits that only the retention rules keep: they can't be applied to this commit graph "
             f"({error})"
         )
@@ -64,7 +64,9 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
 def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
     """The metaranges of the commits that the server retains; none without rules, or where it may not be asked."""
     if target.repository.read_only:
-        report.not_proved.append("What only the server's list of retained commits keeps: the repository is read-only.")
+        report.not_verified.append(
+            "What only the server's list of retained commits keeps: the repository is read-only."
+        )
         return {}
     try:
         location = lakefs.prepare_commits(target.repository.id)
@@ -73,7 +75,7 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
         data = target.place.store().read(target.place.namespace.key(location))
         return dict(parse_commits_csv(data, where=location))
     except Forbidden as error:
-        report.not_proved.append(f"What only the server's list of retained commits keeps: {error}")
+        report.not_verified.append(f"What only the server's list of retained commits keeps: {error}")
     except LakegcError as error:
         report.found("list", "retained commits", error)
     return {}
@@ -86,7 +88,9 @@ def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, re
     """What is staged on any branch, as SIGHTINGS: path by path, and by the server's list."""
     found = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
     if target.repository.read_only:  # no list is made for such a repository
-        report.not_proved.append("Staged objects are those that branches show as changed: the repository is read-only.")
+        report.not_verified.append(
+            "Staged objects are those that branches show as changed: the repository is read-only."
+        )
     else:
         found.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
     return found
@@ -105,7 +109,7 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
                 short = DamagedData(f"{announced} files were announced, and {len(there)} are there")
                 report.found("list of staged objects", location, short)
     except Forbidden as error:
-        report.not_proved.append(f"Staged objects: {error}")
+        report.not_verified.append(f"Staged objects: {error}")
     except LakegcError as error:
         report.found("list of staged objects", target.repository.id, error)
     return keys

@@ -68,7 +68,7 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
         yield table_id, errors.pop(table_id, data)
 
 
-def proved(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
+def verified(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
     """The bytes of a table that is what its id promises. Raises the `LakegcError` that says why it isn't."""
     if isinstance(found, LakegcError):
         raise found
@@ -113,7 +113,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
         rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}
         for metarange, data in tables(place, rows):
             try:
-                refs = sstable.read_ranges(proved(metarange, data), name=metarange)
+                refs = sstable.read_ranges(verified(metarange, data), name=metarange)
             except LakegcError as error:
                 yield batch_of(RANGES_FOUND, **rows[metarange], note=[note_of("metarange", metarange, error)])
                 continue
@@ -135,7 +135,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
-def proved_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
+def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
     """The inside addresses of the live ones of these tables (rows of RANGES), all of them proved: SIGHTINGS."""
 
     def read(batches: Batches) -> Batches:
@@ -150,7 +150,7 @@ def proved_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_
                 yield batch_of(SIGHTINGS, note=[note_of("range", range_id, error)])
         for table_id, data in tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
             try:
-                report.count(other_tables=1, bytes=len(proved(table_id, data)))
+                report.count(other_tables=1, bytes=len(verified(table_id, data)))
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
         yield report_of("proving", report)
@@ -171,7 +171,7 @@ def addresses_of_range(
 ) -> Batches:
     """The inside addresses of one range where it is live; every entry is decoded in any case."""
     range_id = str(ref["range_id"])
-    whole = proved(range_id, data, decoder)
+    whole = verified(range_id, data, decoder)
     check_range(sstable.read_properties(whole, name=range_id), ref)
     batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
     keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)

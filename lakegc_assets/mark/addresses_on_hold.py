@@ -29,12 +29,12 @@ from spark_resources.lakefs.ranges import (
     tables_ahead,
 )
 from spark_resources.model import (
+    ADDRESSES_ON_HOLD,
     COMMIT_VERDICTS,
-    HELD_ADDRESSES,
-    HELD_OBJECTS,
-    HELD_RANGES,
     HOLDS_BETWEEN,
+    OBJECTS_ON_HOLD,
     RANGE_REFS,
+    RANGES_ON_HOLD,
 )
 from spark_resources.spark.datasets import Batches, Producer, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
@@ -58,22 +58,22 @@ MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_held(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
+def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
     """Write the ranges that only held commits reach or that may have held paths, and the held addresses in them.
 
     `committed` are the ids of the ranges that the rules retain.
     """
     paths = PathHolds.of(holds_in_force.in_force(run))
     ranges = [row for row in let_go_ranges(run, paths) if row["range_id"] not in committed]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, HELD_RANGES), RANGES_PART)
+    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, RANGES_ON_HOLD), RANGES_PART)
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
-        run.say(f"reading {plural(len(ranges), 'range')} with what holds keep")
-        tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=HELD_RANGES))
-        dataset, report = write_produced(tasks, reading(run.place, paths), run.place, folder, HELD_ADDRESSES)
+        run.log_message(f"reading {plural(len(ranges), 'range')} with what holds keep")
+        tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=RANGES_ON_HOLD))
+        dataset, report = write_produced(tasks, reading(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD)
         check_all_read(report, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:
-        dataset = write_rows(run.place, folder, [], HELD_ADDRESSES)
+        dataset = write_rows(run.place, folder, [], ADDRESSES_ON_HOLD)
     notes.wrote(dataset, ADDRESSES_PART)
     notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
@@ -114,21 +114,23 @@ def reading(place: Place, paths: PathHolds) -> Producer:
             batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
             report.count(ranges=1, entries=batch.num_rows)
             if refs[range_id]["hold"]:
-                yield held_batch(batch, refs[range_id]["hold"], place)
+                yield on_hold_batch(batch, refs[range_id]["hold"], place)
             for hold_id, rows in paths.matching(batch.column("path").to_pylist() if paths.patterns else []):
-                yield held_batch(batch.take(pa.array(rows)), hold_id, place)
+                yield on_hold_batch(batch.take(pa.array(rows)), hold_id, place)
 
     return produce
 
 
-def held_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.RecordBatch:
+def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.RecordBatch:
     keys, _ = inside_addresses(entries.column("address"), entries.column("address_type"), place.namespace)
-    return pa.RecordBatch.from_arrays([keys, pa.repeat(pa.scalar(hold, pa.string()), len(keys))], schema=HELD_ADDRESSES)
+    return pa.RecordBatch.from_arrays(
+        [keys, pa.repeat(pa.scalar(hold, pa.string()), len(keys))], schema=ADDRESSES_ON_HOLD
+    )
 
 
 def read_all(run: MarkRun) -> DataFrame:
     """The addresses that holds keep by commits and paths (HELD_ADDRESSES); one may stand there many times."""
-    return run.read(ASSET, HELD_ADDRESSES, ADDRESSES_PART)
+    return run.read(ASSET, ADDRESSES_ON_HOLD, ADDRESSES_PART)
 
 
 # --- keeping --------------------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     return keep_reasons.on_hold(read_all(run), prefixes)
 
 
-def write_held(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates: Candidates) -> None:
+def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates: Candidates) -> None:
     """Write what would be expired but for holds (HELD_OBJECTS), of the objects with what every reason decided."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
@@ -150,14 +152,18 @@ def write_held(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates
     if addresses.rows:
         notes.facts["on_hold_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
-        notes.wrote(write_rows(run.place, folder, [], HELD_OBJECTS), OBJECTS_PART)
+        notes.wrote(write_rows(run.place, folder, [], OBJECTS_ON_HOLD), OBJECTS_PART)
         return
     held = (
-        keep_reasons.kept(attributed, keep_reasons.HOLD).withColumnRenamed("found", "hold").select(*HELD_OBJECTS.names)
+        keep_reasons.kept(attributed, keep_reasons.HOLD)
+        .withColumnRenamed("found", "hold")
+        .select(*OBJECTS_ON_HOLD.names)
     )
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
-    dataset, report = write_produced(spread.sortWithinPartitions("address"), counting, run.place, folder, HELD_OBJECTS)
+    dataset, report = write_produced(
+        spread.sortWithinPartitions("address"), counting, run.place, folder, OBJECTS_ON_HOLD
+    )
     notes.wrote(dataset, OBJECTS_PART)
     notes.facts |= {
         "on_hold": by_hold(report),
@@ -194,9 +200,11 @@ def count_absent(run: MarkRun, candidates: Candidates) -> int:
     )
     count = absent.count()
     if count and run.mark.record.inventory is None:
-        run.say(f"not in the store, as they went before they were held or are lost: {plural(count, 'object')} on hold")
+        run.log_message(
+            f"not in the store, as they went before they were held or are lost: {plural(count, 'object')} on hold"
+        )
     elif count:
-        run.say(
+        run.log_message(
             f"not in the inventory, as they are younger, went before or are lost: {plural(count, 'object')} on hold"
         )
     return count

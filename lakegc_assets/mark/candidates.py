@@ -16,7 +16,7 @@ from lakegc_assets.mark import incremental_comparison, inventory_listing
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.full_listing import all_parts, list_parts
 from lakegc_assets.mark.incremental_listing import changed_parts, listed_whole, look_up, no_longer_retained
-from lakegc_assets.mark.listed_objects import ASSET, LET_GO_PART, LOOKED_AT_PART
+from lakegc_assets.mark.listed_objects import ASSET, COMPARED_PART, NO_LONGER_RETAINED_PART
 from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed
 from lakegc_assets.mark.missed_by_incremental import count_missed
 from lakegc_assets.rules import garbage
@@ -80,7 +80,7 @@ class FullListing(Candidates):
     """All that is stored, as the store lists it."""
 
     def write_listing(self, notes: StepNotes) -> None:
-        self.run.say(f"listing {self.run.store.where}")
+        self.run.log_message(f"listing {self.run.store.where}")
         list_parts(self.run, notes, all_parts(self.run.store))
 
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
@@ -124,7 +124,7 @@ class Incremental(Candidates):
     ranges: frozenset[str]
 
     def write_listing(self, notes: StepNotes) -> None:
-        self.run.say(f"listing {self.run.store.where}")
+        self.run.log_message(f"listing {self.run.store.where}")
         parts = changed_parts(self.run.store, self.chain.base.start)
         list_parts(self.run, notes, parts)
         look_up(self.run, notes, self.chain, self.ranges, listed_whole(parts))
@@ -144,13 +144,13 @@ class Incremental(Candidates):
         return self.chain.counted - self.ranges - set(ranges)
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
-        looked_up = self.run.read(ASSET, ADDRESSES, LOOKED_AT_PART)
+        looked_up = self.run.read(ASSET, ADDRESSES, COMPARED_PART)
         unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without(looked_up))
         return addresses.transform(garbage.without(unchanged.transform(garbage.only(addresses))))
 
     def reasons_before(self) -> Sequence[DataFrame]:
         columns = ("address", "commit_id", "path")
-        return [self.chain.unsettled().select(*columns), self.chain.brought_back().select(*columns)]
+        return [self.chain.not_retained().select(*columns), self.chain.brought_back().select(*columns)]
 
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         pass
@@ -165,8 +165,8 @@ def choose(run: MarkRun) -> Candidates:
     if isinstance(found, Incremental):
         return found
     if found:
-        run.mark.make_clean(found)
-        run.say(f"looking at everything: {found}")
+        run.mark.make_full(found)
+        run.log_message(f"looking at everything: {found}")
     return everything(run)
 
 
@@ -182,7 +182,7 @@ def recorded(run: MarkRun) -> Candidates:
             "more. An incremental mark needs it; make a new mark with --full.",
             invariant=3,
         )
-    ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, LET_GO_PART))
+    ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, NO_LONGER_RETAINED_PART))
     return Incremental(run, MarkChain.recorded(run), ranges)
 
 
@@ -195,9 +195,9 @@ def begin_incremental(run: MarkRun) -> Incremental | str:
     """The candidates of an incremental mark, or why earlier marks, or the commit graph, can't be read."""
     try:
         chain = MarkChain.recorded(run)
-        run.say(f"looking for what may have changed since mark {chain.base.mark_id}")
-        if chain.marks_brought_back:
-            run.say(f"looking at what was brought back of {', '.join(chain.marks_brought_back)}, too")
+        run.log_message(f"looking for what may have changed since mark {chain.base.mark_id}")
+        if chain.restored_marks:
+            run.log_message(f"looking at what was brought back of {', '.join(chain.restored_marks)}, too")
         with errors_from_executors():
             ranges = no_longer_retained(run, chain)
     except UNREADABLE as error:

@@ -56,7 +56,7 @@ def read_ranges(run: MarkRun) -> None:
     """
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
-        run.say("reading all range tables" if everything else "reading the metaranges of retained commits")
+        run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
         candidates = recorded(run)
         ranges, of_heads = committed_ranges(run, notes, candidates.chain)
         if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
@@ -67,12 +67,12 @@ def read_ranges(run: MarkRun) -> None:
         refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
-        addresses_on_hold.read_held(run, notes, committed=set(refs["range_id"].to_pylist()))
+        addresses_on_hold.read_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
         write_left_between(run, notes, candidates, refs)
         candidates.write_reused(notes, refs["range_id"].to_pylist())
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
-        run.say(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
+        run.log_message(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import duration
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.mark import Mark
@@ -25,7 +25,7 @@ from spark_resources.model import Partition
 from spark_resources.records.signing import Seal
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, all_rows, read_dataset
-from spark_resources.spark.persistence import Kept
+from spark_resources.spark.persistence import Persisted
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
@@ -121,14 +121,14 @@ class MarkRun:
     lakefs: LakeFS
     spark: Callable[[], SparkSession]
     limits: Limits
-    say: Say
+    log_message: LogMessage
     proven: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Mapping[str, str] | None = None
     """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     """For who watches the heads of other repositories after a re-verification."""
-    keep: Kept = field(default_factory=Kept)
+    keep: Persisted = field(default_factory=Persisted)
     """Keeps the rows of a DataFrame until the end of the step."""
 
     @property

@@ -21,7 +21,7 @@ def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
     if notes.facts[COUNT]:
         notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]
         for sentence in sentences(notes.facts):
-            run.say(sentence)
+            run.log_message(sentence)
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:

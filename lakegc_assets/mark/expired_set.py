@@ -49,23 +49,23 @@ def finish(run: MarkRun) -> None:
     }
     digest = digest_of(replace(record, **compared))
     run.mark.move_to(MarkState.MARKED, digest=digest, finished=run.store.now(), **compared)
-    run.say(f"{facts['expired']:,} of {facts['candidates']:,} objects are expired")
+    run.log_message(f"{facts['expired']:,} of {facts['candidates']:,} objects are expired")
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     """Write what is stored, minus committed, minus uncommitted, minus young, minus what is kept for another reason."""
     candidates = recorded(run)
-    run.say("comparing what is stored with what is live")
+    run.log_message("comparing what is stored with what is live")
     status = compare(run, candidates)
     notes.facts |= status.counts
     missing_objects.check_listing(run, notes, status.missing)
     dot_segments.note(run, notes, status.dot_segments)
-    run.say(f"looking up why {plural(status.counts['unreferenced'], 'object')} are expired")
+    run.log_message(f"looking up why {plural(status.counts['unreferenced'], 'object')} are expired")
     attributions = expiry_reasons.attribute(run, notes, candidates, status)
     unreferenced = keep_reasons.undecided(attributions.in_scope(status.unreferenced, run.mark.record.scope))
     decided = run.keep(keep_lookups.attributed(run, notes, unreferenced, candidates.chain))
-    addresses_on_hold.write_held(run, notes, decided, candidates)
-    run.say("writing the expired set")
+    addresses_on_hold.write_objects_on_hold(run, notes, decided, candidates)
+    run.log_message("writing the expired set")
     written = write_mark(run, notes, status, keep_reasons.not_kept(decided), attributions)
     candidates.count_missed(notes, written)
     holds_in_force.in_force(run)  # as they were at the beginning, or there is no mark

@@ -55,7 +55,7 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
         "slices": len(whole) - 1,
         **{name: report.counters[name] for name in ("bytes", "pages", "not_candidates", "unreadable_names")},
     }
-    run.say(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
+    run.log_message(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
 
 
 def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.incremental_listing import FOLDERS
-from lakegc_assets.mark.listed_objects import ASSET, FOLDERS_PART, LOOKED_AT_PART
+from lakegc_assets.mark.listed_objects import ASSET, COMPARED_PART, FOLDERS_PART
 from lakegc_assets.mark.mark_chain import RANGES, MarkChain
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import Rule
@@ -30,7 +30,7 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
     """These inputs, which addresses were looked up, and what earlier marks know; and the rule for all of them."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
-    looked_up = run.mark.dataset(ASSET, LOOKED_AT_PART)
+    looked_up = run.mark.dataset(ASSET, COMPARED_PART)
     now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, [looked_up], ADDRESSES)]
     live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
     only = addresses_of(run, now, chain, live - chain.counted)

@@ -16,7 +16,13 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.listed_objects import ASSET, FOLDERS_PART, LET_GO_PART, LOOKED_AT_PART, LOOKED_UP_PART
+from lakegc_assets.mark.listed_objects import (
+    ASSET,
+    COMPARED_PART,
+    FOLDERS_PART,
+    LOOKED_UP_PART,
+    NO_LONGER_RETAINED_PART,
+)
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import completed, dumped_graph
 from lakegc_assets.rules import garbage
@@ -93,9 +99,9 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): referred to by no retained commit
     at the base mark, in ranges that are no longer retained, or brought back since."""
-    unsettled = chain.unsettled().select("address").transform(garbage.without(chain.gone()))
+    not_retained = chain.not_retained().select("address").transform(garbage.without(chain.gone()))
     in_ranges = chain.addresses(ranges)
-    addresses = union([unsettled, in_ranges, chain.brought_back().select("address")]).dropDuplicates()
+    addresses = union([not_retained, in_ranges, chain.brought_back().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
@@ -110,9 +116,9 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
     with errors_from_executors():
         wanted = run.keep(candidates(run, chain, ranges, folders))
         count = wanted.count()
-        run.say(f"looking up {plural(count, 'object')}")
+        run.log_message(f"looking up {plural(count, 'object')}")
         all_wanted = wanted.select("address").unionByName(chain.gone())  # what a sweep took away needs no look-up
-        asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, LOOKED_AT_PART), ADDRESSES)
+        asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
             spread = wanted.repartitionByRange(1 + count // LOOK_UPS_A_TASK, "slice", "address")
@@ -120,7 +126,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
             found, report = write_produced(rows, look_up_task(run), run.place, folder, STORED_OBJECTS)
         else:
             found = write_rows(run.place, folder, [], STORED_OBJECTS)
-    notes.wrote(asked, LOOKED_AT_PART)
+    notes.wrote(asked, COMPARED_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_scope(run, notes, ranges, folders)
     notes.facts |= {"compared": count, "looked_up": found.rows, "ranges_no_longer_retained": len(ranges)}
@@ -150,4 +156,6 @@ def write_scope(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders:
     slices = [{"slice": one} for one in folders]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)
     rows = [{"range_id": one} for one in sorted(ranges)]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LET_GO_PART), rows, RANGE_IDS), LET_GO_PART)
+    notes.wrote(
+        write_rows(run.place, run.mark.folder(ASSET, NO_LONGER_RETAINED_PART), rows, RANGE_IDS), NO_LONGER_RETAINED_PART
+    )

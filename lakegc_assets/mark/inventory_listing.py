@@ -58,7 +58,7 @@ def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
 def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
     """Write the candidates that an inventory lists into STORED_OBJECTS, a task a file."""
     inventory = recorded(run, known)
-    run.say(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
+    run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
     unholdable = run.store.capabilities.unholdable
@@ -81,7 +81,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
         "not_candidates": listed - dataset.rows,
         "unreadable_names": 0,
     }
-    run.say(f"{dataset.rows:,} of {listed:,} objects of the inventory may ever be collected here")
+    run.log_message(f"{dataset.rows:,} of {listed:,} objects of the inventory may ever be collected here")
 
 
 def candidates(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 ASSET = "namespace_slices"
 LOOKED_UP_PART = "looked_up"  # of an incremental mark: what the store holds of the addresses that were looked up
-LOOKED_AT_PART = "compared"  # and these addresses
-FOLDERS_PART, LET_GO_PART = "folders", "no_longer_retained"
+COMPARED_PART = "compared"  # and these addresses
+FOLDERS_PART, NO_LONGER_RETAINED_PART = "folders", "no_longer_retained"
 
 
 def datasets(run: MarkRun) -> list[Dataset]:

@@ -28,11 +28,11 @@ from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
+    NOT_RETAINED,
     RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
     RANGES_OF_METARANGES,
-    UNSETTLED,
     Outcome,
     Scope,
 )
@@ -53,13 +53,13 @@ RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
 SIZES = ("committed_addresses", "sizes")
 LEFT_BETWEEN = ("committed_addresses", "left_between")
-LOOKED_AT = ("namespace_slices", "compared")
-UNSETTLED_OBJECTS = ("expired_set", "not_retained")
+COMPARED = ("namespace_slices", "compared")
+NOT_RETAINED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
 OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # and not SIZES, which need not be known
-OF_THE_NEWEST = (LEFT_BETWEEN, UNSETTLED_OBJECTS)
+OF_THE_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)
 
-BROUGHT_BACK = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
+RESTORED_MARKS = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
 MARGIN = timedelta(hours=1)  # of times in a store's listing
 TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
@@ -75,7 +75,7 @@ def refuse_mixed(run: MarkRun) -> None:
     """Raise `Refused` where a step listed what may have changed and a later one would take it for everything, or the
     other way about (invariant 3)."""
     record = run.mark.record
-    if record.incremental != (LOOKED_AT[1] in record.step(LOOKED_AT[0]).datasets):
+    if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
             f"namespace_slices of mark {record.mark_id} ({record.repository}) was listed in another way than this mark "
             "is made. Make a new mark.",
@@ -179,9 +179,9 @@ class MarkChain:
         """The sizes in each range that was read as a branch's (RANGE_SIZES), as far as they were written down."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
-    def unsettled(self) -> DataFrame:
+    def not_retained(self) -> DataFrame:
         """What was stored and no retained commit referred to when the base mark was made (UNSETTLED)."""
-        return self._read(self.marks[0], UNSETTLED_OBJECTS, UNSETTLED)
+        return self._read(self.marks[0], NOT_RETAINED_OBJECTS, NOT_RETAINED)
 
     def gone(self) -> DataFrame:
         """The addresses that a sweep of the base mark took away (column address)."""
@@ -190,14 +190,14 @@ class MarkChain:
     def brought_back(self) -> DataFrame:
         """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
         backup: all that was to go by that mark, with what it knew of each (columns address, commit_id, path)."""
-        columns = [UNSETTLED.field(name) for name in ("address", "commit_id", "path")]
+        columns = [NOT_RETAINED.field(name) for name in ("address", "commit_id", "path")]
         nothing = no_rows(self.spark, pa.schema(columns))
-        return union([nothing, *(self._expired(mark_id) for mark_id in self.marks_brought_back)])
+        return union([nothing, *(self._expired(mark_id) for mark_id in self.restored_marks)])
 
     @cached_property
-    def marks_brought_back(self) -> tuple[str, ...]:
+    def restored_marks(self) -> tuple[str, ...]:
         """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
-        found = tuple(marks_brought_back(self.run.store, self.base.start - MARGIN))
+        found = tuple(restored_marks(self.run.store, self.base.start - MARGIN))
         if found and (others := set(found) - own_marks(self.run.place)):
             raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
         for mark_id in found:
@@ -287,12 +287,12 @@ def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]
     return rows.where(F.col("outcome").isin([one.value for one in wanted])).select("address")
 
 
-def marks_brought_back(store: Store, since: datetime) -> Iterator[str]:
+def restored_marks(store: Store, since: datetime) -> Iterator[str]:
     """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
     folders = folders_in(store, MARKS_ROOT)
 
     def wrote(folder: str) -> bool:
-        written = {folder + below for below in BROUGHT_BACK}.intersection(folders_in(store, folder))
+        written = {folder + below for below in RESTORED_MARKS}.intersection(folders_in(store, folder))
         return any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # a request for every mark that there is, each waited for

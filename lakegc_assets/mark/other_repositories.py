@@ -114,7 +114,7 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
         raise Refused(f"repository {repository} refers to objects here: {error}", invariant=5) from error
 
 
-def tell_unread(run: MarkRun, unread: Unread) -> None:
+def record_unread(run: MarkRun, unread: Unread) -> None:
     """Say which repositories could not be read. Raises `Refused` where one has to be: every one that isn't released in
     a sweep, all of them where the settings require so."""
     for repository, why in sorted(unread.items()):
@@ -123,7 +123,7 @@ def tell_unread(run: MarkRun, unread: Unread) -> None:
             raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=2)
         if run.unread_released is not None and repository not in run.unread_released:
             raise Refused(f"{sentence} {how_to_go_on(run, repository)}", invariant=2)
-        run.say(sentence)
+        run.log_message(sentence)
 
 
 def how_to_go_on(run: MarkRun, repository: str) -> str:
@@ -146,7 +146,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
     for part in STAGED_PARTS if found.places else ():
         write_staged(run, notes, found, STAGED, part)
     notes.facts[FACTS] = {"unread": found.unread}
-    tell_unread(run, found.unread)
+    record_unread(run, found.unread)
 
 
 def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
@@ -156,7 +156,7 @@ def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     datasets = [write_staged(run, notes, found, "expired_set", AT_THE_END_PART)] if found.places else []
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**found.unread, **facts["unread"]}
-    tell_unread(run, found.unread)
+    record_unread(run, found.unread)
     return datasets
 
 
@@ -167,7 +167,7 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
         run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
     rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
     branches = pa.Table.from_pylist(rows, schema=BRANCHES)
-    run.say(
+    run.log_message(
         f"asking what is staged on {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')}"
     )
     tasks = row_tasks(run.spark(), branches, batch=4)
@@ -215,7 +215,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     found = others(run)
     before = latest_of_these_spellings(run) if found.places or found.unread else None
     if found.places:
-        run.say(f"listing the tables of {plural(len(found.places), 'other repository')}")
+        run.log_message(f"listing the tables of {plural(len(found.places), 'other repository')}")
     tables = tables_of(run, found)
     run.elsewhere.tables = tables["table_id"]
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
@@ -234,7 +234,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         read_tables(run, notes, found, unread)
     not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
     notes.facts[FACTS]["unread"] = not_read
-    tell_unread(run, found.unread)
+    record_unread(run, found.unread)
     if not_read and before is not None and len(carried := addresses_before(run, before)):
         write_table(run, notes, CARRIED_PART, carried)
 
@@ -256,7 +256,9 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
 
 
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
-    run.say(f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once")
+    run.log_message(
+        f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once"
+    )
     addresses, clean = (
         parquet(run.mark.folder(COMMITTED, part), schema)
         for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.other_repositories import FACTS, Others, Unread, heads_in, others, reading_of, tell_unread
+from lakegc_assets.mark.other_repositories import FACTS, Others, Unread, heads_in, others, reading_of, record_unread
 from lakegc_assets.mark.path_probes import unless_gone
 from lakegc_assets.rules import path_probes
 from spark_resources import sstable
@@ -64,7 +64,7 @@ def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: p
     heads = heads_of(run, found)
     asked = with_entries_of_size(run, notes, found, heads, unreferenced, wanted) if len(heads) else None
     notes.facts[FACTS] = {"branches": len(heads), "unread": dict(found.unread)}
-    tell_unread(run, found.unread)
+    record_unread(run, found.unread)
     return asked
 
 
@@ -94,7 +94,9 @@ def with_entries_of_size(
     run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, unreferenced: DataFrame, wanted: pa.Array | None
 ) -> DataFrame | None:
     """The paths of these heads at which an entry has the size of an unreferenced object."""
-    run.say(f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}")
+    run.log_message(
+        f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}"
+    )
     spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
     pairs = run.keep(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))

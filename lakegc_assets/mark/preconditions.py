@@ -31,10 +31,10 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
     mine = target.place.namespace.normal_form()
     try:
         for other in lakefs.repositories():
-            theirs = other.namespace().normal_form()
-            if other.id != target.repository.id and (mine + "/").startswith(theirs + "/"):
+            foreign = other.namespace().normal_form()
+            if other.id != target.repository.id and (mine + "/").startswith(foreign + "/"):
                 raise overlap(target, other)
-            if other.id != target.repository.id and (theirs + "/").startswith(mine + "/"):
+            if other.id != target.repository.id and (foreign + "/").startswith(mine + "/"):
                 raise overlap(target, other)
     except Forbidden:
         pass  # who may not list repositories relies on the owner's mark in the namespace

@@ -14,7 +14,7 @@ from spark_resources.mark_store.record import CHAIN
 READ: Mapping[str, Callable[[MarkRun], None]] = {
     namespace_slices.ASSET: namespace_slices.list_namespace,
     uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
-    retained_commits.ASSET: retained_commits.judge_commits,
+    retained_commits.ASSET: retained_commits.decide_commits,
     committed_addresses.ASSET: committed_addresses.read_ranges,
 }
 """What each step does."""

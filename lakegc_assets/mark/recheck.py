@@ -37,7 +37,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
     """The addresses that are staged now, and those of commits that were not retained before (column address, in which
     one may stand many times)."""
-    run.say("reading once more what is staged, where the branches are, and what was committed")
+    run.log_message("reading once more what is staged, where the branches are, and what was committed")
     found = [*staged_now(run, notes), *of_new_commits(run, notes)]
     return union(found)
 

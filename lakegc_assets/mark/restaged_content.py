@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MANY_SIZES = 1_000_000  # 8 MB, sent to every task
-ANSWERS_PART, UNASKED_PART = "served", "not_probed"
+PROBED_PART, NOT_PROBED_PART = "served", "not_probed"
 REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
 BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
@@ -58,29 +58,29 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChai
     `unreferenced` are the objects (STORED_OBJECTS) that expire if nobody serves them, `chain` what an
     incremental mark knows.
     """
-    asked, folder = all_questions(run, notes, unreferenced, chain), run.mark.folder("expired_set", ANSWERS_PART)
+    asked, folder = all_paths_to_probe(run, notes, unreferenced, chain), run.mark.folder("expired_set", PROBED_PART)
     count = run.keep(asked).count() if asked is not None else 0
     notes.facts |= {"probes": count, "not_probed": 0, "probes_failed": 0, "unclear": []}
     if asked is None or not count:
-        notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), ANSWERS_PART)
+        notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), PROBED_PART)
         return [nothing]
     datasets = []
     if count > run.limits.probes:
         beyond = run.keep(path_probes.beyond_bound(asked, run.limits.probes))
         unasked = path_probes.not_sent(asked.join(beyond, "size", "left_semi"), BOUND)
-        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", UNASKED_PART), SERVED))
-        notes.wrote(datasets[0], UNASKED_PART)
+        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", NOT_PROBED_PART), SERVED))
+        notes.wrote(datasets[0], NOT_PROBED_PART)
         notes.facts["not_probed"] = datasets[0].rows
         notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
         asked = asked.join(beyond, "size", "left_anti")
-    run.say(f"asking what branches serve at {plural(count - notes.facts['not_probed'], 'path')}")
+    run.log_message(f"asking what branches serve at {plural(count - notes.facts['not_probed'], 'path')}")
     answers, report = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
-    notes.wrote(answers, ANSWERS_PART)
+    notes.wrote(answers, PROBED_PART)
     notes.facts |= {"probes_failed": report.counters["unanswered"], "served_inside": report.counters["inside"]}
     if notes.facts["probes_failed"]:
         notes.facts["unclear"] += reasons_in(run, answers)
     for why in notes.facts["unclear"]:
-        run.say(why)
+        run.log_message(why)
     return [answers, *datasets]
 
 
@@ -98,7 +98,7 @@ def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
     return [sentence(row["count"], row["unclear"]) for row in found]
 
 
-def all_questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> DataFrame | None:
+def all_paths_to_probe(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> DataFrame | None:
     """The paths to ask about, here and in other repositories (columns repository, branch, path, size); None where there
     are none."""
     sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lakegc_assets.mark import holds_in_force
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
-from lakegc_assets.rules.holds import References, held_commits, tagged_commits, with_holds
+from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
 from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, NotThere, Refused
@@ -23,7 +23,7 @@ KNOWN_VERSIONS = (0, 1)
 Graph = dict[str, Commit]
 
 
-def judge_commits(run: MarkRun) -> None:
+def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
     Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2); so
@@ -34,13 +34,13 @@ def judge_commits(run: MarkRun) -> None:
         check_rules(run)
         holds = holds_in_force.in_force(run)
         before, tags = run.lakefs.branches(repository), holds_in_force.tags_seen(run, holds)
-        run.say("reading the commit graph")
+        run.log_message("reading the commit graph")
         dumped = dumped_graph(run)
         refuse_without_graph(run, dumped)
         all_ranges = dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED)
         if not all_ranges:
             holds_in_force.refuse_unseen(run, holds, graph_known=dumped is not None)
-        run.say("waiting for the server's list of retained commits")
+        run.log_message("waiting for the server's list of retained commits")
         listed = server_list(run)
         after = run.lakefs.branches(repository)
         tags |= holds_in_force.tags_seen(run, holds)  # behind the branches: a tag that took a branch's place is seen
@@ -48,7 +48,7 @@ def judge_commits(run: MarkRun) -> None:
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
-        held = held_commits(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
+        held = commits_on_hold(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
         verdicts = with_holds(verdicts, held)
         write_verdicts(run, notes, verdicts)
         holds_in_force.write_tags(run, notes, tags)
@@ -69,7 +69,7 @@ def judge_commits(run: MarkRun) -> None:
             "holds": [hold.id for hold in holds],
         }
         kept = f", {notes.facts['on_hold']:,} more are held" if notes.facts["on_hold"] else ""
-        run.say(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
+        run.log_message(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
 
 
 def check_rules(run: MarkRun) -> None:
@@ -92,8 +92,8 @@ def dumped_graph(run: MarkRun) -> Graph | None:
     if dump is None:
         return None
     graph: Graph = {}
-    for ref in sstable.read_ranges(proved_table(run, dump.commits), name=dump.commits, entity="commit"):
-        for commit in sstable.read_commits(proved_table(run, ref.id), name=ref.id):
+    for ref in sstable.read_ranges(verified_table(run, dump.commits), name=dump.commits, entity="commit"):
+        for commit in sstable.read_commits(verified_table(run, ref.id), name=ref.id):
             graph[commit.id] = checked(commit)
     return graph
 
@@ -107,7 +107,7 @@ def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
         )
 
 
-def proved_table(run: MarkRun, table_id: str) -> bytes:
+def verified_table(run: MarkRun, table_id: str) -> bytes:
     data = read_table(run.place, table_id, needed_by="the dump of references")
     sstable.verify_table(data, name=table_id)
     return data

@@ -24,7 +24,7 @@ def read_uncommitted(run: MarkRun) -> None:
     """Read what is staged twice, and what is staged in other repositories."""
     with step(run, ASSET) as notes:
         for part, diff_part in zip(READINGS, DIFFS, strict=True):
-            run.say(f"reading what is staged ({part} time)")
+            run.log_message(f"reading what is staged ({part} time)")
             reading = read_staged(run, ASSET, part, diff_part)
             reading.record(notes)
             notes.facts |= reading.facts

@@ -65,7 +65,7 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
     for number in range(1, TRIES):
         if not (why := why_repeat(lists, changed)):
             break
-        run.say(why)
+        run.log_message(why)
         lists = read_list(f"{part}_again_{number}")
     return reading
 

@@ -15,7 +15,7 @@ from lakegc_assets.mark.reference_status import ReferenceStatus
 from lakegc_assets.rules.expiry_reasons import MIXED_ROWS, explained, separated
 from lakegc_assets.rules.incremental import union
 from spark_resources.mark_store.foreign_layouts import reference_outputs
-from spark_resources.model import EXPIRED_OBJECTS, UNSETTLED
+from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
 from spark_resources.spark.datasets import (
     BATCH_ROWS,
     Batches,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "expired_set"
-UNSETTLED_PART = "not_retained"
+NOT_RETAINED_PART = "not_retained"
 ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
 SAMPLED_A_TASK = 1_000  # addresses, for the cuts
 
@@ -41,7 +41,7 @@ def write_mark(
 ) -> Dataset:
     """Write in one pass the expired set, sorted and with its reasons, what a review shows of it, and the reference's
     layout; where this mark can be a base, all objects that no retained commit refers to, too."""
-    unsettled, all_known = can_be_base(run), expiry_reasons.all_known(run, notes)
+    not_retained, all_known = can_be_base(run), expiry_reasons.all_known(run, notes)
     rows, verdicts = in_tasks(run, status, deletable, attributions), attributions.verdicts
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -60,8 +60,8 @@ def write_mark(
         **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
     }
     outputs = {part: having("reason", output) for part, output in of_expired.items()}
-    if unsettled:
-        outputs[UNSETTLED_PART] = parquet(run.mark.folder(ASSET, UNSETTLED_PART), UNSETTLED)
+    if not_retained:
+        outputs[NOT_RETAINED_PART] = parquet(run.mark.folder(ASSET, NOT_RETAINED_PART), NOT_RETAINED)
     written, report = write_outputs(rows, produce, run.place, list(outputs.values()))
     datasets = dict(zip(outputs, written, strict=True))
     for part, found in datasets.items():

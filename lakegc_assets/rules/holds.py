@@ -41,7 +41,7 @@ def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
     return tuple(hold for hold in holds if not hold.outdated(now))
 
 
-def held_commits(
+def commits_on_hold(
     holds: Iterable[Hold], commits: Mapping[str, Commit], seen: References, rules: Rules | None, *, now: datetime
 ) -> dict[str, tuple[str, ...]]:
     """The commits that holds name, each with the ids of these holds in order; the rules may retain them, too.

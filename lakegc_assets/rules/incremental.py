@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import plural
 from spark_resources.errors import NotThere
-from spark_resources.mark_store.record import CLEAN, RECORD_FORMAT, MarkRecord, finished_at
+from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, MarkRecord, finished_at
 from spark_resources.model import Scope
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def basis_of(
         chosen = _basis_of(record, earlier, since=since, full=full, every=every)
         if untrusted and chosen == NO_BASE:
             chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
-    return {**CLEAN, "spellings": record.basis["spellings"], **chosen}
+    return {**FULL_MARK, "spellings": record.basis["spellings"], **chosen}
 
 
 def _basis_of(

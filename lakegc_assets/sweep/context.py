@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.approval.verify_files import FOREIGN, check_keys
 from lakegc_assets.mark.context import Limits, MarkRun, Target
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import LogMessage
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import Approval
@@ -70,7 +70,7 @@ class SweepRun:
     limits: SweepLimits
     lease: Lease
     by: str
-    say: Say
+    log_message: LogMessage
     foreign: ForeignMark | None = None
 
     @property

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import duration, plural
-from lakegc_assets.progress import telling
+from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
 from lakegc_assets.sweep.context import Reverification, SweepRun, Verified
@@ -101,7 +101,7 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
     )
 
 
-def nothing_settled(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
+def nothing_decided(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
     """Why a whole round settled nothing: its re-verification was too old by then (`until`, store's clock), heads could
     not be listed (`failure`), or nobody knows."""
     if (now := run.store.now()) >= until:
@@ -189,7 +189,7 @@ def round_of(
     done.attempts += report.counters["attempts"]
     run.lease.check()
     if not done.settled and not (heads is not None and heads.moved):
-        raise nothing_settled(run, objects, until, "" if heads is None else heads.failure)
+        raise nothing_decided(run, objects, until, "" if heads is None else heads.failure)
     return done
 
 
@@ -219,4 +219,4 @@ def reporting_progress(
         left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
         return f"{done:,} of {plural(rows, 'object')} settled, {rate:,.0f} a second{left}"
 
-    return telling(run.say, f"{doing} {plural(rows, 'object')}", how_far)
+    return logging_progress(run.log_message, f"{doing} {plural(rows, 'object')}", how_far)

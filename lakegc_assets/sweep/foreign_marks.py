@@ -70,7 +70,7 @@ def list_today(run: SweepRun, foreign: ForeignMark) -> None:
 
 def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
     mark, store = run.mark, run.store
-    inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.say)
+    inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.log_message)
     namespace_slices.list_namespace(inner)
     started = store.now()
     with errors_from_executors():

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, checked
-from lakegc_assets.progress import Say
+from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.other_head_watch import OtherHeads, TooMuch
 from spark_resources import sstable
@@ -65,7 +65,7 @@ class HeadWatch:
     verified: Verified
     permit: PermitGiver
     every: timedelta
-    say: Say
+    log_message: LogMessage
     others: OtherHeads | None = None
     failure: str = ""
     fault: Exception | None = None
@@ -80,16 +80,23 @@ class HeadWatch:
     def of(cls, run: SweepRun, verified: Verified, permit: PermitGiver) -> HeadWatch:
         others = None if verified.run is None else OtherHeads.of(verified.run)
         return cls(
-            run.partition.repository, run.place, run.lakefs, verified, permit, run.limits.heads_every, run.say, others
+            run.partition.repository,
+            run.place,
+            run.lakefs,
+            verified,
+            permit,
+            run.limits.heads_every,
+            run.log_message,
+            others,
         )
 
     def __enter__(self) -> HeadWatch:
-        self.look_elsewhere()
+        self.list_other_heads()
         self.look()
         self._ended = threading.Event()
         self._threads = tuple(
-            threading.Thread(target=self._keep_looking, args=(look, failed), name="lakegc-heads", daemon=True)
-            for look, failed in ((self.look, self._failed), (self.look_elsewhere, self._failed_elsewhere))
+            threading.Thread(target=self._watch, args=(look, failed), name="lakegc-heads", daemon=True)
+            for look, failed in ((self.look, self._failed), (self.list_other_heads, self._failed_elsewhere))
         )
         for thread in self._threads:
             thread.start()
@@ -124,7 +131,7 @@ class HeadWatch:
             )
         self.permit.give(began + longest_permit(self.every))
 
-    def look_elsewhere(self) -> None:
+    def list_other_heads(self) -> None:
         """List the heads of some other repositories, and keep what new ones reach. Raises what the server raises."""
         if self.others is None or self.permit.given.stopped:
             return
@@ -138,10 +145,10 @@ class HeadWatch:
         if len(keys):
             self.moved = True
             self.permit.revive(keys)
-            self.say("other repositories have new heads: what they reach here is kept")
+            self.log_message("other repositories have new heads: what they reach here is kept")
         self._others_seen_at, self._others_failure = began, ""
 
-    def _keep_looking(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def _watch(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
         assert self._ended is not None
         while not self._ended.wait(self.every.total_seconds()):
             try:
@@ -162,7 +169,7 @@ class HeadWatch:
         self._others_failure = why
 
     def _stop(self, why: str) -> None:
-        self.say(f"{why}: what is live is read again before more is deleted")
+        self.log_message(f"{why}: what is live is read again before more is deleted")
         self.permit.stop(why)
 
     def _take_in(self, new: Mapping[str, str]) -> None:
@@ -176,7 +183,7 @@ class HeadWatch:
             return
         if refs:
             self.permit.revive(self._addresses(refs))
-            self.say(f"branch {names} has a new head: what it reaches is kept")
+            self.log_message(f"branch {names} has a new head: what it reaches is kept")
         commits, ranges = frozenset(new), pa.array([ref["range_id"] for ref in refs], pa.string())
         known = self.verified
         self.verified = Verified(known.commits | commits, pa.concat_arrays([known.ranges, ranges]))

@@ -20,7 +20,7 @@ from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs.ranges import read_table
 from spark_resources.stores.place import Place
 
-AT_A_LOOK = 32  # repositories
+AT_A_TIME = 32  # repositories
 MOST_ENTRIES = 10_000_000  # of one head in tables that nobody read: seconds of work
 
 
@@ -52,7 +52,7 @@ class OtherHeads:
             found = others(self.run)
             self._places, self._waiting = found.places, sorted(found.places)
             unread |= found.unread
-        turn = self._waiting[:AT_A_LOOK]
+        turn = self._waiting[:AT_A_TIME]
         heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
         keys = [self._reached(*head, unread) for head in sorted(heads - self.known)]
         for repository, why in sorted(unread.items()):

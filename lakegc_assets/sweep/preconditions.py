@@ -11,7 +11,7 @@ from lakegc_assets.approval.preconditions import check_record
 from lakegc_assets.backup.usable_backup import required
 from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
-from lakegc_assets.progress import Say, said_to
+from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
 from lakegc_assets.sweep.foreign_marks import begin
@@ -37,13 +37,13 @@ class SweepOptions:
     backup_to: str = ""
 
 
-def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
+def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """The approved mark of a partition, for its sweep, or the sweep that was begun. Takes the lease.
 
     Raises `Refused` for a mark that isn't approved, was altered since, is another repository's, or is swept already.
     """
     partition, target = located(marks, partition_key)
-    said_to(say)("verifying what was approved")
+    logged_and_published(log_message)("verifying what was approved")
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
@@ -54,10 +54,10 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         foreign = approved_foreign(target, partition)
         lease = marks.hold(partition, target, marks.settings())
         mark = begin(target, foreign.found, foreign.approval)
-    return run_of(marks, partition, target, mark, lease, options, say, foreign)
+    return run_of(marks, partition, target, mark, lease, options, log_message, foreign)
 
 
-def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, say: Say) -> SweepRun:
+def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """A mark whose objects a sweep quarantined, to restore or to purge them. Takes the lease."""
     partition, target = located(marks, partition_key)
     foreign = None
@@ -74,7 +74,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
         )
     if foreign is None:
         verify_set(target, mark.record)
-    return run_of(marks, partition, target, mark, lease, options, say, foreign)
+    return run_of(marks, partition, target, mark, lease, options, log_message, foreign)
 
 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
@@ -116,13 +116,13 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
         refuse_another_repository(record, target)
-        refuse_begun_without_word(record, approval)
+        refuse_begun_without_approval(record, approval)
         verify_set(target, record)
         return
     verify(target, record, approval, now=place.store().now())
 
 
-def refuse_begun_without_word(record: MarkRecord, approval: Approval | None) -> None:
+def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None) -> None:
     """Raise `Refused` where a sweep was begun by its record, and no approval of this very set led to it."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
@@ -184,7 +184,7 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
 
 def run_of(
     marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
-    say: Say, foreign: ForeignMark | None,
+    log_message: LogMessage, foreign: ForeignMark | None,
 ) -> SweepRun:  # fmt: skip
     settings = marks.settings()
     to = options.backup_to or settings.backup_to
@@ -193,4 +193,6 @@ def run_of(
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()
-    return SweepRun(partition, target, mark, lakefs, marks.session, limits, lease, who(), said_to(say), foreign)
+    return SweepRun(
+        partition, target, mark, lakefs, marks.session, limits, lease, who(), logged_and_published(log_message), foreign
+    )

@@ -24,7 +24,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
     to, record = run.limits.backup_to, run.mark.record
     if to is None:
         return None
-    run.say("reading the backup")
+    run.log_message("reading the backup")
     digest = run.foreign.approval.digest if run.foreign is not None else record.digest
     return required(
         to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,

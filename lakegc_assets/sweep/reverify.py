@@ -31,7 +31,7 @@ from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import CLEAN, RECORD_FORMAT
+from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT
 from spark_resources.model import MarkState
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -62,7 +62,7 @@ def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
         except Refused as error:
             if error.invariant != 7 or last:
                 raise
-            run.say("rules or holds were changed during the re-verification; it begins again")
+            run.log_message("rules or holds were changed during the re-verification; it begins again")
     raise AssertionError("unreachable: the last try raises or returns")
 
 
@@ -76,7 +76,7 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
         rescued = write_rescued(inner, notes, candidates)
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
-    run.say(
+    run.log_message(
         f"re-verified: live by now: {plural(objects, 'object')}" if objects else "re-verified: all is still garbage"
     )
     return Reverification(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
@@ -99,12 +99,12 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
         finished=None,
         digest=None,
         counts={},
-        basis=CLEAN,
+        basis=FULL_MARK,
         format=RECORD_FORMAT,
     )
     verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
     return MarkRun(
-        run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.say,
+        run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.log_message,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
     )  # fmt: skip
 

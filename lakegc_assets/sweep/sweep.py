@@ -88,7 +88,7 @@ def closing_reverification(run: SweepRun, approved: DataFrame) -> Reverification
     try:
         if taken.isEmpty():
             return None
-        run.say("re-verifying what was deleted")
+        run.log_message("re-verifying what was deleted")
         return reverify(run, taken)
     finally:
         taken.unpersist()

@@ -123,10 +123,10 @@ class Copier:
         self._refuse_changed(found, about)
         to_keep = about if kept is None else replace(about, headers=kept.headers, metadata=kept.metadata)
         hashed = Hashed(self.throttle.slowed(self._from.pieces(found.key, about)))
-        shows = self._to.put(key, _proved(hashed, sha256, found.key, self.source.where), to_keep)
+        shows = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
         copy = self._to.about(key)
-        proved = copy.size == about.size and copy.checksum in shows
-        if not proved and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
+        verified = copy.size == about.size and copy.checksum in shows
+        if not verified and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
             self._remove(key)
             raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
@@ -169,7 +169,7 @@ class Copier:
         return Hashed(self.throttle.slowed(streams.pieces(key, about))).drained().sha256
 
 
-def _proved(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
+def _verified(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
     """The pieces; `Differs` behind the last one, so that none is written, where they are not the expected bytes."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):

@@ -129,7 +129,7 @@ class Sender:
             if any(each.transient and each.code not in _NOT_TOO_MUCH for each in results):
                 self.pace.turned_away(prefix)
             elif not again:
-                self.pace.went_well(prefix)
+                self.pace.succeeded(prefix)
             if not again:
                 break
             waiting = again

@@ -66,7 +66,7 @@ class Pace:
             self._all.rate = self._ceiling(now - self._began)
             return max(self._all.take(keys, now), self._of(prefix).take(keys, now))
 
-    def went_well(self, prefix: str) -> None:
+    def succeeded(self, prefix: str) -> None:
         with self._lock:
             one = self._of(prefix)
             if one.busy_until <= self.clock():

@@ -349,14 +349,14 @@ def paths_of(
             yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
 
     def read_best(batches: Batches) -> Batches:
-        for batch in best_told(read(batches), wanted):
+        for batch in best_attributions(read(batches), wanted):
             yield batch.select(schema.names)
 
     columns = [*RANGE_REFS.names, *along]
     return ranges.select(*columns).mapInArrow(on_executor(read_best), arrow_to_spark(schema))
 
 
-def best_told(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
+def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
     """The rows with a wanted `address` (any where None), of each address those of the lowest `rank`, by which the rows
     come in order. Many rows at a time, for each look-up goes through all that is wanted; where anything is, an address
     may come again in later ones.

@@ -189,9 +189,9 @@ class Views(References):
             yield from self._differences_to_staged(left, right, since)
             return
         with self._state.reading():
-            ours, theirs = self.resolve(left).commit, self.resolve(right).commit
-            base = self.merge_base(theirs, ours) if since_base else ours
-        for path, sides in self.committed.differences(ours.metarange_id, theirs.metarange_id).items():
+            ours, foreign = self.resolve(left).commit, self.resolve(right).commit
+            base = self.merge_base(foreign, ours) if since_base else ours
+        for path, sides in self.committed.differences(ours.metarange_id, foreign.metarange_id).items():
             before = self.committed.value(base.metarange_id, path) if since_base else sides.before
             if (kind := _kind(before, sides)) and (value := sides.after or sides.before):
                 yield Change(kind, EntryMessage(value).whole(path))

@@ -68,17 +68,17 @@ class SandboxRepository(StagingArea):
         chosen = STRATEGIES[strategy]
         with self._state.writing():
             dest = self._clean_head(into)
-            theirs = self.resolve(source).commit
-            base = self.merge_base(theirs, dest)
-            if theirs.metarange_id == base.metarange_id and not allow_empty:
+            foreign = self.resolve(source).commit
+            base = self.merge_base(foreign, dest)
+            if foreign.metarange_id == base.metarange_id and not allow_empty:
                 raise no_changes(f"update branch {into}")
             metarange = merged(
-                self.committed, source=theirs.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
+                self.committed, source=foreign.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
                 strategy=chosen,
             )  # fmt: skip
             return self._committed(into, Commit(
-                id="", parents=(dest.id,) if squash else (dest.id, theirs.id), created=date or self.clock.now(),
-                metarange_id=metarange, generation=max(dest.generation, theirs.generation) + 1, committer=committer,
+                id="", parents=(dest.id,) if squash else (dest.id, foreign.id), created=date or self.clock.now(),
+                metarange_id=metarange, generation=max(dest.generation, foreign.generation) + 1, committer=committer,
                 message=message or f"Merge '{source}' into '{into}'",
                 metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: chosen.name},
             ))  # fmt: skip

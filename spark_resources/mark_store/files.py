@@ -35,22 +35,24 @@ def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
     """Every recorded dataset of a mark. Raises `DamagedData` where a list of files is gone, or isn't the recorded."""
     for asset, step in record.steps.items():
         for part, found in step.datasets.items():
-            as_theirs = asset == "expired_set" and part in REFERENCE_PARTS
+            as_foreign = asset == "expired_set" and part in REFERENCE_PARTS
             folder = (
-                f"{reference_folder(record.mark_id)}{part}/" if as_theirs else asset_folder(record.mark_id, asset, part)
+                f"{reference_folder(record.mark_id)}{part}/"
+                if as_foreign
+                else asset_folder(record.mark_id, asset, part)
             )
             dataset = open_dataset(place, folder, sha256=str(found["sha256"]))
-            yield Part(dataset, asset == "expired_set" and (as_theirs or not part))
+            yield Part(dataset, asset == "expired_set" and (as_foreign or not part))
 
 
 def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
     """The files in a mark's folders that no list names, but for what lakegc itself writes later."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
-    own, theirs = mark_folder(record.mark_id), reference_folder(record.mark_id)
-    known |= {own + name for name in LATER} | {theirs + SUMMARY}
+    own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
+    known |= {own + name for name in LATER} | {foreign + SUMMARY}
     later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
-    found = (one.key for folder in (own, theirs) for page in place.store().pages(folder) for one in page.objects)
+    found = (one.key for folder in (own, foreign) for page in place.store().pages(folder) for one in page.objects)
     return sorted(key for key in found if key not in known and not key.startswith(later))
 
 

@@ -248,7 +248,7 @@ def made_hold(fields: Mapping[str, Any]) -> Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class HoldProblem:
     """One thing that is wrong with a file of holds, and the line (from 1) where it stands."""
 
     line: int
@@ -258,10 +258,10 @@ class Trouble:
 class BadHolds(Refused):
     """Raised for a file of holds that isn't right throughout: nothing of it counts."""
 
-    def __init__(self, where: str, troubles: Iterable[Trouble]) -> None:
-        self.troubles = sorted(troubles, key=lambda one: one.line)
+    def __init__(self, where: str, problems: Iterable[HoldProblem]) -> None:
+        self.problems = sorted(problems, key=lambda one: one.line)
         self.where = where
-        lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.troubles)
+        lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.problems)
         super().__init__(
             f"{where} is not a file of holds:{lines}\n"
             "What it is meant to hold can't be told, so nothing is marked before it is right. "
@@ -273,17 +273,17 @@ class BadHolds(Refused):
 def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
     """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line, and
     `UnknownFormat` for a file of another format."""
-    troubles: list[Trouble] = []
+    problems: list[HoldProblem] = []
     items = _items(_root(data, where), where)
-    found = [(item, hold) for item in items if (hold := _hold_of(item, troubles)) is not None]
+    found = [(item, hold) for item in items if (hold := _hold_of(item, problems)) is not None]
     lines: dict[str, int] = {}
     for item, hold in found:
         line = item.start_mark.line + 1
         if hold.id in lines:
-            troubles.append(Trouble(line, f"the id '{hold.id}' is that of the hold in line {lines[hold.id]}, too"))
+            problems.append(HoldProblem(line, f"the id '{hold.id}' is that of the hold in line {lines[hold.id]}, too"))
         lines.setdefault(hold.id, line)
-    if troubles:
-        raise BadHolds(where, troubles)
+    if problems:
+        raise BadHolds(where, problems)
     return tuple(hold for _, hold in found)
 
 
@@ -317,16 +317,20 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "
 
 def _root(data: bytes, where: str) -> yaml.Node:
     if len(data) > LARGEST_FILE:
-        raise BadHolds(where, [Trouble(1, f"it has {len(data):,} bytes; {LARGEST_FILE:,} are the most")])
+        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; {LARGEST_FILE:,} are the most")])
     try:
         node = yaml.compose(data.decode(), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadHolds(where, [Trouble(mark.line + 1 if mark else 1, f"{error.problem or error.context}")]) from None
+        raise BadHolds(
+            where, [HoldProblem(mark.line + 1 if mark else 1, f"{error.problem or error.context}")]
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadHolds(where, [Trouble(1, f"it is not YAML ({error})")]) from None
+        raise BadHolds(where, [HoldProblem(1, f"it is not YAML ({error})")]) from None
     if node is None:
-        raise BadHolds(where, [Trouble(1, "it is empty. A file without holds says 'holds: []'; or delete the file")])
+        raise BadHolds(
+            where, [HoldProblem(1, "it is empty. A file without holds says 'holds: []'; or delete the file")]
+        )
     return node
 
 
@@ -335,7 +339,7 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
     if len(formats) > 1:
-        raise BadHolds(where, [Trouble(_line(formats[1][0]), "'format' stands there twice")])
+        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' stands there twice")])
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
@@ -348,29 +352,31 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
 def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
     """The nodes of the list `holds`, which with `format` is all that a file may have."""
     pairs = _holds_of(root, where)
-    strange = [Trouble(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
+    strange = [HoldProblem(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
-        expected = Trouble(_line(root), "'holds:' with a list is expected, once")
+        expected = HoldProblem(_line(root), "'holds:' with a list is expected, once")
         raise BadHolds(where, [one for one, pair in zip(strange, pairs, strict=True) if pair[0].value != "holds"]
                        or [expected])  # fmt: skip
     if not isinstance(pairs[0][1], yaml.SequenceNode):
-        raise BadHolds(where, [Trouble(_line(pairs[0][1]), "'holds' must be a list, each hold with a '-' in front")])
+        raise BadHolds(
+            where, [HoldProblem(_line(pairs[0][1]), "'holds' must be a list, each hold with a '-' in front")]
+        )
     items: list[yaml.Node] = pairs[0][1].value
     return items
 
 
-def _hold_of(item: yaml.Node, troubles: list[Trouble]) -> Hold | None:
+def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     """The hold of a node, or None with what is wrong noted."""
     if not isinstance(item, yaml.MappingNode):
-        troubles.append(Trouble(_line(item), "a hold has fields: id, what is held, owner, reason"))
+        problems.append(HoldProblem(_line(item), "a hold has fields: id, what is held, owner, reason"))
         return None
     lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
-    before = len(troubles)
-    plain = _plain(item, (), lines, troubles)
+    before = len(problems)
+    plain = _plain(item, (), lines, problems)
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
         said = f"it holds {' and '.join(kinds)}" if kinds else "it doesn't say what is held"
-        troubles.append(Trouble(_line(item), f"{said}; exactly one of {', '.join(KINDS)} is expected"))
+        problems.append(HoldProblem(_line(item), f"{said}; exactly one of {', '.join(KINDS)} is expected"))
         return None
     kind = KINDS[kinds[0]]
     try:
@@ -378,24 +384,24 @@ def _hold_of(item: yaml.Node, troubles: list[Trouble]) -> Hold | None:
     except ValidationError as error:
         for one in error.errors(include_url=False):
             location = one["loc"] if one["loc"] in lines else ()
-            troubles.append(Trouble(lines[location], _sentence(one, kind)))
+            problems.append(HoldProblem(lines[location], _sentence(one, kind)))
         return None
-    return hold if len(troubles) == before else None
+    return hold if len(problems) == before else None
 
 
-def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], troubles: list[Trouble]) -> Any:
+def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]) -> Any:
     """A node as text, lists and dicts. Notes the line of each field; a field that stands there twice is trouble."""
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value)
             if name in found:
-                troubles.append(Trouble(_line(key), f"{_said(key)} stands there twice"))
+                problems.append(HoldProblem(_line(key), f"{_said(key)} stands there twice"))
             lines[(*at, name)] = _line(key)
-            found[name] = _plain(value, (*at, name), lines, troubles)
+            found[name] = _plain(value, (*at, name), lines, problems)
         return found
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(value, (*at, number), lines, troubles) for number, value in enumerate(node.value)]
+        return [_plain(value, (*at, number), lines, problems) for number, value in enumerate(node.value)]
     return node.value
 
 
@@ -424,11 +430,11 @@ def _said(key: yaml.Node) -> str:
 def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
     """The file with one more hold at its end, what people wrote there kept as it is. None: there was no file."""
     if data is None:
-        return _proved(b"", (hold,), where)
+        return _verified(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
     dash = _holds_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
     added = data + (b"" if data.endswith(b"\n") else b"\n") + _listed([hold], indent=dash).encode()
-    return _proved(added, wanted, where)
+    return _verified(added, wanted, where)
 
 
 def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
@@ -441,10 +447,10 @@ def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
     while lines[begin - 1].strip().startswith("#"):
         begin -= 1
     left = tuple(hold for hold in holds if hold.id != hold_id)
-    return _proved("".join([*lines[:begin], *lines[end:]]).encode(), left, where)
+    return _verified("".join([*lines[:begin], *lines[end:]]).encode(), left, where)
 
 
-def _proved(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
+def _verified(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
     """The edited text where it says exactly what is wanted, and otherwise a file written anew."""
     for text in (data, rendered(wanted)):
         with suppress(BadHolds):

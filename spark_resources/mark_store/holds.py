@@ -252,10 +252,10 @@ def _write(place: Place, found: _File, content: bytes) -> None:
                 f"{where(place)} was changed by somebody else meanwhile. Nothing was overwritten; try again."
             ) from error
     if place.seal is not None:
-        _tell_marks(place, _read_signed(place).parsed(place))
+        _record_in_marks(place, _read_signed(place).parsed(place))
 
 
-def _tell_marks(place: Place, holds: Holds) -> None:
+def _record_in_marks(place: Place, holds: Holds) -> None:
     """Note these holds in the record of each mark that can be swept next, so that its sweep notices where the file was
     removed since. A sweep that is at work notes them itself, and nobody else writes its record meanwhile.
 

@@ -245,7 +245,7 @@ def take_lease(
     single_deployment: bool,
     clock: Callable[[], float] = seconds_passed,
     wait: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = lambda _: None,
+    log_message: Callable[[str], None] = lambda _: None,
 ) -> Lease:
     """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
 
@@ -282,19 +282,19 @@ def take_lease(
             ) from error
     lease = Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
     if dead is not None:
-        outlast(lease, dead, store, wait, say)
+        outlast(lease, dead, store, wait, log_message)
     return lease
 
 
 def outlast(
-    lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], say: Callable[[str], None]
+    lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
 ) -> None:
     """Wait until no task of a dead holder can still send a delete. A release meanwhile leaves as much of the lease."""
     seconds = tasks_left_s(dead, store)
     if seconds <= 0:
         return
     lease.outlive(timedelta(seconds=seconds))
-    say(f"{dead.who} died at work on mark {dead.mark_id}; waiting {seconds:.0f} s until no task of it is left")
+    log_message(f"{dead.who} died at work on mark {dead.mark_id}; waiting {seconds:.0f} s until no task of it is left")
     try:
         wait(seconds)
     except BaseException:

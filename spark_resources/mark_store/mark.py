@@ -27,7 +27,7 @@ from spark_resources.errors import (
 )
 from spark_resources.mark_store.record import (
     CHAIN,
-    CLEAN,
+    FULL_MARK,
     MarkRecord,
     StepRecord,
     finished_at,
@@ -183,13 +183,13 @@ class Mark:
             )
         self._write(replace(self.record, state=state, **changes))
 
-    def make_clean(self, why: str) -> None:
+    def make_full(self, why: str) -> None:
         """Note that this unfinished mark is not made since an earlier one after all.
 
         Its steps are forgotten: what they did has another basis.
         """
         self.check_unfinished()
-        basis = {**CLEAN, "why": why, "spellings": self.record.basis["spellings"]}
+        basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
         self._write(replace(self.record, basis=basis, steps={}))
 
     def fail(self, why: str) -> None:

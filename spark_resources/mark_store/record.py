@@ -17,7 +17,7 @@ from spark_resources.records.json_records import record_bytes, time_of
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
 """Of records that are read, to be listed and to undo or purge what their sweeps quarantined, and no more."""
-CLEAN: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
+FULL_MARK: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class MarkRecord:
     approval: str | None = None
     failure: str | None = None
     inventory: Mapping[str, Any] | None = None
-    basis: Mapping[str, Any] = field(default_factory=lambda: dict(CLEAN))
+    basis: Mapping[str, Any] = field(default_factory=lambda: dict(FULL_MARK))
     format: int = RECORD_FORMAT
 
     def step(self, name: str) -> StepRecord:

@@ -22,7 +22,7 @@ from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import Batches, Dataset, arrow_to_spark, read_file
 from spark_resources.spark.partitioning import row_tasks
-from spark_resources.spark.persistence import Kept
+from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
@@ -86,7 +86,12 @@ def addresses_once(table: pa.Table) -> pa.Table:
 
 
 def co_group(
-    spark: SparkSession, place: Place, inputs: Sequence[Input], combine: Combine, schema: pa.Schema, keep: Kept
+    spark: SparkSession,
+    place: Place,
+    inputs: Sequence[Input],
+    combine: Combine,
+    schema: pa.Schema,
+    keep: Persisted,
 ) -> tuple[DataFrame, TaskReport]:
     """What `combine` makes of the inputs, bucket by bucket: rows of `schema`, persisted by address, and its report.
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Kept:
+class Persisted:
     """The DataFrames that one piece of work had kept, so that its end can let go of all of them.
 
     A session that outlives the work would hold them otherwise: their rows, and a plan each that every later query of

@@ -36,7 +36,7 @@ class SparkResource(LazyPySparkResource):
             jvm_log().unlink(missing_ok=True)
 
 
-class KeptSparkResource(SparkResource):
+class LongLivedSparkResource(SparkResource):
     """The same for several runs of one process, such as the demo's: the session ends with the process."""
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:

@@ -106,7 +106,7 @@ class Capabilities:
 
     byte_order: bool = True
     conditional_writes: bool = True
-    tells_missing_deletes: bool = False
+    reports_missing_deletes: bool = False
     time_resolution: timedelta = timedelta(seconds=1)
     delete_batch: int = 1000
     md5_etags: bool = False

@@ -84,9 +84,9 @@ def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
     if not key:
         raise WrongUsage(f"an object in {where} must have a key, and this one is empty")
     as_bytes(key, where)
-    troubles = unholdable & kinds_of(key) if unholdable else frozenset()
-    if troubles:
-        what = " and ".join(map(with_article, sorted(troubles)))
+    problems = unholdable & kinds_of(key) if unholdable else frozenset()
+    if problems:
+        what = " and ".join(map(with_article, sorted(problems)))
         raise WrongUsage(
             f"{key!r} can't be a key in {where}: it has {what}, and this store would "
             "refuse it or silently take another key for it"

@@ -270,7 +270,9 @@ def history_in(folder: Path, size: Size) -> History:
 
 
 @contextmanager
-def built(folder: Path, size: Size, store: str, say: Callable[[str], None]) -> Iterator[tuple[Serving, History]]:
+def built(
+    folder: Path, size: Size, store: str, log_message: Callable[[str], None]
+) -> Iterator[tuple[Serving, History]]:
     """A repository of a size, served; what of it isn't in the folder yet is written first."""
     folder.mkdir(parents=True, exist_ok=True)
     history = history_in(folder, size)
@@ -286,7 +288,7 @@ def built(folder: Path, size: Size, store: str, say: Callable[[str], None]) -> I
                 began = time.monotonic()
                 step()
                 finished.write_text(f"{time.monotonic() - began:.1f}")
-                say(f"wrote {name} in {finished.read_text()} s")
+                log_message(f"wrote {name} in {finished.read_text()} s")
         yield served, history
 
 

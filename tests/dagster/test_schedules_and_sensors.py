@@ -15,7 +15,7 @@ from dagster._core.errors import ScheduleExecutionError  # what the daemon gets,
 from lakegc_assets import schedules
 from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
-from lakegc_assets.schedules import TROUBLE_TAG, mark_repositories
+from lakegc_assets.schedules import PREFLIGHT_TAG, mark_repositories
 from lakegc_assets.sensors import MOST_AT_ONCE, approved_sweeps, new_repositories
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.lakefs.resource import LakeFSResource
@@ -88,9 +88,9 @@ def repositories(requests: list[dg.RunRequest]) -> set[str]:
 
 def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
     """Let the preflight of one repository fail with a sentence."""
-    look = schedules.trouble
+    look = schedules.problem
     monkeypatch.setattr(
-        schedules, "trouble", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
+        schedules, "problem", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
     )
 
 
@@ -147,13 +147,13 @@ def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
     """It is left out until its trouble changes or is over."""
     fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.evaluate_schedule()
-    [said] = [each for each in first if TROUBLE_TAG in each.tags]
+    [said] = [each for each in first if PREFLIGHT_TAG in each.tags]
     for each in first:
         night.record_run(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
     second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
-    assert (said.tags[REPOSITORY_TAG], said.tags[TROUBLE_TAG]) == ("lake-b", "no rights in lake-b")
+    assert (said.tags[REPOSITORY_TAG], said.tags[PREFLIGHT_TAG]) == ("lake-b", "no rights in lake-b")
     assert repositories(second) == {"lake-a", "lake-c"}
 
     fail_preflight(night, monkeypatch, "lake-b", "lake-b is read-only")
@@ -162,7 +162,7 @@ def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
     with environment(night.sandbox.settings):
         healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
     assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(TROUBLE_TAG in each.tags for each in healed)
+    assert not any(PREFLIGHT_TAG in each.tags for each in healed)
 
 
 def test_trouble_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,22 +181,22 @@ def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
     import threading
 
     answered = threading.Event()
-    look = schedules.trouble
+    look = schedules.problem
 
     def slow(lakefs: object, each: object, known: object) -> str | None:
         if each.id == "lake-b":  # type: ignore[attr-defined]
             answered.wait(60)
         return look(lakefs, each, known)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(schedules, "trouble", slow)
-    monkeypatch.setattr(schedules, "LOOK_S", 0.5)
+    monkeypatch.setattr(schedules, "problem", slow)
+    monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
     try:
         requests, _ = night.evaluate_schedule()
     finally:
         answered.set()
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(TROUBLE_TAG in each.tags for each in requests)
+    assert not any(PREFLIGHT_TAG in each.tags for each in requests)
 
 
 def test_a_tick_without_a_server_fails(night: Night) -> None:

@@ -155,9 +155,9 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
     """Flipped, cut, swapped, lost and forged parts are all found in one check."""
     with stored.settings() as settings:
         code, sound = document(lakegc, settings, stored.recording.repository)
-    assert (code, sound["findings"], sound["missing"]["count"], sound["not_proved"]) == (0, [], 0, [])
+    assert (code, sound["findings"], sound["missing"]["count"], sound["not_verified"]) == (0, [], 0, [])
     assert (sound["alien"]["count"], sound["named_like_tables"]) == (0, [])
-    assert (sound["proved"]["commits"], sound["proved"]["metaranges"], sound["proved"]["ranges"]) == (43, 38, 38)
+    assert (sound["verified"]["commits"], sound["verified"]["metaranges"], sound["verified"]["ranges"]) == (43, 38, 38)
 
     expected, branches, forged = damaged(stored)
     changed = replace(stored, recording=replace(stored.recording, forged={forged: {"message": "another"}}))
@@ -169,7 +169,7 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
     for one in found["findings"]:
         assert branches.get(one["id"], set()) <= {*one["needs"]["branches"]}
     assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*found["alien"]["files"]}
-    assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_proved"])
+    assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_verified"])
 
 
 def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
@@ -236,7 +236,7 @@ def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: 
     assert [one["address"] for one in found["missing"]["objects"]] == [lost]
     assert branch in found["missing"]["branches"]
     assert len(found["missing"]["objects"][0]["needs"]["commits"]) > 0
-    assert any("fs:ListCommits" in sentence for sentence in found["not_proved"])
+    assert any("fs:ListCommits" in sentence for sentence in found["not_verified"])
 
 
 def all_ranges(stored: Stored) -> set[str]:
@@ -330,8 +330,8 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
     code, found = document(lakegc, lake.settings, lake.name)
 
-    assert (code, found["findings"], found["proved"]["live_staged"]) == (0, [], 1)
-    assert any("read-only" in sentence for sentence in found["not_proved"])
+    assert (code, found["findings"], found["verified"]["live_staged"]) == (0, [], 1)
+    assert any("read-only" in sentence for sentence in found["not_verified"])
 
 
 def test_a_place_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:

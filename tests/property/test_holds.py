@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import References, held_commits, with_holds
+from lakegc_assets.rules.holds import References, commits_on_hold, with_holds
 from lakegc_assets.rules.retention import Reason
 from spark_resources.mark_store.hold_file import BranchHold, CommitHold, Hold, TagHold
 from tests.property.test_retention import NOW, History, histories, moment, patient
@@ -50,7 +50,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     seen = References([history.heads], set(tags.items()))
     holds = [product_hold(number, hold, end) for number, (hold, end) in enumerate(several)]
 
-    told = held_commits(holds, commits, seen, history.rules(), now=moment(history.now))
+    told = commits_on_hold(holds, commits, seen, history.rules(), now=moment(history.now))
     judged = with_holds(history.verdicts().values(), told)
 
     by_rules = oracle.retained(history.claims(), history.now)
@@ -87,7 +87,7 @@ def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
     graph = {one.id: one for one in history.product_commits()}
 
     for readings in ([{"dev": "b"}, {}], [{}, {"dev": "b"}]):
-        told = held_commits([hold], graph, References(readings), history.rules(), now=moment(NOW))
+        told = commits_on_hold([hold], graph, References(readings), history.rules(), now=moment(NOW))
         assert told == {"a": ("dev",), "b": ("dev",)}
 
 
@@ -97,7 +97,7 @@ def test_a_hold_ends_at_the_given_moment_to_the_second() -> None:
     graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
 
     def told(now: datetime) -> bool:
-        return bool(held_commits([hold], graph, References([{}], {("t", "a")}), None, now=now))
+        return bool(commits_on_hold([hold], graph, References([{}], {("t", "a")}), None, now=now))
 
     assert told(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC))
     assert not told(datetime(2027, 1, 1, tzinfo=UTC))

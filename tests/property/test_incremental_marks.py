@@ -23,7 +23,7 @@ from spark_resources.model import Rules, Scope
 from tests.support.mark_runs import Marked, Marker
 
 DAY = timedelta(days=1)
-CLEAN = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
+FULL_MARK = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
 HOLD = 'holds:\n  - {id: h1, owner: ada, reason: audit, prefix: "data/"}\n'
 
 
@@ -101,7 +101,7 @@ def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None
     lake.days(5)
     parts = ("forged", "committed_addresses/addresses/", "expired_set/not_retained/", "mark.json")
     for number, lost in enumerate(parts):
-        lake.mark(f"base{number}", CLEAN)
+        lake.mark(f"base{number}", FULL_MARK)
         spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", lost)
 
         again = lake.mark(f"m2-{number}")
@@ -173,9 +173,9 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
     lake.put("staged", b"staged again")
     lake.write("data/stray")
     lake.days(20)
-    let_go, clean = lake.mark("m2"), lake.mark("m3", CLEAN)
+    let_go, clean = lake.mark("m2"), lake.mark("m3", FULL_MARK)
     set_rules(lake.repository, Rules(90))
-    again, clean_again = lake.mark("m4"), lake.mark("m5", CLEAN)
+    again, clean_again = lake.mark("m4"), lake.mark("m5", FULL_MARK)
 
     assert let_go.record.incremental
     assert again.record.incremental
@@ -219,7 +219,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
 def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
     """A staged object with the same content as the committed one is kept."""
     for number, lost in enumerate(("damaged", "gone", "never written")):
-        lake.mark(f"base{number}", CLEAN)
+        lake.mark(f"base{number}", FULL_MARK)
         lake.days(5)
         again = lake.put("kept", b"kept")  # on no list, since the bytes are the same
         lake.days(1)
@@ -312,7 +312,7 @@ def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake
     live = retained_but_no_head(lake)
     lake.mark("monday")
     lake.steps("tuesday", CHAIN[0])
-    lake.mark("wednesday", CLEAN)
+    lake.mark("wednesday", FULL_MARK)
     for folder in ("lakegc", "unified"):
         shutil.rmtree(lake.file(f"_lakefs/retention/gc/{folder}/monday"))
     lake.mark("monday")
@@ -328,9 +328,9 @@ def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) 
     """Whoever asks for a full mark, or for another base, doesn't get one that was begun differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
-    for options in (CLEAN, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
+    for options in (FULL_MARK, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
         if options.since:
-            lake.mark("m1-again", CLEAN)
+            lake.mark("m1-again", FULL_MARK)
         with pytest.raises(WrongUsage, match="begun since mark m1"):
             lake.mark("m2", options)
 

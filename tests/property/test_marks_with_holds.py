@@ -19,7 +19,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.hold_file import BadHolds
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, marks
-from spark_resources.model import HELD_OBJECTS, HELD_RANGES, Rules, Scope
+from spark_resources.model import OBJECTS_ON_HOLD, RANGES_ON_HOLD, Rules, Scope
 from spark_resources.spark.datasets import all_rows
 from tests.support.mark_runs import Marked, Marker, target_of
 
@@ -61,7 +61,9 @@ class World:
     def held(self, mark: Marked) -> dict[str, str]:
         """What would have expired, by name, with the holds that keep it."""
         dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "on_hold")
-        return {self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, HELD_OBJECTS)}
+        return {
+            self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, OBJECTS_ON_HOLD)
+        }
 
     def has_no_finished_mark(self, mark_id: str) -> None:
         (record,) = [one for one in marks(target_of(self.sandbox.settings, "lake").place) if one.mark_id == mark_id]
@@ -188,7 +190,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     if not Mark.exists(place, "every-kind"):
         world.mark("every-kind")
     ranges = all_rows(
-        place, Mark.open(place, "every-kind").dataset("committed_addresses", "ranges_on_hold"), HELD_RANGES
+        place, Mark.open(place, "every-kind").dataset("committed_addresses", "ranges_on_hold"), RANGES_ON_HOLD
     )
     held = next(row for row in ranges if row["hold"] == "with-history")
     file = world.lake.objects.file(f"_lakefs/{held['range_id']}")

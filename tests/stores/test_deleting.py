@@ -10,7 +10,7 @@ from tests.support.store_providers import Provider, all_keys, write_all
 
 def missing_result(provider: Provider) -> Deletion:
     """What a store reports of a key that wasn't there."""
-    return Deletion.ALREADY_GONE if provider.capabilities.tells_missing_deletes else Deletion.DELETED
+    return Deletion.ALREADY_GONE if provider.capabilities.reports_missing_deletes else Deletion.DELETED
 
 
 def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:

@@ -16,7 +16,7 @@ from spark_resources.mark_store.record import CHAIN, StepRecord, digest_of
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
-    HELD_OBJECTS,
+    OBJECTS_ON_HOLD,
     STORED_OBJECTS,
     ExpiredReason,
     MarkState,
@@ -72,7 +72,7 @@ def reviewable(
     parts, sums = write_set(place, mark, files)
     if held:
         folder = asset_folder(mark_id, "expired_set", "on_hold")
-        parts["on_hold"] = write_rows(place, folder, list(held), HELD_OBJECTS)
+        parts["on_hold"] = write_rows(place, folder, list(held), OBJECTS_ON_HOLD)
     written = {
         "namespace_slices": {"": write_listing(place, mark, listed)},
         "retained_commits": {"": write_rows(place, mark.folder("retained_commits"), list(commits), COMMIT_VERDICTS)},

@@ -86,7 +86,7 @@ def local(folder: Path) -> Provider:
         root="local://",
         settings=StoreSettings(local_path=str(folder)),
         capabilities=Capabilities(
-            tells_missing_deletes=True,
+            reports_missing_deletes=True,
             time_resolution=timedelta(milliseconds=10),
             unholdable=frozenset(
                 {
@@ -159,7 +159,7 @@ def gcs(server: FakeGCS) -> Provider:
         name="gcs",
         root="gs://",
         settings=server.settings(),
-        capabilities=Capabilities(tells_missing_deletes=True, delete_batch=100),
+        capabilities=Capabilities(reports_missing_deletes=True, delete_batch=100),
         reasons={
             "md5_etags": "the checksum of an object is its CRC32C",
             "unholdable": "it holds every kind of key",
@@ -179,7 +179,7 @@ def real_gcs(uri: str) -> Provider:
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
         settings=Settings.load(os.environ, Path.home()).store(),
         capabilities=Capabilities(
-            tells_missing_deletes=True,
+            reports_missing_deletes=True,
             delete_batch=100,
             ramp=1_000.0,
             unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
@@ -209,7 +209,7 @@ AZURE_UNHOLDABLE = frozenset(
     }
 )
 AZURE_CAPABILITIES = Capabilities(
-    byte_order=False, tells_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
+    byte_order=False, reports_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
 )
 AZURE_REASONS = {
     "byte_order": "it can't begin in the middle, and hierarchical accounts list as they walk (Azurite as UTF-16 sorts)",

@@ -25,10 +25,10 @@ TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 class Troubled(LocalStore):
     """A folder whose deletes some trouble comes before: it says with what code a key fails this time, or nothing."""
 
-    def __init__(self, folder: Path, trouble: Callable[[str, int], str]) -> None:
+    def __init__(self, folder: Path, problem: Callable[[str, int], str]) -> None:
         (folder / "lake").mkdir()
         super().__init__(str(folder), "lake")
-        self.trouble, self.lock = trouble, threading.Lock()
+        self.problem, self.lock = problem, threading.Lock()
         self.named: Counter[str] = Counter()
         self.batches: list[list[str]] = []
 
@@ -41,7 +41,7 @@ class Troubled(LocalStore):
         with self.lock:
             self.named.update(wanted)
             self.batches.append(wanted)
-        codes = {key: self.trouble(key, self.named[key]) for key in wanted}
+        codes = {key: self.problem(key, self.named[key]) for key in wanted}
         done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
         failed = {
             key: DeleteResult(key, Deletion.FAILED, code, "as planned", transient=code in TRANSIENT)
@@ -77,12 +77,12 @@ def left(store: LocalStore) -> set[str]:
 
 def test_each_key_of_a_batch_has_its_own_result(tmp_path: Path) -> None:
     """Keys that failed for a passing reason are retried, and others are not."""
-    troubles = {
+    problems = {
         "data/s/busy": ["SlowDown", "503", ""],
         "data/s/denied": ["AccessDenied"] * 99,
         "data/s/lost": ["NoAnswer", ""],
     }
-    store = Troubled(tmp_path, lambda key, time: troubles.get(key, [""] * 99)[time - 1])
+    store = Troubled(tmp_path, lambda key, time: problems.get(key, [""] * 99)[time - 1])
     keys = written(store, "busy", "denied", "fine", "lost")
     sent, stopped = sender(store).send(keys, "data/s/")
 
@@ -111,11 +111,11 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
             self.batch = 1
             return results
 
-    def trouble(key: str, _: int) -> str:
+    def problem(key: str, _: int) -> str:
         late = store.batch > 1 and key != keys[0]
         return NOT_SENT if late else ""
 
-    store = Single(tmp_path, trouble)
+    store = Single(tmp_path, problem)
     keys = written(store, *(f"{number}" for number in range(8)))
 
     def may_send() -> None:

@@ -29,7 +29,7 @@ def measured_rate(
         batch = min(left, pace.batch(BATCH))
         prefix = prefixes[number % len(prefixes)]
         clock.seconds += pace.take(prefix, batch) + answer_s
-        pace.went_well(prefix)
+        pace.succeeded(prefix)
         left, number = left - batch, number + 1
     return keys / (clock.seconds - began)
 
@@ -50,7 +50,7 @@ def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
     pace, times = Pace(clock, 100.0), []
     for _ in range(60):
         clock.seconds += pace.take("data/s/", pace.batch(BATCH))
-        pace.went_well("data/s/")
+        pace.succeeded("data/s/")
         times.append(clock.seconds)
 
     assert pace.batch(BATCH) == 50
@@ -64,7 +64,7 @@ def test_the_rate_starts_low_and_doubles_without_trouble() -> None:
 
     assert pace.rate("data/s/") == START
     assert [pace.take("data/s/", BATCH) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
-    pace.went_well("data/s/")
+    pace.succeeded("data/s/")
     assert pace.rate("data/s/") == 2 * START
 
 
@@ -87,7 +87,7 @@ def test_a_halved_rate_recovers_in_small_steps() -> None:
     pace.turned_away("data/s/")
     for _ in range(3):
         pace.take("data/s/", BATCH)
-        pace.went_well("data/s/")
+        pace.succeeded("data/s/")
 
     assert pace.rate("data/s/") == START / 2 + 3 * STEP
 

@@ -13,7 +13,7 @@ import pytest
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.sweep import undo as undoing
 from lakegc_assets.sweep.context import SweepLimits, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, end_of, nothing_settled
+from lakegc_assets.sweep.delete_rounds import Tally, end_of, nothing_decided
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
 from tests.approval.conftest import Lake, lake, sandbox
@@ -25,7 +25,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def run_of(lake: Lake, **more: Any) -> SweepRun:
     """A run as far as it needs neither lease nor Spark."""
-    known: dict[str, Any] = dict.fromkeys(("partition", "lakefs", "spark", "limits", "lease", "by", "say"))
+    known: dict[str, Any] = dict.fromkeys(("partition", "lakefs", "spark", "limits", "lease", "by", "log_message"))
     mark = SimpleNamespace(record=SimpleNamespace(mark_id="m1", repository=lake.name))
     return SweepRun(**{**known, "target": lake.target, "mark": mark, "partition": mark.record, **more})
 
@@ -62,7 +62,7 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the
     """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
-    late, early = (nothing_settled(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
+    late, early = (nothing_decided(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
     assert "a re-verification counts for 5 seconds" in str(late)

@@ -134,7 +134,7 @@ def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
     """It shows what it promises, what its failure means, and what was measured."""
     assert by_hand.status == "SUCCESS"
 
-    page = ui.open("/assets/expired_set?view=checks&checkDetail=same_bytes_asked")
+    page = ui.open("/assets/expired_set?view=checks&checkDetail=identical_content_probed")
     expect(page.get_by_text("Every branch was asked about equal sizes.").first).to_be_visible()
     expect(page.get_by_text("Failed").first).to_be_visible()
     expect(page.get_by_text("Raise LAKEGC_MAX_PROBES").first).to_be_visible()

@@ -60,8 +60,8 @@ def csv_of_a_key() -> None:
 
 
 def progress_of_a_key() -> None:
-    with shown() as say:
-        say(f"reading [/bold]{EVIL}")
+    with shown() as log_message:
+        log_message(f"reading [/bold]{EVIL}")
 
 
 def table_of_a_key() -> None:

@@ -61,7 +61,7 @@ def errors_in(data: bytes) -> list[tuple[int, str]]:
     with pytest.raises(BadHolds) as caught:
         parse_holds(data, "holds.yaml")
     assert isinstance(caught.value, Refused)
-    return [(trouble.line, trouble.what) for trouble in caught.value.troubles]
+    return [(problem.line, problem.what) for problem in caught.value.problems]
 
 
 def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:

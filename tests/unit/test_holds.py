@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import PathHolds, References, ancestors, held_commits
+from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold
 from spark_resources.mark_store.hold_file import PathHold, TagHold
 from spark_resources.model import Commit
 
@@ -27,7 +27,7 @@ def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merg
     commits = graph(version, a="", b="a", x="", y="x", m="by", q="", h="mq", later="h")
     hold = TagHold(id="h", tags="v*", history="true", **WHOSE)
 
-    held = held_commits([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
+    held = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
 
     assert set(held) == {"a", "b", "x", "y", "m", "q", "h"}
     assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}

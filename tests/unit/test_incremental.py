@@ -11,7 +11,7 @@ import pytest
 from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
 from spark_resources.errors import NotThere
 from spark_resources.lakefs_sandbox.xids import Xids
-from spark_resources.mark_store.record import CLEAN, MarkRecord, StepRecord
+from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord
 from spark_resources.model import MarkState, Scope
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -35,7 +35,9 @@ def new(**changes: Any) -> MarkRecord:
 
 def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
     digests = [f"digest of {one}" for one in chain]
-    return record(mark_id, hours_ago, basis={**CLEAN, "incremental": True, "chain": list(chain), "digests": digests})
+    return record(
+        mark_id, hours_ago, basis={**FULL_MARK, "incremental": True, "chain": list(chain), "digests": digests}
+    )
 
 
 def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
@@ -65,7 +67,7 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
     """An unfinished mark is never a base, not even if it is named."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
     found = basis_of(new(), earlier, every=9)
-    assert found == {**CLEAN, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
+    assert found == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     for unknown in ("unfinished", "none"):
         with pytest.raises(NotThere, match=unknown):
@@ -114,7 +116,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
     assert late_uploads(record("full")) == ""
     for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
         incremental = record(
-            "m2", basis={**CLEAN, "incremental": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
+            "m2", basis={**FULL_MARK, "incremental": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
         )
         said = late_uploads(incremental)
         assert "more than 48 hours after their slice was opened were not looked for" in said
@@ -133,7 +135,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
         ({"inventory": {"where": "s3://i"}}, {}, "inventory"),
         ({}, {"inventory": {"where": "s3://i"}}, "inventory"),
         ({}, {"versions": {"lakegc": "0.0.1"}}, "another version"),
-        ({}, {"basis": {**CLEAN, "spellings": ["local:///other/lake"]}}, "other spellings"),
+        ({}, {"basis": {**FULL_MARK, "spellings": ["local:///other/lake"]}}, "other spellings"),
         ({}, {"start": NOW + HOUR}, "clocks were set back"),
         ({}, {"server_now": NOW + HOUR}, "clocks were set back"),
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "didn't know every commit"),

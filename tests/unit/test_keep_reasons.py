@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import BRANCH, COMMITTED, HOLD, OTHER_REPOSITORY, decided
-from spark_resources.model import ADDRESSES, HELD_ADDRESSES, SERVED
+from spark_resources.model import ADDRESSES, ADDRESSES_ON_HOLD, SERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +40,7 @@ def test_the_first_reason_that_keeps_an_object_is_reported(spark: SparkSession) 
         keep_reasons.undecided(objects(spark, "a", "b", "c"))
         .transform(decided(COMMITTED, keep_reasons.among(addresses(spark, "a", "a", "x"))))
         .transform(decided(OTHER_REPOSITORY, keep_reasons.among(addresses(spark, "a", "b", "b"))))
-        .transform(decided(HOLD, keep_reasons.on_hold(frame(spark, HELD_ADDRESSES, []), [("h", "b")])))
+        .transform(decided(HOLD, keep_reasons.on_hold(frame(spark, ADDRESSES_ON_HOLD, []), [("h", "b")])))
     )
 
     assert decisions(rows) == [
@@ -78,7 +78,7 @@ def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds(spark: SparkSes
     """By address or by prefix, each id once and in order."""
     held = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
     rows = keep_reasons.undecided(objects(spark, "a/1", "a/2", "b"))
-    attribution = keep_reasons.on_hold(frame(spark, HELD_ADDRESSES, held), [("h0", "a/"), ("h9", "x")])
+    attribution = keep_reasons.on_hold(frame(spark, ADDRESSES_ON_HOLD, held), [("h0", "a/"), ("h9", "x")])
     found = keep_reasons.kept(rows.transform(decided(HOLD, attribution)), HOLD)
 
     assert sorted((row["address"], row["found"]) for row in found.collect()) == [("a/1", "h0, h1, h2"), ("a/2", "h0")]

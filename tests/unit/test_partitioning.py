@@ -12,7 +12,7 @@ from spark_resources.lakefs.ranges import (
     ENTRIES_A_TASK,
     RANGES_A_TASK,
     ROWS_AT_ONCE,
-    best_told,
+    best_attributions,
     range_tasks,
 )
 from spark_resources.spark.datasets import arrow_to_spark, no_rows
@@ -154,10 +154,10 @@ def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    found = [one for batch in best_told(batches, wanted) for one in batch.column(0).to_pylist()]
+    found = [one for batch in best_attributions(batches, wanted) for one in batch.column(0).to_pylist()]
 
     assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
-    assert list(best_told([], wanted)) == []
+    assert list(best_attributions([], wanted)) == []
 
 
 def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
@@ -172,8 +172,10 @@ def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    found = [one for batch in best_told(batches, wanted) for one in as_tuples(batch)]
-    anything = [one for batch in best_told(batches, None) for one in as_tuples(batch) if one[0] in wanted.to_pylist()]
+    found = [one for batch in best_attributions(batches, wanted) for one in as_tuples(batch)]
+    anything = [
+        one for batch in best_attributions(batches, None) for one in as_tuples(batch) if one[0] in wanted.to_pylist()
+    ]
 
     assert sorted(one for one in found if one[2] != "oldest") == [
         ("data/0", 0, "newest"),

@@ -20,7 +20,7 @@ from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.spark import arrow_shuffle
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
 from spark_resources.spark.datasets import Batches, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
-from spark_resources.spark.persistence import Kept
+from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
@@ -94,13 +94,13 @@ def expected_status(
         committed |= listed is not None and one in of[garbage.MAYBE_GONE]
         size = listed["size"] if listed else 0
         young = listed is not None and listed["modified"] > CUTOFF - GRAIN
-        unsettled, missing = listed is not None and not committed, (committed or staged) and listed is None
+        not_retained, missing = listed is not None and not committed, (committed or staged) and listed is None
         missing &= one.startswith("data/") or "/" not in one
         counts["live_inside"] += committed or staged
         counts["live_not_listed"] += missing
-        counts["not_retained"] += unsettled
+        counts["not_retained"] += not_retained
         dots = {".", ".."} & set(one.split("/"))
-        counts["dot_segments" if dots else "unreferenced"] += unsettled and not staged and not young
+        counts["dot_segments" if dots else "unreferenced"] += not_retained and not staged and not young
         for name, counted in {
             "candidates": True,
             "young": young,
@@ -113,7 +113,7 @@ def expected_status(
         if one in flags["before"]:
             counts["again"] += 1
             counts["again_bytes"] += size
-        if unsettled or missing:
+        if not_retained or missing:
             rows.append({"address": one, **(listed or dict.fromkeys(LISTED)), "status": status_of(one, listed, staged)})
     return as_text(rows), counts
 
@@ -212,8 +212,8 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def keep() -> Iterator[Kept]:
-    kept = Kept()
+def keep() -> Iterator[Persisted]:
+    kept = Persisted()
     yield kept
     kept.release()
 
@@ -261,7 +261,12 @@ def addresses_in(place: Place, one: Input) -> list[str]:
 
 @pytest.mark.parametrize("at_most", [1_000_000, 40])
 def test_all_rows_of_an_address_come_to_one_task(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch, at_most: int
+    spark: SparkSession,
+    place: Place,
+    inputs: list[Input],
+    keep: Persisted,
+    monkeypatch: pytest.MonkeyPatch,
+    at_most: int,
 ) -> None:
     """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
@@ -279,7 +284,7 @@ def test_all_rows_of_an_address_come_to_one_task(
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted
 ) -> None:
     """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
     stored, live = inputs
@@ -297,7 +302,7 @@ def test_a_file_without_wanted_rows_counts_as_read(
 
 
 def test_a_changed_file_stops_the_co_grouping(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted
 ) -> None:
     """A file that isn't the one that was written is an error, and its rows are never silently left out."""
     dataset = inputs[1].datasets[0]
@@ -325,7 +330,12 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
 def test_rows_lost_between_tasks_are_an_error(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch, lost: Any
+    spark: SparkSession,
+    place: Place,
+    inputs: list[Input],
+    keep: Persisted,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: Any,
 ) -> None:
     """A batch of one file, its rows, or all of its batches don't arrive."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", 40)
@@ -341,7 +351,7 @@ def test_rows_lost_between_tasks_are_an_error(
 
 
 def test_rows_with_differing_hashes_are_an_error(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Kept, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
     whole = arrow_shuffle.bucket_batches

@@ -218,8 +218,8 @@ def code_of(error: AzureError) -> str:
     if not isinstance(error, HttpResponseError) or error.response is None:
         return type(error).__name__
     headers = _headers(error)
-    told_code = getattr(error, "error_code", None) or headers.get("x-ms-error-code")
-    return str(getattr(told_code, "value", told_code) or error.status_code)
+    reported_code = getattr(error, "error_code", None) or headers.get("x-ms-error-code")
+    return str(getattr(reported_code, "value", reported_code) or error.status_code)
 
 
 def _headers(error: HttpResponseError) -> Mapping[str, str]:

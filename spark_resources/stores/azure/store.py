@@ -43,7 +43,9 @@ NEVER = frozenset(
     }
 )  # fmt: skip
 # Hierarchical accounts list as they walk directories, so the order is not relied on.
-AZURE = Capabilities(byte_order=False, tells_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER)
+AZURE = Capabilities(
+    byte_order=False, reports_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER
+)
 
 OWN = "_lakefs/retention/gc/lakegc/"
 
@@ -61,7 +63,7 @@ class AzureStore:
         self._prefix = self.place.prefix
         self._capabilities = replace(
             capabilities,
-            tells_missing_deletes=True,
+            reports_missing_deletes=True,
             delete_batch=min(capabilities.delete_batch, BATCH),
             unholdable=capabilities.unholdable | NEVER,
         )

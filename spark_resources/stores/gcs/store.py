@@ -34,7 +34,7 @@ from spark_resources.stores.settings import StoreSettings
 
 # Names must not hold line ends, says the documentation; all else is a name like any other.
 GCS = Capabilities(
-    tells_missing_deletes=True,
+    reports_missing_deletes=True,
     delete_batch=LARGEST,
     ramp=1_000.0,  # writes a second, deletes among them, that a bucket takes before it was spread over more servers
     unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
@@ -52,7 +52,7 @@ class GCSStore:
         """Nothing is sent yet. Raises `WrongUsage` for credentials that can't be used, and a path no key can have."""
         # what the API does is the same everywhere; what a server holds, and in which order, is its own
         self._capabilities = (
-            GCS if capabilities is None else replace(capabilities, tells_missing_deletes=True, delete_batch=LARGEST)
+            GCS if capabilities is None else replace(capabilities, reports_missing_deletes=True, delete_batch=LARGEST)
         )
         self.client = GCSClient(settings)
         self.retry: RetryPolicy = settings.retry

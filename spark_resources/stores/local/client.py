@@ -21,7 +21,7 @@ CLOCK_FILE = ".clock"
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
 
 CAPABILITIES = Capabilities(
-    tells_missing_deletes=True,
+    reports_missing_deletes=True,
     time_resolution=timedelta(milliseconds=10),  # the kernel stamps files with a clock that ticks this coarsely
     unholdable=frozenset(
         {
