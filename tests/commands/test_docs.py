@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from lakegc_assets.cli import main
+from lakegc_assets.cli import commands as cli
 from spark_resources.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -78,12 +78,12 @@ def commands_named(page: Path) -> set[str]:
 
 
 def commands() -> dict[str, typer.main.click.Command]:
-    return dict(typer.main.get_command(main.app).commands)  # type: ignore[attr-defined]
+    return dict(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
 
 
 def options() -> set[str]:
     """Every option of every command."""
-    every = [typer.main.get_command(main.app), *commands().values()]
+    every = [typer.main.get_command(cli.app), *commands().values()]
     every += [inner for one in commands().values() for inner in getattr(one, "commands", {}).values()]
     return {name for one in every for parameter in one.params for name in parameter.opts}
 

@@ -13,7 +13,7 @@ import platformdirs
 import pytest
 
 from lakegc_assets.cli.invocation import nearest
-from lakegc_assets.cli.main import app
+from lakegc_assets.cli.commands import app
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.support.command_line import NO_AGE
 from tests.support.mark_runs import quick_environment

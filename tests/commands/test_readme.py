@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.cli import main
+from lakegc_assets.cli import sandbox_app
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.approval.test_commands import Terminal
 from tests.support.command_line import Lakegc, Outcome
@@ -69,7 +69,7 @@ def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
 def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
     """Otherwise a sandbox's data, a history or a cache is committed with the next change."""
-    sandbox = inspect.signature(main.up).parameters["folder"].default
+    sandbox = inspect.signature(sandbox_app.up).parameters["folder"].default
     left = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",
         ".tmp_dagster_home_a1b2/x", "spark-warehouse/x", "metastore_db/x", "lakegc_assets/__pycache__/x",

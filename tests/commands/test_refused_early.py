@@ -38,7 +38,7 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
         given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
         with (
             mock.patch("tests.support.command_line.resources", return_value=given),
-            mock.patch("lakegc_assets.cli.main.start_spark_ahead", side_effect=AssertionError("Spark was started")),
+            mock.patch("lakegc_assets.cli.commands.start_spark_ahead", side_effect=AssertionError("Spark was started")),
             mock.patch("tests.support.command_line.SharedSpark", Unstartable),
         ):
             return lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *arguments)

@@ -139,7 +139,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
         ({}, {"start": NOW + HOUR}, "clocks were set back"),
         ({}, {"server_now": NOW + HOUR}, "clocks were set back"),
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "didn't know every commit"),
-        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "could not tell why"),
+        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "has no reasons for"),
     ],
 )
 def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:

@@ -1,0 +1,437 @@
+"""The commands of `lakegc` with their options; what each does is in a module of its own."""
+
+# no `from __future__ import annotations` here: Typer reads the annotations of commands
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.holds_app import holds_app
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.options import (
+    Format,
+    FormatOption,
+    ListFormat,
+    ListFormatOption,
+    RepositoryArgument,
+    StoreOption,
+    check_mark_options,
+    partition_of,
+    read_lines,
+    refuse_lines_of_totals,
+)
+from lakegc_assets.cli.sandbox_app import sandbox_app
+from lakegc_assets.progress import listening
+from spark_resources.errors import WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.identifiers import Partition, Scope, default_mark_id
+
+app = typer.Typer(
+    name="lakegc",
+    help="Garbage collection for lakeFS: shows what would be deleted and why, and deletes only what was approved.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print_text(f"lakegc {metadata.version('lakegc')}")
+        raise typer.Exit
+
+
+@app.callback()
+def settings_options(
+    context: typer.Context,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="show lakegc's version and exit", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
+    context.obj.command = context.invoked_subcommand or ""
+    if setting:
+        take_settings(setting)
+    if debug:
+        os.environ["LAKEGC_DEBUG"] = "1"
+
+
+def take_settings(given: list[str]) -> None:
+    """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
+    from spark_resources.errors import did_you_mean
+    from spark_resources.settings import RENAMED, Settings
+
+    for each in given:
+        name, equals, value = each.partition("=")
+        if name in RENAMED:
+            raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
+        if name not in Settings.model_fields:
+            meant = did_you_mean(name, Settings.model_fields) or f"Settings are {', '.join(Settings.model_fields)}."
+            raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
+        if not equals:
+            raise WrongUsage(f"--set {name}: expected {name}=VALUE")
+        if Settings.is_secret(name, value):
+            raise WrongUsage(
+                f"--set {name}: everybody on this machine can read a command line, and shells keep it. Set the "
+                f"variable LAKEGC_{name.upper()} instead"
+                + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
+            )
+        os.environ[f"LAKEGC_{name.upper()}"] = value
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path | None, typer.Option(help="where the sandbox is made; a new temporary folder if not given")
+    ] = None,
+    store: Annotated[str | None, StoreOption] = None,
+) -> None:
+    """Run the documented worked example, end to end, in a sandbox."""
+    from lakegc_assets.cli import demo as demos
+
+    check_java()
+    with progress() as status:
+        outcome = demos.run(folder, store, now=datetime.now(UTC), status=status)
+    demos.show(outcome)
+
+
+@app.command()
+def mark(
+    context: typer.Context,
+    repository: RepositoryArgument,
+    mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
+    scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
+    min_age: Annotated[str, typer.Option(help="keep objects that are younger by the store's clock, e.g. 24h")] = "",
+    allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
+    accept_missing: Annotated[
+        Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
+    ] = None,
+    inventory: Annotated[
+        str, typer.Option(help="read this instead of listing the store: S3 Inventory's manifest.json, Parquet or CSV")
+    ] = "",
+    inventory_taken: Annotated[
+        str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="MARK", help="an incremental mark since this mark, instead of the newest")
+    ] = "",
+    full: Annotated[bool, typer.Option("--full", help="a full mark, whatever marks there are")] = False,
+    clean: Annotated[bool, typer.Option("--clean", hidden=True)] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Find what is expired in a repository. Nothing is deleted."""
+    if clean:
+        raise WrongUsage(f"--clean is now called --full: {command('mark', repository, '--full')}")
+    partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
+    options = {
+        "scope": scope.name,
+        "min_age": min_age,
+        "allow_young": allow_young,
+        "accept_missing": read_lines(accept_missing),
+        "inventory": inventory,
+        "inventory_taken": inventory_taken,
+        "since": since,
+        "full": full,
+    }
+    check_mark_options(options)
+    check_java()
+    start_spark_ahead(context)
+    from lakegc_assets.cli import mark as marks
+
+    marks.refuse_at_once(partition, options)
+    with progress() as status:
+        status("starting")
+        record = marks.make(partition, options)
+    marks.show_made(record, as_json=output is Format.JSON)
+
+
+@app.command()
+def review(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
+    every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
+    depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
+    output: ListFormatOption = ListFormat.TABLE,
+) -> None:
+    """Show what a mark would delete: why, how old, where, and what is unusual."""
+    from lakegc_assets.cli import review as reviews
+
+    refuse_lines_of_totals(output, every=every)
+    reviews.show(repository, mark_id, every=every, form=output.value, depth=depth)
+
+
+@app.command()
+def diff(
+    repository: RepositoryArgument,
+    before: Annotated[str, typer.Argument(metavar="MARK", help="the earlier mark's id")],
+    after: Annotated[str, typer.Argument(metavar="MARK", help="the later mark's id, or 'latest'")],
+    every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
+    output: ListFormatOption = ListFormat.TABLE,
+) -> None:
+    """Show what changed between two marks: what is newly expired, and what no longer is."""
+    from lakegc_assets.cli import diff as diffs
+
+    refuse_lines_of_totals(output, every=every)
+    diffs.show(repository, before, after, every=every, form=output.value)
+
+
+@app.command()
+def approve(
+    repository: RepositoryArgument,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or layout/id of the reference's")
+    ],
+    digest: Annotated[
+        str | None, typer.Option(help="the digest of the set that was reviewed; any other set is refused")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
+    release: Annotated[
+        list[str] | None, typer.Option(metavar="BRAKE", help="release a tripped brake, each with a --because")
+    ] = None,
+    because: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="the reason for a --release")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="how long, e.g. 36h, or a date; until the mark is too old")
+    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who approves; this user if not given")] = None,
+    for_reference: Annotated[
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which re-verifies nothing")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Approve the expired set of one mark: shows it, asks, and records the approval. Nothing is deleted."""
+    from lakegc_assets.cli import approve as approvals
+
+    asked = approvals.ApproveOptions(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
+    approvals.report_to_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
+
+
+@app.command()
+def revoke(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
+) -> None:
+    """Take an approval back, before its sweep has begun."""
+    from lakegc_assets.cli import approve as approvals
+
+    approvals.revoke(repository, mark_id, by=by)
+
+
+@app.command()
+def sweep(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id, or 'latest'")],
+    rate: Annotated[float | None, typer.Option(help="at most so many keys a second", min=0.1)] = None,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="quarantine objects, to be undone or purged, instead of deleting them")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete what was approved and is still garbage. Killed, it resumes when it is run again."""
+    from lakegc_assets.cli import sweep as sweeps
+    from lakegc_assets.sweep.preconditions import SweepOptions
+
+    check_java()
+    with progress() as status:
+        status("starting the sweep")
+        swept, failure = sweeps.sweep(partition_of(repository, mark_id), SweepOptions(rate, quarantine))
+    sweeps.show_report(swept, as_json=output is Format.JSON)
+    if failure is not None:
+        raise failure
+
+
+@app.command()
+def backup(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    to: Annotated[
+        str, typer.Argument(metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; else as configured")
+    ] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Copy a mark's expired objects to another bucket, container or folder. Killed, it resumes."""
+    from lakegc_assets.backup.context import CopyLimits
+    from lakegc_assets.cli import backup as backups
+
+    check_java()
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    with progress():
+        made = backups.backup(repository, mark_id, to, limits)
+    backups.show_backup(made, as_json=output is Format.JSON)
+
+
+@app.command()
+def restore(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="the place that its backup was made to")],
+    prefix: Annotated[str, typer.Option(help="only objects whose address begins so, e.g. data/")] = "",
+    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one a line")] = None,
+    drill: Annotated[
+        int, typer.Option(metavar="N", help="for practice: N objects to a scratch place, compared, deleted", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="which objects a drill draws")] = 0,
+    scratch: Annotated[str, typer.Option(metavar="PLACE", help="of a drill; a temporary folder if not given")] = "",
+    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring back from a backup what is missing in the repository; nothing is overwritten."""
+    from lakegc_assets.backup.context import CopyLimits
+    from lakegc_assets.backup.restore import Chosen
+    from lakegc_assets.cli import backup as backups
+
+    check_java()
+    chosen = Chosen(prefix, None if keys is None else tuple(read_lines(keys)))
+    practice = backups.Practice(drill, seed, scratch) if drill else None
+    limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
+    partition = Partition.of(repository, mark_id)
+    with progress():
+        done = backups.restore(partition, source, chosen, limits, practice)
+    backups.show_restored(partition, done, source, as_json=output is Format.JSON)
+
+
+@app.command()
+def undo(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Bring quarantined objects back to their places; nothing is overwritten."""
+    from lakegc_assets.cli import sweep as sweeps
+
+    check_java()
+    with progress():
+        done = sweeps.undo(partition_of(repository, mark_id))
+    done.show(as_json=output is Format.JSON)
+
+
+@app.command()
+def purge(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
+    yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete quarantined objects for good; what is live by now is brought back instead."""
+    from lakegc_assets.cli import sweep as sweeps
+
+    check_java()
+    partition = partition_of(repository, mark_id)
+    sweeps.confirm_purge(partition, yes=yes)
+    with progress():
+        done = sweeps.purge(partition)
+    done.show(as_json=output is Format.JSON)
+
+
+@app.command()
+def status(
+    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the marks and their states."""
+    from lakegc_assets.cli import mark as marks
+
+    marks.show_status(repository, as_json=output is Format.JSON)
+
+
+@app.command()
+def report(
+    repository: RepositoryArgument,
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="the id of a mark that was swept, or 'latest'")
+    ] = "latest",
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show the outcome of a sweep: totals, and what was rescued or failed, and why."""
+    from lakegc_assets.cli import report as reports
+
+    reports.show(repository, mark_id, as_json=output is Format.JSON)
+
+
+@app.command()
+def fsck(
+    repository: RepositoryArgument,
+    write_missing: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write live addresses that the store lacks, for --accept-missing"),
+    ] = None,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Verify by content hash that all metadata is whole, and that the store holds what is live."""
+    from lakegc_assets.cli import fsck as shown
+
+    check_java()
+    with progress():
+        found = shown.run(repository, missing=write_missing)
+    return shown.show(found, missing=write_missing, as_json=output is Format.JSON)
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="of the web server", min=1, max=65535)] = 3000,
+    host: Annotated[str, typer.Option(help="the address it listens on; anybody who reaches it can start marks")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """Serve Dagster's UI with the same marks, and its daemon for schedules, until Ctrl-C."""
+    from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
+
+    check_java()
+    refuse_taken(host, port)
+    home = dagster_home(os.environ)
+    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
+    sys.stdout.flush()
+    serve_ui(home, host=host, port=port)
+
+
+app.add_typer(holds_app, name="holds")
+app.add_typer(sandbox_app, name="sandbox")
+
+
+# --- around a command -----------------------------------------------------------------------------------------------
+
+
+def check_java() -> None:
+    from spark_resources.spark.java import check_java as check
+
+    check(os.environ)
+
+
+def start_spark_ahead(context: typer.Context) -> None:
+    """Let Spark start while this process still reads what else it needs: a machine with two cores does both at once.
+
+    Only where the process is the command's own: Spark runs until it ends, whether it came to be needed or not.
+    """
+    if context.obj.own_process:
+        from spark_resources.settings import Settings
+        from spark_resources.spark.session import start_ahead
+
+        start_ahead(Settings.load(os.environ, home_folder()).spark())
+
+
+@contextmanager
+def progress() -> Iterator[Any]:
+    """Show what is being done on stderr while the context lasts: a line that moves on a terminal, lines elsewhere."""
+    from lakegc_assets.cli.progress import shown
+
+    with shown() as log_message, listening(log_message):
+        yield log_message

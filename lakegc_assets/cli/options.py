@@ -1,0 +1,80 @@
+"""Options and arguments that several commands take, and what is checked before a command begins."""
+
+# no `from __future__ import annotations` here: Typer reads the annotations of commands
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from spark_resources.errors import WrongUsage
+from spark_resources.host.user_folders import home_folder
+from spark_resources.identifiers import Partition
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+class ListFormat(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="table for people, json for scripts")]
+ListFormatOption = Annotated[
+    ListFormat,
+    typer.Option("--format", help="table for people, json for scripts; with --list also csv or jsonl"),
+]
+RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
+StoreOption = typer.Option(
+    metavar="URI",
+    help="keep objects in a store instead of a folder, under s3://bucket/prefix, gs://bucket/prefix or "
+    "https://account.blob.core.windows.net/container/prefix; how it is reached is for the settings to say",
+)
+
+
+def check_mark_options(options: Mapping[str, Any]) -> None:
+    """Raise what a mark with these options would raise, before anything is started for it."""
+    from lakegc_assets.mark.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
+    from spark_resources.settings import Settings
+
+    chosen = MarkOptions(
+        min_age=parse_min_age(options["min_age"]),
+        allow_young=options["allow_young"],
+        inventory=options["inventory"],
+        inventory_taken=parse_taken(options["inventory_taken"], options["inventory"]),
+        since=options["since"],
+        full=options["full"],
+    )
+    refuse_both(chosen)
+    configured = Settings.load(os.environ, home_folder()).min_age
+    checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+
+
+def partition_of(repository: str, mark_id: str) -> Partition:
+    """A mark of a repository; 'latest' is the newest finished one. Raises `NotThere` and `WrongUsage`."""
+    if mark_id != "latest":
+        return Partition.of(repository, mark_id)
+    from lakegc_assets.cli.mark import Server, named
+
+    return Partition.of(repository, named(Server.configured().target(repository).place, repository, mark_id))
+
+
+def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
+    if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
+        raise WrongUsage(f"--format {output} gives one object a line: add --list, or take json for the totals")
+
+
+def read_lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(f"{path} can't be read as a list of addresses: {error}") from None

@@ -1,0 +1,60 @@
+"""`lakegc sandbox up`: a lakeFS-compatible server on this machine."""
+
+# no `from __future__ import annotations` here: Typer reads the annotations of commands
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.options import StoreOption
+from spark_resources.host.user_folders import home_folder
+
+sandbox_app = typer.Typer(
+    help="Run a lakeFS-compatible server on this machine, to try things in.", no_args_is_help=True
+)
+
+
+@sandbox_app.command()
+def up(
+    folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
+    port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
+    store: Annotated[str | None, StoreOption] = None,
+    request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
+) -> None:
+    """Serve until Ctrl-C, and print the settings for other terminals."""
+    import signal
+    import threading
+    from contextlib import ExitStack
+    from functools import partial
+
+    from spark_resources.lakefs_sandbox import Sandbox, StorePlace
+    from spark_resources.settings import Settings
+
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
+    with ExitStack() as stack:
+        log_message = None
+        if request_log:
+            to_stderr = request_log == "-"
+            log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
+            log_message = partial(print_text, file=log)
+        sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=log_message))
+        over = f", objects under {store}" if store else ""
+        print_text(f"lakeFS sandbox at {sandbox.endpoint_url}, in\n{sandbox.root}{over}\n")
+        print_text("For lakectl, in ~/.lakectl.yaml:\n")
+        for line in sandbox.lakectl_configuration.splitlines():
+            print_text(f"  {line}")
+        print_text("\nFor lakegc and lakefs-sdk, in another terminal:\n")
+        for name, value in sandbox.environment.items():
+            print_text(f"  export {name}={value}")
+        print_text(f"\nThen, for the marks there are:\n\n  {command('status')}\n")
+        print_text("Ctrl-C ends the sandbox; its data stays.")
+        sys.stdout.flush()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print_text("stopped")
