@@ -206,7 +206,7 @@ def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: L
 
     assert outcome.code == 0
     assert json.loads(outcome.out)["for_reference"] is True
-    assert "without any proof" in outcome.err
+    assert "without re-verification" in outcome.err
     assert lake.summary.exists()
     assert lakegc(lake.sandbox.settings, "revoke", lake.name, "m1").code == 0
     assert not lake.summary.exists()

@@ -110,7 +110,7 @@ def test_a_check_counts_what_each_hold_matches_today(held: Held) -> None:
     assert counts["typo"] == (None, 0, 0, 0)
     assert counts["main"] == (1, None, 2, 1)
     assert rows["data"]["objects"] == "3"
-    assert "the next mark tells" in held("check").out
+    assert "counted by the next mark" in held("check").out
 
 
 def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:

@@ -67,11 +67,11 @@ def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sand
     made = lakegc.told(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
     review = lakegc.told(settings, "review", "late", "m2")
 
-    assert "what may have changed since mark m1" in made
+    assert "incremental since mark m1" in made
     for shown in (made, review):
         assert "Uploads that arrived more than 48 hours after their slice was opened were not looked for" in shown
         assert "one is due now" in shown
-        assert "To make it now: lakegc mark late --full\n" in shown
+        assert "To make a full mark now: lakegc mark late --full\n" in shown
 
 
 def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc) -> None:

@@ -63,7 +63,7 @@ def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
     uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
 
     assert folders == {".uv"}
-    assert uv == {"cache-dir": ".uv/cache", "python-preference": "only-system"}
+    assert (uv["cache-dir"], uv["python-preference"]) == (".uv/cache", "only-system")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")

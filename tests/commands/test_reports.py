@@ -71,7 +71,7 @@ def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake
 
     for words in (
         "it is staged on a branch", "rescued: data/s/b", "the store said no", "failed: data/s/c", "1 request.",
-        "1 object came to life while being deleted", "  data/s/a", f"{mark_folder('m1')}{ASSET}/",
+        "1 object became live while being deleted", "  data/s/a", f"{mark_folder('m1')}{ASSET}/",
         f"lakegc sweep {lake.name} m1", "Swept by ada@here",
     ):  # fmt: skip
         assert words in shown
@@ -105,7 +105,7 @@ def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lak
 
     shown = lakegc.told(lake.sandbox.settings, "review", lake.name, "m1")
 
-    assert "This mark was swept, and what follows is what was approved" in shown
+    assert "This mark was swept. What follows is what was approved" in shown
     assert f"lakegc report {lake.name} m1" in shown
 
 
