@@ -1,0 +1,88 @@
+"""Prints how the code is laid out: modules, imports, cycles, loops that wait, and the README's lines.
+
+uv run python -m tests.bench.structure
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lakegc_assets", "spark_resources")
+TOP_LEVEL_BOUND = {"lakegc_assets": 8, "spark_resources": 4}
+README_LINES, README_WIDTH = 250, 120
+
+
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Every module of both packages with its syntax tree."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def top_level(package: str) -> list[str]:
+    """The modules right in a package, without `__init__`."""
+    return sorted(path.stem for path in (ROOT / package).glob("*.py") if path.stem != "__init__")
+
+
+def function_level_imports() -> dict[Path, int]:
+    """How many imports stand inside functions, by module."""
+    found = {}
+    for path, tree in modules():
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        inside = {
+            id(node) for one in functions for node in ast.walk(one) if isinstance(node, ast.Import | ast.ImportFrom)
+        }
+        if inside:
+            found[path] = len(inside)
+    return found
+
+
+def import_cycles() -> list[str]:
+    """Pairs of modules that import each other, directly or by way of others, imports for type checkers left out."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+    names = sorted(graph.modules)
+    upstream = {name: graph.find_upstream_modules(name) for name in names}
+    return [f"{one} and {other}" for one in names for other in upstream[one] if one < other and one in upstream[other]]
+
+
+def loops_that_sleep() -> list[str]:
+    """Loops that call something named `sleep`: retries by hand, unless they are the one policy or the one poll."""
+    found = []
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.While | ast.For):
+                calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
+                names = {getattr(one, "attr", getattr(one, "id", "")) for one in calls}
+                if "sleep" in names:
+                    found.append(f"{path}:{node.lineno}")
+    return found
+
+
+def main() -> None:
+    for package in PACKAGES:
+        names = top_level(package)
+        print(f"modules at the top of {package}: {len(names)} (at most {TOP_LEVEL_BOUND[package]}): {', '.join(names)}")
+    inside = function_level_imports()
+    print(f"imports inside functions: {sum(inside.values())} in {len(inside)} modules")
+    for path, count in sorted(inside.items(), key=lambda one: -one[1])[:10]:
+        print(f"  {count:3} {path}")
+    cycles = import_cycles()
+    print(f"import cycles: {len(cycles)}")
+    for cycle in cycles:
+        print(f"  {cycle}")
+    loops = loops_that_sleep()
+    print(f"loops that sleep: {len(loops)}")
+    for loop in loops:
+        print(f"  {loop}")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    longest = max(map(len, readme))
+    print(f"README: {len(readme)} lines (at most {README_LINES}), the longest of {longest} (at most {README_WIDTH})")
+
+
+if __name__ == "__main__":
+    main()
