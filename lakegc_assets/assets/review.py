@@ -23,15 +23,14 @@ from spark_resources.mark_store.record import CHAIN
 def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """The expired objects: listed, old enough, and referenced by nothing live. They are deleted after an approval only.
 
-    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - held`, each object with
-    its size, its age and the reason why nothing needs it. *Held* is what people listed as never to go, or not yet, and
-    what only that keeps is written beside the set. *Young* is what was stored less than the minimum age ago (24
-    hours unless configured otherwise): somebody may be about to commit it. Where a branch may serve an object though no
-    list says so, the server is asked, and without a clear answer the object stays.
+    `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - on hold`, each object with
+    its size, its age and the reason why it is expired. *On hold* is what people listed to be kept whatever the rules
+    say; what holds alone keep is written beside the set. *Young* is what was stored less than the minimum age ago (24
+    hours unless configured otherwise): it may be about to be committed. Where a branch may serve an object that no list
+    names, the server is asked. Without a clear answer the object is kept.
 
-    **What to do with it:** look at the counts and plots below, at the sample, at the checks, and for the whole list run
-    `lakegc review REPOSITORY MARK --list`. Nothing is deleted by this asset. To approve it, use
-    *sweep_approval*, the next one.
+    **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
+    `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)

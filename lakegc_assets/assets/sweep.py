@@ -38,15 +38,15 @@ class SweepConfig(dg.Config):
     output_required=False,
 )
 def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> Materialized:
-    """What became of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
+    """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
-    Nothing is deleted that wasn't approved, and nothing that is live again: what branches, commits, holds and staged
-    changes refer to *now* is read once more before the first delete, and again when that reading grows old. What came
-    back is *rescued* and stays. What isn't byte for byte what was marked is left alone, too. Each object ends in one
-    outcome, written down by the task that did it, so a sweep that was killed goes on where it was: run it again. Where
-    LAKEGC_BACKUP_TO says where backups go, only what lies in a whole backup of this very set is deleted.
+    Only approved objects are deleted, and none that is live again: what branches, commits, holds and staged changes
+    refer to *now* is read once more before the first delete, and again when that re-verification grows old. Objects
+    that became live are *rescued*. Objects that are not byte for byte those that were marked are *changed*, and kept,
+    too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run again.
+    Where LAKEGC_BACKUP_TO names a place, only objects in a whole backup of this very set are deleted.
 
-    What is deleted is gone for good, but for what was swept with `quarantine: true`: `lakegc undo` brings that back.
+    Deleted objects are gone for good. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
     """
     with told(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)

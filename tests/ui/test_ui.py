@@ -117,7 +117,7 @@ def test_a_mark_can_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
     ui.picture("by-hand")
 
     page = ui.open("/assets/expired_set")
-    expect(page.get_by_text("Deleting it takes a person's word first")).to_be_visible()
+    expect(page.get_by_text("They are deleted after an approval only")).to_be_visible()
     expect(row(page, "candidate_bytes")).to_contain_text("41")
     ui.picture("asset")
 
