@@ -12,8 +12,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from lakegc_assets.cli.invocation import nearest
 from lakegc_assets.cli.commands import app
+from lakegc_assets.cli.invocation import nearest
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.support.command_line import NO_AGE
 from tests.support.mark_runs import quick_environment
