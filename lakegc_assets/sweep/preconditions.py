@@ -19,7 +19,7 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.lease import Lease
-from spark_resources.mark_store.mark import Mark, claim_namespace, own_marks
+from spark_resources.mark_store.mark import Mark, own_marks, refuse_foreign_namespace
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState, Partition
@@ -80,7 +80,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
 def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
     target = probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
-    claim_namespace(target.place, target.repository.id, target.repository.created)
+    refuse_foreign_namespace(target.place, target.repository.id, target.repository.created)
     refuse_unknown_quarantine(target.place)
     return partition, target
 

@@ -328,18 +328,27 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
     try:
         store.write_if_absent(OWNER_KEY, json.dumps({**mine, "format": OWNER_FORMAT}, sort_keys=True).encode())
     except AlreadyThere:
-        try:
-            owner = json.loads(store.read(OWNER_KEY))
-        except ValueError:
-            owner = None
-        if isinstance(owner, dict):
-            check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
-        if owner != mine:
-            readable = isinstance(owner, dict) and owner.keys() == mine.keys()
-            whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
-            raise Refused(
-                f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
-                f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "
-                f"data. If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
-                invariant=5,
-            ) from None
+        refuse_foreign_namespace(place, repository, created)
+
+
+def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -> None:
+    """Raise as `claim_namespace` does where a namespace has an owner's mark, and write nothing."""
+    store = place.store()
+    mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    try:
+        owner = json.loads(store.read(OWNER_KEY))
+    except NotThere:
+        return
+    except ValueError:
+        owner = None
+    if isinstance(owner, dict):
+        check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
+    if owner != mine:
+        readable = isinstance(owner, dict) and owner.keys() == mine.keys()
+        whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
+        raise Refused(
+            f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
+            f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "
+            f"data. If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
+            invariant=5,
+        )
