@@ -1,6 +1,6 @@
-"""The approval of one expired set: checked, given, revoked, and verified before a sweep (invariants 7 and 9).
+"""Check, give and revoke the approval of an expired set, and verify it before a sweep (invariants 7 and 9).
 
-The order of effects, and what a crash right after each leaves. Of lakegc's own marks:
+The order of effects, and the state after a crash right behind each. For lakegc's own marks:
 
     approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a file that isn't there: no approval
               2. approval.json                                               approved
@@ -9,9 +9,9 @@ The order of effects, and what a crash right after each leaves. Of lakegc's own 
               2. mark.json: `marked`                                         not approved; approval.json counts no more
               3. approval.json records that it ended, by whom and when       not approved
 
-Of a mark of the reference collector, approval.json alone is written. Each write of mark.json and approval.json has the
-condition that nobody else wrote it since it was read: of two people the second one gets an error, and a mark that is
-being swept is neither approved nor revoked.
+For a foreign mark, only approval.json is written. Each write of mark.json and approval.json is conditional on the
+version that was read: of two people the second one gets an error, and a mark that is being swept can be neither
+approved nor revoked.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def approve(
     now: datetime,
     single_deployment: bool,
 ) -> Approval:
-    """Approve what a person requests, if nothing forbids it; `now` by the store's clock.
+    """Approve a request if nothing forbids it. `now` by the store's clock.
 
-    Raises `WrongUsage` or `Refused` with what does: the mark's state, a request older than the mark, another digest,
-    rules or holds that were changed, brakes, a file or row that isn't the recorded one. Then nothing was written.
+    Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
+    digest, changed rules or holds, brakes, a file or row that isn't the recorded one. Nothing is written in that case.
     """
     refuse_unlocked(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
@@ -93,7 +93,7 @@ def check(
     now: datetime,
     single_deployment: bool,
 ) -> None:
-    """Raise what `approve` would raise, and write nothing: so that nobody confirms a request that is refused anyway."""
+    """Raise what `approve` would raise, and write nothing. Called before asking for confirmation."""
     refuse_unlocked(proposal, single_deployment=single_deployment)
     checked(proposal, request, lakefs, limits, now=now)
 
@@ -114,9 +114,10 @@ def checked(
 
 
 def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
-    """The approval that a request asks for; by default it ends when the mark is too old, or as much later from now on.
+    """The approval that a request asks for. By default it ends when the mark becomes too old; if the mark is too old
+    already, it ends after the same span from now.
 
-    Raises `WrongUsage` for a name or reason without a letter or digit, or an end that has passed.
+    Raises `WrongUsage` for a name or reason without a letter or digit, or an end in the past.
     """
     finished = dated(proposal.record) if proposal.record.finished else now
     until = request.until or (finished if finished + limits.age > now else now) + limits.age
@@ -156,11 +157,11 @@ def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, 
 
 
 def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
-    """The writes of an approval, in their order (see above)."""
+    """Write an approval, in the order given above."""
     place = proposal.target.place
     if proposal.mark is None:
         over = read_with_version(place, approval.mark_id)
-        free_to_approve(proposal, now=now)  # what was given since `over` was read makes the write fail
+        free_to_approve(proposal, now=now)  # an approval given since `over` was read makes the write fail
         write_approval(place, approval, over=over)
         return
     proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
@@ -171,14 +172,14 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 
 
 def write_named(mark: Mark, approval: Approval) -> None:
-    """Write the approval that the mark's record names, over whatever an earlier one left."""
+    """Write the approval that the mark's record names, replacing the file of an earlier one."""
     for last in (*[False] * (TRIES - 1), True):
         over = read_with_version(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
             raise overtaken(mark)
         try:
             write_approval(mark.place, approval, over=over)
-        except Overtaken:  # by a revoke of an earlier approval that notes its end late
+        except Overtaken:  # by a revoke of an earlier approval that records its end late
             if last:
                 raise
         else:
@@ -186,7 +187,7 @@ def write_named(mark: Mark, approval: Approval) -> None:
 
 
 def refuse_overtaken(mark: Mark, approval: Approval) -> None:
-    """Take the summary back where the approval was, while it was being written."""
+    """Remove the summary again if the approval was revoked while the summary was being written."""
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
         withdraw_reference_summary(mark.place, approval.mark_id)
@@ -205,9 +206,9 @@ def overtaken(mark: Mark) -> Overtaken:
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, whole or what is left of one; `now` by the store's clock.
+    """Revoke an approval, complete or partly written. `now` by the store's clock.
 
-    Raises `WrongUsage` where there is none, `Refused` where the mark is being swept or was.
+    Raises `WrongUsage` if there is none, `Refused` if the mark is being swept or was swept.
     """
     place, mark = proposal.target.place, proposal.mark
     refuse_used(proposal)
@@ -224,7 +225,7 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
 
 
 def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
-    """Write into approval.json that it has ended; whether it hadn't yet. One that can't be read is replaced whole."""
+    """Record in approval.json that it has ended. Returns whether it hadn't before. An unreadable one is replaced."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
     over = read_with_version(place, mark_id)
     if over is None or (proposal.mark is not None and names(place, mark_id, over[0])):
@@ -242,12 +243,12 @@ def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
     except Overtaken:
         if proposal.mark is None:
             raise
-        # a new approval was written over it already: there is nothing left to note
+        # a new approval has replaced it already: there is nothing left to record
     return True
 
 
 def names(place: Place, mark_id: str, data: bytes) -> bool:
-    """Whether the mark's record names this approval: then it was given since the earlier one was revoked."""
+    """Whether the mark's record names this approval. If so, it was given after the earlier one was revoked."""
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
@@ -255,9 +256,9 @@ def names(place: Place, mark_id: str, data: bytes) -> bool:
 
 
 def approved(proposal: Proposal, *, now: datetime) -> Approval:
-    """The approval that counts for a mark now, whatever became of the mark's files. `now` by the store's clock.
+    """The valid approval of a mark; the mark's files aren't checked. `now` by the store's clock.
 
-    Raises `Refused` where there is none, it has expired, or was used.
+    Raises `Refused` if there is none, or if it has expired or was used.
     """
     refuse_used(proposal)
     found = proposal.approval()
@@ -267,17 +268,17 @@ def approved(proposal: Proposal, *, now: datetime) -> Approval:
 
 
 def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is of this mark of lakegc's, counts now, and the mark is what was approved.
+    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark is what was approved.
 
-    For a sweep, right before it begins: rows, files and record have to be the approved ones. Rules and holds may have
-    changed since: a sweep uses today's, and can only keep more. `now` by the store's clock.
+    Called right before a sweep: rows, files and record have to be the approved ones. Rules and holds may have changed
+    since: a sweep uses today's, and can only keep more. `now` by the store's clock.
     """
     check_approved(target, record, approval, now=now)
     verify_set(target, record)
 
 
 def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is of this mark, was not used, and counts now; its files aren't read."""
+    """Raise `Refused` unless this approval is valid now for this mark and unused. The mark's files aren't read."""
     from lakegc_assets.mark.preconditions import refuse_another_repository
 
     refuse_another_repository(record, target)
@@ -286,7 +287,7 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
 
 
 def verify_set(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark's rows and files are the recorded ones: for a sweep that resumes."""
+    """Raise `Refused` unless the mark's rows and files are the recorded ones. For a sweep that resumes."""
     check_record(record)
     check_files(target, record)
 

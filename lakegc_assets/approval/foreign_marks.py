@@ -1,6 +1,6 @@
-"""What is known of a foreign mark (of the reference collector), as a record like lakegc's own that brakes measure.
+"""Present a foreign mark (of the reference collector) as a record like lakegc's own, for the brakes to measure.
 
-It recorded addresses only. Sizes and all that it is compared with come from a listing of the store as it is today.
+A foreign mark records addresses only. Sizes and totals come from a listing of the store as it is today.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import DATA, ROOT, MarkState, Scope
 from spark_resources.stores.base import Store
 
-FOLDERS = (DATA, ROOT)  # what may be collected: all under data/, and what lies right at the root
+FOLDERS = (DATA, ROOT)  # what may be collected: everything under data/, and objects directly in the root
 SWEEP_RECORD = "theirs/"  # in lakegc's folder of that id: the record of a sweep
 LINK_TOKEN = timedelta(hours=24)
 
@@ -29,7 +29,7 @@ def root_of(mark_id: str) -> str:
 
 
 def begun(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of a foreign mark, where one was begun."""
+    """The record of a sweep of a foreign mark; None if none was begun."""
     try:
         return Mark.open(target.place, mark_id, root=root_of(mark_id))
     except NotThere:
@@ -37,9 +37,9 @@ def begun(target: Target, mark_id: str) -> Mark | None:
 
 
 def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
-    """A record of this mark with the counts that brakes measure, finished when its newest file was written.
+    """A record of this mark with the counts that brakes measure, finished at the time of its newest file.
 
-    `live` is all that the store holds and the mark doesn't take. Lists the whole repository once.
+    `live` counts all objects in the store that aren't in the mark. Lists the whole repository once.
     """
     newest = finished_at(target, found)
     record = MarkRecord(
@@ -63,7 +63,7 @@ def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) 
 
 
 def finished_at(target: Target, found: ReferenceMark) -> datetime:
-    """When its newest file was written, the summary included, by the store's clock."""
+    """The time of its newest file, including the summary, by the store's clock."""
     if found.summary is None:
         return found.written
     store = target.place.store()
@@ -71,7 +71,7 @@ def finished_at(target: Target, found: ReferenceMark) -> datetime:
 
 
 def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
-    """COUNTS of a mark that takes these addresses, by what the store holds now."""
+    """COUNTS of a mark with these addresses, by what the store holds now."""
     wanted = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
     candidates = candidate_bytes = stored = expired_bytes = 0
@@ -92,7 +92,7 @@ def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """What is younger than this has changed since the mark: its own cutoff, or its oldest file's time less 24 h."""
+    """Objects younger than this have changed since the mark: its own cutoff, or its oldest file's time minus 24 h."""
     cutoff = (foreign.summary or {}).get("cutoff_time")
     if cutoff is None:
         return min(store.stat(key).modified for key in foreign.files) - LINK_TOKEN

@@ -1,4 +1,4 @@
-"""What a person types for an approval, checked: names of brakes, their own name, reasons. Pure."""
+"""Check the input of an approval: names of brakes, the approver's name, reasons. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from lakegc_assets.rules.brakes import BRAKES, OTHERS, name_of_release
 from spark_resources.errors import WrongUsage, did_you_mean
 
 LONGEST = 1_000  # characters of a name or a reason
-DIGEST_CHARACTERS = 12  # the least of a digest that names one set
+DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
 
 
 def known_brake(name: str) -> str:
-    """The name itself. Raises `WrongUsage` where no brake is called that, or where it lacks the repository's name."""
+    """The name itself. Raises `WrongUsage` if there is no such brake, or if it lacks the repository's name."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
         meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
@@ -25,8 +25,8 @@ def known_brake(name: str) -> str:
 
 
 def single_line(text: str, what: str) -> str:
-    """A text in one line, blanks folded. Raises `WrongUsage` where it has no letter or digit, or
-    can't be shown on a terminal."""
+    """A text in one line, with runs of blanks collapsed. Raises `WrongUsage` if it has no letter or digit, or can't be
+    shown on a terminal."""
     found = " ".join(text.split())
     if not any(char.isalnum() for char in found):
         raise WrongUsage(f"{what} is missing")
@@ -38,7 +38,7 @@ def single_line(text: str, what: str) -> str:
 
 
 def whole_digest(given: str, of_the_set: str) -> str:
-    """The set's digest where its beginning was given, else what was given. Raises `WrongUsage` for too short a one."""
+    """The set's digest if a prefix of it was given, else the text as given. Raises `WrongUsage` if it is too short."""
     given = given.strip().lower()
     if len(given) < DIGEST_CHARACTERS:
         raise WrongUsage(

@@ -1,4 +1,4 @@
-"""What forbids an approval: each check raises with a sentence, and writes nothing (invariants 7, 9 and 11)."""
+"""Preconditions of an approval: each check raises an error or returns, and writes nothing (invariants 7, 9 and 11)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
 
 
 def free_to_approve(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
-    """The status of an earlier approval, if a new one may be given; `Refused` otherwise."""
+    """The status of an earlier approval. Raises `Refused` unless a new one may be given."""
     refuse_used(proposal)
     found = read_if_whole(proposal)
     earlier = proposal.status(found, now=now)
@@ -43,12 +43,12 @@ def free_to_approve(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
 
 
 def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
-    """Raise `Refused` where a request is older than the mark or than the end of an earlier approval, or means another
+    """Raise `Refused` if a request is older than the mark or than the end of an earlier approval, or names another
     digest.
     """
     finished = proposal.record.finished
     assert finished is not None  # a proposal's mark is
-    # a store that reports whole seconds floors them: the mark may have ended within that second
+    # a store with times in whole seconds rounds down: the mark may have ended within that second
     if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
             f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, and this approval "
@@ -76,7 +76,7 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
 
 
 def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalStatus) -> None:
-    """Raise `Refused` where a request is no newer than the end of an approval that has expired: it would outlive it."""
+    """Raise `Refused` if a request isn't newer than the end of an expired approval: it would extend that approval."""
     found = read_if_whole(proposal)
     if earlier is ApprovalStatus.EXPIRED and found is not None and request.when < found.until:
         raise Refused(
@@ -87,7 +87,7 @@ def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalS
 
 
 class StoppedByBrakes(Refused):
-    """Raised where a brake has tripped that isn't released. `tripped` names all that have."""
+    """Raised when a brake has tripped and isn't released. `tripped` names all tripped brakes."""
 
     def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
         super().__init__(message, invariant=9)
@@ -95,7 +95,7 @@ class StoppedByBrakes(Refused):
 
 
 class ReleasedInVain(WrongUsage):
-    """Raised where a brake is released that has not tripped. `tripped` names all that have."""
+    """Raised when a brake is released that has not tripped. `tripped` names all tripped brakes."""
 
     def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -103,10 +103,10 @@ class ReleasedInVain(WrongUsage):
 
 
 def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeLimits, *, until: datetime) -> None:
-    """Raise `StoppedByBrakes` for brakes that have tripped and aren't released, `ReleasedInVain` for those released
-    that haven't; either names all of both, so that one further try is enough.
+    """Raise `StoppedByBrakes` for tripped brakes that aren't released, `ReleasedInVain` for released brakes that
+    haven't tripped. Each error names both kinds, so that one more attempt is enough.
 
-    The age is the one that the mark may have when it is swept: at the end of the approval.
+    The mark's age is taken at the end of the approval, since it may be swept as late as that.
     """
     found = brakes(proposal.record, limits, now=until)
     tripped = {brake.name: brake.why for brake in found if brake.tripped}
@@ -129,7 +129,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` where rules or holds are no longer those of the mark, and name them. A foreign mark has none."""
+    """Raise `Refused` if rules or holds have changed since the mark, naming them. A foreign mark records none."""
     if proposal.foreign is not None:
         return
     record = proposal.record
@@ -159,7 +159,7 @@ def in_words(rules: Rules | None) -> str:
 
 
 def check_set(proposal: Proposal) -> None:
-    """Raise `Refused` where the namespace doesn't hold, byte for byte, the set that the digest names."""
+    """Raise `Refused` unless the namespace holds, byte for byte, the set that the digest names."""
     if proposal.foreign is not None:
         check_foreign(proposal)
         return
@@ -177,7 +177,7 @@ def check_record(record: MarkRecord) -> None:
 
 
 def check_foreign(proposal: Proposal) -> None:
-    """Raise `Refused` where a foreign mark is no longer the one that was reviewed."""
+    """Raise `Refused` if a foreign mark has changed since it was reviewed."""
     assert proposal.foreign is not None
     name, place = f"{proposal.foreign.layout}/{proposal.foreign.mark_id}", proposal.target.place
     found = reference_mark(place, name, ours=own_marks(place))
@@ -190,7 +190,7 @@ def check_foreign(proposal: Proposal) -> None:
 
 
 def check_status(repository: str, mark: str, status: ApprovalStatus, found: Approval | None) -> None:
-    """Raise `Refused` (invariant 7) unless a mark is approved; `mark` is its id, or layout/id of a foreign one."""
+    """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or layout/id of a foreign mark."""
     if status is ApprovalStatus.APPROVED:
         return
     why = {

@@ -1,4 +1,4 @@
-"""Marks that a person may approve, and the request to do so: opened and read, nothing decided."""
+"""Marks proposed for approval, and approval requests. Marks are opened and read here; nothing is decided."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAIL
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finished mark that a person may approve. Of a foreign mark, `record` is what is known of it."""
+    """A finished mark that may be approved. For a foreign mark, `record` is built from what is known of it."""
 
     target: Target
     record: MarkRecord
@@ -51,7 +51,7 @@ class Proposal:
         return read_approval(self.target.place, self.record.mark_id)
 
     def status(self, found: Approval | None, *, now: datetime) -> ApprovalStatus:
-        """Whether an approval counts. `now` by the store's clock."""
+        """Whether an approval is valid. `now` by the store's clock."""
         if self.foreign is None:
             return approval_status(self.record, found, now=now)
         return foreign_approval_status(found, layout=self.foreign.layout, now=now)
@@ -59,10 +59,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """What a person asks to approve. `when` by the store's clock; `how` is the entrance; `released` are brakes, each
-    with the reason.
+    """A person's request to approve a mark. `when` is by the store's clock; `how` is the entrance (command line or UI);
+    `released` are brakes, each with the reason.
 
-    `until` None means until the mark is too old; `digest` is the one that they read, None where they couldn't give it.
+    `until` None means until the mark is too old. `digest` is the one that was reviewed, None if it couldn't be given.
     """
 
     who: str
@@ -77,10 +77,10 @@ class ApprovalRequest:
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
     """The finished mark of this id, or the foreign `layout/id`, of today's repository. `now` by the store's clock.
 
-    Raises `WrongUsage` for an unknown or unfinished one, `Refused` for one of another repository. A summary that is
-    left of an approval that has ended is removed.
+    Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes the
+    summary left over from an approval that has ended.
     """
-    from lakegc_assets.mark.preconditions import refuse_another_repository  # it brings Dagster, and reviews need none
+    from lakegc_assets.mark.preconditions import refuse_another_repository  # imports Dagster, which reviews don't need
 
     place = target.place
     if "/" not in name and Mark.exists(place, check_mark_id(name)):
@@ -104,7 +104,7 @@ def refuse_unfinished(record: MarkRecord) -> None:
 
 
 def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
-    """Raise where a foreign mark has no success to show, or is older than the repository."""
+    """Raise if a foreign mark didn't finish successfully, or is older than the repository."""
     if found.written < target.repository.created:
         raise Refused(
             f"mark {found.mark_id} is older than the repository {target.repository.id}, which was created "
@@ -119,7 +119,7 @@ def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
 
 
 def refuse_used(proposal: Proposal) -> None:
-    """Raise `Refused` where a mark was swept, or another one has taken its place."""
+    """Raise `Refused` if a mark was swept, or was superseded by another one."""
     state = proposal.record.state
     if state in USED:
         raise NothingToDo(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
@@ -145,7 +145,7 @@ def read_if_whole(proposal: Proposal) -> Approval | None:
 
 
 def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
-    """The state of lakegc's own mark in words; approved only while its approval counts. `now` by the store's clock."""
+    """The state of lakegc's own mark; approved only while its approval is valid. `now` by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return record.state.value
     try:
@@ -156,9 +156,9 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
 
 
 def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
-    """Whether lakegc's approval of a foreign mark counts. `now` by the store's clock."""
+    """Whether lakegc's approval of a foreign mark is valid. `now` by the store's clock."""
     try:
         found = read_approval(place, foreign.mark_id)
-    except (DamagedData, WrongUsage):  # an id that lakegc couldn't give has no approval
+    except (DamagedData, WrongUsage):  # an id that lakegc can't use has no approval
         found = None
     return foreign_approval_status(found, layout=foreign.layout, now=now)

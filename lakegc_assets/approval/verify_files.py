@@ -1,6 +1,6 @@
-"""What exactly a person approves, byte for byte: the files of a mark, their rows, and that each key may be collected.
+"""Verify a mark's files, byte for byte: their content, their rows, and that each key may be collected.
 
-A digest names the set; here is verified that the namespace still holds the very set that the digest names (invariants 5
+A digest names the set. This verifies that the namespace still holds the very set that the digest names (invariants 5
 and 7). Files are read one at a time on a few threads, whatever the size of the mark.
 """
 
@@ -44,7 +44,7 @@ def strange_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 
 
 def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_then: str = ALTERED) -> None:
-    """Raise `Refused` (invariant 5) where a file of a mark names what may never be deleted."""
+    """Raise `Refused` (invariant 5) if a file of a mark names a key that must never be deleted."""
     strange = strange_keys(addresses, local_adapter=local_adapter)
     if len(strange):
         named = ", ".join(repr(one) for one in strange.slice(0, NAMED).to_pylist())
@@ -59,7 +59,7 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_the
 
 
 def check_files(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` where a mark's folder doesn't hold exactly the files that were recorded, or one was altered."""
+    """Raise `Refused` unless a mark's folder holds exactly the recorded files, unaltered."""
     place, recorded = target.place, list(parts(target.place, record))
     check_no_others(place, record, recorded)
     files = [(part, file) for part in recorded for file in part.dataset.files]
@@ -69,7 +69,7 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 
 def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for a file in the mark's folders that no list names: another collector would take it for ours."""
+    """Raise `Refused` for an unlisted file in the mark's folders: another collector would take it for part of it."""
     if added := unrecorded(place, record, recorded):
         more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
         raise Refused(
@@ -81,7 +81,7 @@ def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> N
 
 
 def check_file(target: Target, part: Part, file: File) -> None:
-    """Raise `Refused` unless this file is byte for byte the recorded one, and names only what may be collected."""
+    """Raise `Refused` unless this file is byte for byte the recorded one, and names only keys that may be collected."""
     store, key = target.place.store(), part.dataset.folder + file.name
     where = f"{store.where}/{key}"
     try:
@@ -112,14 +112,14 @@ def column_of(data: bytes, where: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFiles:
-    """A foreign mark as it lies there: a digest over its files, and its addresses."""
+    """The content of a foreign mark: a digest over its files, and its addresses."""
 
     digest: str
     addresses: pa.ChunkedArray
 
 
 def foreign_files(target: Target, found: ReferenceMark) -> ForeignFiles:
-    """Read a foreign mark. Raises `DamagedData` for a file that isn't whole, `Refused` for a strange key.
+    """Read a foreign mark. Raises `DamagedData` for a damaged file, `Refused` for a key that must not be deleted.
 
     The digest is a SHA-256 over repository, namespace, layout, id, and each file's key, size and SHA-256.
     """

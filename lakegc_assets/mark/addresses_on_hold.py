@@ -1,7 +1,7 @@
-"""What holds keep, apart from what the rules do: the addresses that held commits alone reach, and those at held paths.
+"""What holds keep beyond the rules: addresses that only commits on hold reach, and addresses at paths on hold.
 
-An object that is held may be gone: an earlier sweep took what had expired, before somebody held it. So what the store
-lacks of it is counted and said, and stops nothing. A range that is held and missing does (invariant 3).
+An object on hold may be missing from the store: an earlier sweep may have deleted it before the hold was placed. So
+missing objects are counted and reported, but don't stop the mark. A missing range that is on hold does (invariant 3).
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
 OBJECTS_PART = "on_hold"  # of the expired set
 ROWS_A_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
-MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores keep under another one
+MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores normalise
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
 def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
-    """Write the ranges that only held commits reach or that may have held paths, and the held addresses in them.
+    """Write the ranges that only commits on hold reach or that may contain paths on hold, and their addresses on hold.
 
     `committed` are the ids of the ranges that the rules retain.
     """
@@ -79,7 +79,7 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
 
 
 def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
-    """The ranges of commits that the rules expire, as far as holds need them (HELD_RANGES)."""
+    """The ranges of expired commits that holds need (HELD_RANGES)."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -99,13 +99,14 @@ def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
 
 
 def joined(holds: Iterable[str]) -> str | None:
-    """The ids of several fields in one; None for none."""
+    """The hold ids of several fields, joined into one; None if there are none."""
     ids = {one for several in holds for one in several.split(HOLDS_BETWEEN)}
     return HOLDS_BETWEEN.join(sorted(ids)) or None
 
 
 def reading(place: Place, paths: PathHolds) -> Producer:
-    """From rows of HELD_RANGES to the held addresses inside the namespace (HELD_ADDRESSES), every entry proved."""
+    """Map rows of HELD_RANGES to the addresses on hold inside the namespace (HELD_ADDRESSES), with every entry
+    verified."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
@@ -129,7 +130,7 @@ def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.Record
 
 
 def read_all(run: MarkRun) -> DataFrame:
-    """The addresses that holds keep by commits and paths (HELD_ADDRESSES); one may stand there many times."""
+    """The addresses that holds keep by commits and paths (HELD_ADDRESSES), with duplicates."""
     return run.read(ASSET, ADDRESSES_ON_HOLD, ADDRESSES_PART)
 
 
@@ -145,7 +146,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 
 def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates: Candidates) -> None:
-    """Write what would be expired but for holds (HELD_OBJECTS), of the objects with what every reason decided."""
+    """Write the objects that would be expired without holds (HELD_OBJECTS), given what each reason to keep decided."""
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     notes.facts |= {"on_hold": {}, "objects_on_hold": 0, "bytes_on_hold": 0, "on_hold_not_listed": 0}
@@ -173,7 +174,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame,
 
 
 def counting(batches: Batches, report: TaskReport) -> Batches:
-    """HELD_OBJECTS as they are, with objects and bytes counted, and those of each hold."""
+    """Pass HELD_OBJECTS through, counting objects and bytes in total and per hold."""
     for batch in batches:
         for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
             report.count(bytes=size)
@@ -183,13 +184,14 @@ def counting(batches: Batches, report: TaskReport) -> Batches:
 
 
 def by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
-    """What each hold keeps; an object that two of them keep counts for both."""
+    """Counts per hold; an object kept by two holds counts for both."""
     objects, sizes = report.by_key["objects"], report.by_key["bytes"]
     return {one: {"objects": objects[one], "bytes": sizes[one]} for one in sorted(objects)}
 
 
 def count_absent(run: MarkRun, candidates: Candidates) -> int:
-    """How many held addresses the listing lacks. Raises `Refused` where the store has one under another name."""
+    """How many addresses on hold are missing from the listing. Raises `Refused` if the store has one under another
+    name."""
     addresses = read_all(run).select("address").dropDuplicates()
     held = addresses.where(listed_area_column(addresses["address"]))
     absent = held.transform(garbage.without(listed_objects.stored(run)))

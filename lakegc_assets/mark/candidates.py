@@ -1,7 +1,7 @@
 """How a mark finds its candidates: by a full listing, from an inventory, or incrementally since a base mark.
 
-This is chosen once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` and `recorded`
-give it back; no step asks which it is.
+The choice is made once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` and
+`recorded` return it; no step needs to know which one it is.
 """
 
 from __future__ import annotations
@@ -36,48 +36,49 @@ FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files o
 
 @dataclass(frozen=True)
 class Candidates(ABC):
-    """The candidates of one mark, and what earlier marks know of them: `chain` is empty unless it is incremental."""
+    """The candidates of one mark, and what earlier marks recorded about them; `chain` is empty unless incremental."""
 
     run: MarkRun
     chain: MarkChain
 
     @abstractmethod
     def write_listing(self, notes: StepNotes) -> None:
-        """Write what the store holds of them (STORED_OBJECTS)."""
+        """Write the candidates that are in the store (STORED_OBJECTS)."""
 
     @abstractmethod
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        """What is co-grouped for their reference status, these inputs and maybe more, and the rule for a group."""
+        """The inputs to co-group for the reference status (these, possibly with more), and the rule that is applied to
+        each group."""
 
     @abstractmethod
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """The counts of the whole repository, from those of the reference status."""
+        """The counts for the whole repository, from the counts of the reference status."""
 
     @abstractmethod
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
-        """Write which of these ranges aren't read, because earlier marks read them."""
+        """Write which of these ranges are skipped because earlier marks read them."""
 
     @abstractmethod
     def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
-        """The ranges that counted when the mark listed, and are none of these, which count now: what they alone hold
-        was not looked up, so the next mark has to."""
+        """The ranges that counted as committed at listing time but aren't among these, which count now. Objects only in
+        them were not looked up, so the next mark has to do that."""
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
-        """Those of the addresses (column address) that the mark had reason to look for."""
+        """Drop the addresses (column address) that the mark had no reason to check."""
 
     @abstractmethod
     def reasons_before(self) -> Sequence[DataFrame]:
-        """What earlier marks know of why objects expire (columns address, commit_id, path)."""
+        """Expiry reasons that earlier marks recorded (columns address, commit_id, path)."""
 
     @abstractmethod
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
-        """Note how many expired objects an incremental mark would have missed."""
+        """Record how many expired objects an incremental mark would have missed."""
 
 
 @dataclass(frozen=True)
 class FullListing(Candidates):
-    """All that is stored, as the store lists it."""
+    """All stored objects, as the store lists them."""
 
     def write_listing(self, notes: StepNotes) -> None:
         self.run.log_message(f"listing {self.run.store.where}")
@@ -108,7 +109,7 @@ class FullListing(Candidates):
 
 @dataclass(frozen=True)
 class FromInventory(FullListing):
-    """All that was stored when an inventory was taken."""
+    """All objects that were stored when an inventory was taken."""
 
     def write_listing(self, notes: StepNotes) -> None:
         inventory_listing.read_slices(self.run, notes, self.run.mark.record.inventory or {})
@@ -116,9 +117,10 @@ class FromInventory(FullListing):
 
 @dataclass(frozen=True)
 class Incremental(Candidates):
-    """What may have changed since a base mark: open slices, and elsewhere what no retained commit refers to any more.
+    """What may have changed since a base mark: open slices, and elsewhere objects that no retained commit refers to any
+    more.
 
-    `ranges` are the ids of those that were no longer retained when the mark began.
+    `ranges` are the ids of the ranges that were no longer retained when the mark began.
     """
 
     ranges: frozenset[str]
@@ -160,7 +162,7 @@ class Incremental(Candidates):
 
 
 def choose(run: MarkRun) -> Candidates:
-    """The candidates of a mark that begins. One that can't be incremental after all becomes full, and says why."""
+    """Choose the candidates of a new mark. A mark that can't be incremental after all becomes full and records why."""
     found: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
     if isinstance(found, Incremental):
         return found
@@ -171,8 +173,8 @@ def choose(run: MarkRun) -> Candidates:
 
 
 def recorded(run: MarkRun) -> Candidates:
-    """The candidates of a mark that has listed them. Raises `Refused` (invariant 3) where it listed them in another way
-    than it is made, or is incremental and lacks the commit graph by now."""
+    """The candidates of a mark that has already listed them. Raises `Refused` (invariant 3) if they were listed in a
+    different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read."""
     refuse_mixed(run)
     if not run.mark.record.incremental:
         return everything(run)
@@ -192,7 +194,7 @@ def everything(run: MarkRun) -> Candidates:
 
 
 def begin_incremental(run: MarkRun) -> Incremental | str:
-    """The candidates of an incremental mark, or why earlier marks, or the commit graph, can't be read."""
+    """The candidates of an incremental mark, or the reason why earlier marks or the commit graph can't be read."""
     try:
         chain = MarkChain.recorded(run)
         run.log_message(f"looking for what may have changed since mark {chain.base.mark_id}")

@@ -1,4 +1,4 @@
-"""`committed_addresses`: every address that a retained commit reaches: metaranges → ranges, each read once."""
+"""`committed_addresses`: every address that a retained commit reaches (metaranges → ranges, each read once)."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
 
 
 def read_ranges(run: MarkRun) -> None:
-    """Write the manifest of the ranges that count as committed, and the addresses inside the namespace that they hold.
+    """Write the manifest of the ranges that count as committed, and their addresses inside the namespace.
 
-    What only held commits reach, and what is held at its path, is written apart (`held_addresses`).
-    What an earlier mark read of them isn't read again (see `lakegc_assets.rules.incremental`).
-    For the scope `uncommitted` that is all commits', expired or not. Where neither rules nor a commit graph say what
-    is committed, it is every range table under `_lakefs/` (formats §6). What only such ranges hold is written apart: it
-    counts where it is stored, and may be gone, since an earlier sweep took what had expired.
+    Addresses that only commits on hold reach, and those at paths on hold, are written separately (`held_addresses`).
+    Ranges that an earlier mark read aren't read again (see `lakegc_assets.rules.incremental`). For the scope
+    `uncommitted`, the ranges of all commits count, expired or not. Where neither rules nor a commit graph define what
+    is committed, every range table under `_lakefs/` counts (formats §6). Addresses only in such ranges are written
+    separately: they count if they are stored, but may be missing, since an earlier sweep may have deleted them.
     """
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
         candidates = recorded(run)
         ranges, of_heads = committed_ranges(run, notes, candidates.chain)
-        if everything:  # and not instead: a range that a known commit needs and that is not there must be missed
+        if everything:  # not instead of: a missing range of a known commit must be noticed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
@@ -82,32 +82,32 @@ def read_ranges(run: MarkRun) -> None:
 
 
 def trusted_ranges(mark: Mark) -> list[str]:
-    """The ids of the ranges that a re-verification of this mark needn't read; none for a mark of the reference's.
+    """The ids of the ranges that a re-verification of this mark needn't read; none for a foreign mark.
 
-    Those are the ranges that it read itself, and where its record and those of all marks before it are signed, those
-    that they read, too. Without signatures whoever may write to the namespace can alter what earlier marks say.
+    These are the ranges that it read itself and, if its record and those of all earlier marks are signed, the ranges
+    that they read. Without signatures, anyone who can write to the namespace could alter the records of earlier marks.
     """
     if ASSET not in mark.record.steps:
         return []
     ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
     if mark.place.seal is not None or not mark.record.incremental:
         return ranges
-    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # of an older lakegc
+    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # written by an older lakegc
         return []
     from_base = {row["range_id"] for row in rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS)}
     return [one for one in ranges if one not in from_base]
 
 
 def read_before(run: MarkRun, chain: MarkChain) -> pa.Array:
-    """The ids of the ranges that needn't be read: the approved mark read them, or an earlier one did."""
+    """The ids of the ranges that needn't be read, because the approved mark or an earlier one read them."""
     if run.proven is not None:
         return run.proven
     return pa.array(sorted(chain.refs), pa.string())
 
 
 def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
-    """Write which ranges counted when this mark listed, and don't any more (RANGE_IDS). None, unless a commit expired
-    meanwhile."""
+    """Write the ranges that counted when this mark listed but no longer do (RANGE_IDS). Empty unless a commit expired
+    in between."""
     if run.proven is not None:
         return
     rows = [{"range_id": one} for one in sorted(candidates.left_between(refs["range_id"].to_pylist()))]
@@ -115,11 +115,11 @@ def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, r
 
 
 def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sized: Collection[str] = ()) -> None:
-    """Write the addresses inside the namespace that these ranges hold, every entry of which must be read; of the ranges
-    with one of the ids `sized` the sizes, too: what branches serve is looked for by these (`same_bytes`)."""
+    """Write the addresses inside the namespace from these ranges; every entry must be read. For the ranges whose ids
+    are in `sized`, write object sizes, too: path probes select by size (`restaged_content`)."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
-    # versions of one range, which have most entries in common, come into one file: see `datasets.read_distinct`
+    # versions of one range share most entries, so put them in one file: see `datasets.read_distinct`
     tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
@@ -133,19 +133,19 @@ def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, si
 
 
 def read_live(run: MarkRun) -> DataFrame:
-    """All addresses that this step read, whatever part they are in (column address)."""
+    """All addresses that this step read, from every part (column address)."""
     parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
     return union([read_part(run, part) for part in parts])
 
 
 def read_part(run: MarkRun, part: str) -> DataFrame:
-    """The addresses of a part (column address), most of what several ranges hold just once."""
+    """The addresses of a part (column address), mostly deduplicated across ranges."""
     return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
 
 
 def committed_ranges(run: MarkRun, notes: StepNotes, chain: MarkChain) -> tuple[DataFrame, frozenset[str]]:
-    """The distinct ranges of the commits that count, as RANGE_REFS, and the ids of those that branches have at their
-    heads, as far as this is told; writes which metarange has which of them."""
+    """The distinct ranges of the commits that count (RANGE_REFS), and the ids of those at branch heads, as far as
+    known. Also writes which metarange has which ranges."""
     counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
     known = chain.known_metaranges
@@ -177,7 +177,7 @@ def needed_ranges(run: MarkRun) -> pa.Array:
 
 
 def every_range(run: MarkRun) -> DataFrame:
-    """Every range of objects under `_lakefs/`, whoever refers to it; without metaranges and dumps of references."""
+    """Every range of objects under `_lakefs/`, whatever refers to it; excludes metaranges and dumps of references."""
     place = run.place
 
     def read(batches: Batches) -> Batches:

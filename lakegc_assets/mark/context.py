@@ -1,4 +1,4 @@
-"""What every step of a mark works with, and how a run comes to it: repository, namespace, clocks, lease, record."""
+"""The context of a mark's steps and how a run sets it up: repository, namespace, clocks, lease, record."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that a mark stops at. `clock_skew` between any two clocks; `missing` live addresses that no listing has;
-    `probes` of paths on branches, for equal sizes, beyond which objects are kept; `trusted` are patterns of other
-    repositories' names, which are held not to refer to this namespace, and not looked into; with `others_required`
-    a mark stops where one of the others can't be."""
+    """Limits of a mark. `clock_skew`: maximum difference between any two clocks. `missing`: maximum number of live
+    addresses that no listing has. `probes`: maximum number of path probes for equal sizes; objects beyond it are kept.
+    `trusted`: name patterns of other repositories that are trusted not to refer to this namespace and aren't read.
+    `others_required`: stop the mark if any of the remaining ones can't be read."""
 
     clock_skew: timedelta = timedelta(minutes=5)
     missing: int = 0
@@ -61,9 +61,9 @@ class Target:
 
 
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
-    """The repository and where its objects are, its records signed where a key is set.
+    """Find the repository and the location of its objects. Records are signed if a key is set.
 
-    Raises `NotThere` for an unknown one, as `check_scheme` otherwise.
+    Raises `NotThere` for an unknown repository, and whatever `check_scheme` raises.
     """
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
@@ -76,12 +76,12 @@ def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Targe
     return Target(repository, blockstore, replace(place, seal=seal))
 
 
-# What namespaces begin with, by the type of block store; of another type nothing is known.
+# URL schemes of namespaces, by type of block store; other types are unknown.
 SCHEMES = {"s3": ("s3",), "gs": ("gs",), "azure": ("https", "http"), "local": ("local",)}
 
 
 def check_scheme(repository: Repository, blockstore: str) -> None:
-    """Raise `WrongUsage` where a namespace is in another kind of store than the server says that it is."""
+    """Raise `WrongUsage` if the namespace's scheme doesn't match the block store type that the server reports."""
     schemes = SCHEMES.get(blockstore)
     if schemes is not None and repository.namespace().scheme not in schemes:
         raise WrongUsage(
@@ -93,10 +93,10 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
 
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
-    """Where a repository's objects are, in every spelling that its block store has for it."""
+    """The location of a repository's objects, in every spelling that its block store accepts."""
     also: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
-        # the local adapter writes and announces the same place with its configured path (formats §4)
+        # the local adapter writes and reports this location with its configured path (formats §4)
         name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
         also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
     return Place(repository.namespace(also=also), store_settings)
@@ -104,7 +104,7 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 
 @dataclass(slots=True)
 class Elsewhere:
-    """What was seen of other repositories: the heads of their branches (repository and commit) before their tables were
+    """What was read from other repositories: their branch heads (repository and commit), read before their tables were
     listed, and the ids of these tables."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
@@ -113,7 +113,7 @@ class Elsewhere:
 
 @dataclass(slots=True)
 class MarkRun:
-    """One unfinished mark at work: what its steps read from, write to, and are bounded by."""
+    """A running, unfinished mark: what its steps read from and write to, and their limits."""
 
     partition: Partition
     target: Target
@@ -125,11 +125,11 @@ class MarkRun:
     proven: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Mapping[str, str] | None = None
-    """In a sweep, the only other repositories that may stay unread, each with the reason its approval gives."""
+    """In a sweep: the only other repositories that may stay unread, each with the reason given in its approval."""
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
-    """For who watches the heads of other repositories after a re-verification."""
+    """Used to watch the heads of other repositories after a re-verification."""
     keep: Persisted = field(default_factory=Persisted)
-    """Keeps the rows of a DataFrame until the end of the step."""
+    """Persists DataFrames until the end of the step."""
 
     @property
     def place(self) -> Place:
@@ -144,11 +144,11 @@ class MarkRun:
         return self.target.blockstore == "local"
 
     def read(self, asset: str, schema: pa.Schema, part: str = "") -> DataFrame:
-        """A dataset that an earlier step of this mark wrote, verified. Raises `Refused` where it isn't there."""
+        """Read and verify a dataset that an earlier step of this mark wrote. Raises `Refused` if it is missing."""
         return self.read_dataset(self.mark.dataset(asset, part), schema)
 
     def rows(self, asset: str, schema: pa.Schema, part: str = "") -> list[dict[str, Any]]:
-        """All rows of a dataset that one process can hold anyway, such as verdicts on commits; without Spark."""
+        """Read all rows of a dataset that fits in one process, such as commit verdicts, without Spark."""
         return all_rows(self.place, self.mark.dataset(asset, part), schema)
 
     def read_dataset(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
@@ -157,14 +157,15 @@ class MarkRun:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Three readings of now, taken one after the other: the store's (floored), the lakeFS server's, this machine's."""
+    """The current time by three clocks, read one after the other: the store's (floored), the lakeFS server's, this
+    machine's."""
 
     store: datetime
     server: datetime
     machine: datetime
 
     def check(self, bound: timedelta, where: str) -> None:
-        """Raise `Refused` where two of them differ by more than the bound (invariant 6)."""
+        """Raise `Refused` if any two differ by more than the bound (invariant 6)."""
         readings = {"the object store": self.store, "the lakeFS server": self.server, "this machine": self.machine}
         first, last = min(readings, key=lambda n: readings[n]), max(readings, key=lambda n: readings[n])
         apart = readings[last] - readings[first]
@@ -182,13 +183,14 @@ class Clocks:
 
 
 def read_clocks(store: Store, lakefs: LakeFS, machine: Callable[[], datetime]) -> Clocks:
-    """The three clocks. A store whose clock was set on purpose (a sandbox) sets this machine's alike."""
+    """Read the three clocks. If a store's clock is shifted on purpose (in a sandbox), this machine's clock is shifted
+    by the same offset."""
     return Clocks(store.now(), lakefs.server_time(), machine() + store.clock_offset)
 
 
 @contextmanager
 def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
-    """Around the work of an asset: refuses on a finished mark, notes times by the store's clock, records failures."""
+    """Wrap the work of an asset: refuse a finished mark, record times by the store's clock, record failures."""
     run.mark.check_unfinished()
     check_order(run.mark.record, before=asset)
     started, began = run.store.now(), time.monotonic()
@@ -200,14 +202,14 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
         run.mark.fail(f"{asset}: {kind}{error}")
         run.keep.release()
         raise
-    run.keep.release()  # not after Ctrl-C: Spark would answer when its job has ended, and the session ends anyway
+    run.keep.release()  # not after Ctrl-C: Spark would block until its job ends, and the session ends anyway
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 
 
 @dataclass(slots=True)
 class StepNotes:
-    """What a step writes down while it works: its datasets, and facts (JSON) for checks and people."""
+    """What a step records while it runs: its datasets, and facts (JSON) for checks and people."""
 
     datasets: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -217,7 +219,8 @@ class StepNotes:
 
 
 def probed(target: Target) -> Target:
-    """The target with what a probe found of its store, where that is a compatible one: it may promise too much."""
+    """The target with its store's probed capabilities, if that is an S3-compatible store, which may not deliver what it
+    claims."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
@@ -227,7 +230,7 @@ def probed(target: Target) -> Target:
 
 
 def who() -> str:
-    """The person and machine that make a mark, for colleagues who meet its lease."""
+    """The user and machine of a mark, shown to others who find its lease."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

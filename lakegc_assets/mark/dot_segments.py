@@ -1,4 +1,4 @@
-"""Objects that nothing refers to and that are kept for their keys: with `.` or `..` between slashes (invariant 5)."""
+"""Unreferenced objects that are kept because their keys have `.` or `..` between slashes (invariant 5)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMED = 10
 
 
 def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
-    """Note a few of these objects by name, where any were counted, and report that they are kept."""
+    """If there are any, record a few of these objects by name and report that they are kept."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
         notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]
@@ -25,7 +25,7 @@ def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
-    """What a person reads of them, by the facts of `expired_set`; nothing where there are none."""
+    """Sentences about them for people, from the facts of `expired_set`; empty if there are none."""
     count, names = facts.get(COUNT, 0), facts.get(NAMES, [])
     if not count:
         return []
@@ -39,5 +39,5 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
 
 
 def document(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for scripts."""
+    """The same as JSON for scripts."""
     return {"objects": facts.get(COUNT, 0), "named": list(facts.get(NAMES, []))}

@@ -1,4 +1,5 @@
-"""`expired_set`: which objects are expired, by all that was read before. Every invariant is checked before it ends."""
+"""`expired_set`: which objects are expired, computed from what earlier steps read. Every invariant is checked before it
+ends."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def compute(run: MarkRun) -> None:
 
 
 def finish(run: MarkRun) -> None:
-    """Write what brakes compare and an approval names, and with it the mark's end: from now on it is never changed."""
+    """Write what brakes compare and an approval names, which finishes the mark: it is never changed afterwards."""
     record = run.mark.record
     remove_unrecorded(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)
@@ -53,7 +54,7 @@ def finish(run: MarkRun) -> None:
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
-    """Write what is stored, minus committed, minus uncommitted, minus young, minus what is kept for another reason."""
+    """Write stored − committed − uncommitted − young − kept for another reason."""
     candidates = recorded(run)
     run.log_message("comparing what is stored with what is live")
     status = compare(run, candidates)
@@ -68,4 +69,4 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     run.log_message("writing the expired set")
     written = write_mark(run, notes, status, keep_reasons.not_kept(decided), attributions)
     candidates.count_missed(notes, written)
-    holds_in_force.in_force(run)  # as they were at the beginning, or there is no mark
+    holds_in_force.in_force(run)  # raises unless they are the same as at the beginning

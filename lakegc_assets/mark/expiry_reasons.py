@@ -1,4 +1,4 @@
-"""Why an object is expired: which expired commit kept it longest, and by which branch's rule that commit expired."""
+"""Why an object is expired: which expired commit retained it longest, and which branch's rule expired that commit."""
 
 from __future__ import annotations
 
@@ -34,28 +34,30 @@ EXPLAINED_PART = "explained"
 
 
 def all_known(run: MarkRun, notes: StepNotes) -> bool:
-    """Whether every commit was read, expired ones too, and all that these hold: then what isn't there never was."""
+    """Whether every commit, expired ones included, was read completely. If so, an address in no commit was never
+    committed."""
     return bool(run.mark.record.steps["retained_commits"].facts["graph"]) and "unexplained" not in notes.facts
 
 
 @dataclass(frozen=True, slots=True)
 class Attributions:
-    """Which expired commits objects are attributed to (`rows`, ATTRIBUTIONS; of one address maybe several), and the
-    verdicts that these name by their place (`verdicts`, VERDICTS)."""
+    """The expired commits that objects are attributed to (`rows`, ATTRIBUTIONS; possibly several per address), and the
+    verdicts that they refer to by position (`verdicts`, VERDICTS)."""
 
     rows: DataFrame
     verdicts: pa.Table
 
     def in_scope(self, unreferenced: DataFrame, scope: Scope) -> DataFrame:
-        """Those of the objects that a mark of this scope may expire."""
+        """The objects that a mark of this scope may expire."""
         return unreferenced.transform(garbage.only(self.rows)) if scope is Scope.COMMITTED else unreferenced
 
 
 def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: ReferenceStatus) -> Attributions:
-    """Attribute the objects that no retained commit refers to, to the expired commits that did.
+    """Attribute objects that no retained commit refers to, to the expired commits that did.
 
-    For the scope `committed` they are the candidates, so a damaged table stops the mark; otherwise they only explain,
-    and what can't be read is said and left unexplained. What the rules expire and holds keep counts as expired here.
+    For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
+    only explanations: what can't be read is reported and left unexplained. Commits that the rules expire but holds
+    retain count as expired here.
     """
     nothing = no_rows(run.spark(), ATTRIBUTIONS)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -82,19 +84,19 @@ def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: Re
 
 
 def is_expired(verdict: dict[str, Any]) -> bool:
-    """Whether the rules let a commit go that has objects."""
+    """Whether the rules expire this commit and it has objects."""
     return bool((verdict["hold"] or not verdict["retained"]) and verdict["metarange_id"])
 
 
 def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
-    """The ranges that expired commits alone hold, with the verdict that kept each one longest (EXPIRED_RANGES).
+    """The ranges that only expired commits have, each with the verdict that retained it longest (EXPIRED_RANGES).
 
-    Without those that an earlier mark attributed its objects to.
+    Excludes ranges that an earlier mark already attributed its objects to.
     """
     from pyspark.sql import functions as F
 
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
-    explained = chain.explained - chain.counted  # what was live again in between had nothing left to explain
+    explained = chain.explained - chain.counted  # a range that was live again in between explained nothing
     then = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
     commits = [row for row in commits if row["commit_id"] not in then]
     place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
@@ -109,8 +111,8 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
-    """The objects that no retained commit refers to, with what EXPIRED_RANGES say of them (ATTRIBUTIONS)."""
-    # versions of one range, which have most entries in common, come into one task: the best one tells of them
+    """The objects that no retained commit refers to, with their attributions from EXPIRED_RANGES (ATTRIBUTIONS)."""
+    # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark(), ranges, near=("min_key", "max_key", "range_id"))
     wanted = status.few_not_committed
     found = paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=wanted)
@@ -118,7 +120,7 @@ def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Da
 
 
 def attributed_before(run: MarkRun, candidates: Candidates, ordered: pa.Table) -> list[DataFrame]:
-    """What earlier marks attributed, with the commit's verdict of today (ATTRIBUTIONS)."""
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS)."""
     places = pa.table([ordered["commit_id"], pa.array(range(len(ordered)), pa.int64())], schema=_PLACES)
     today = row_tasks(run.spark(), places, batch=10_000)
     return [before.join(today, "commit_id").select(*ATTRIBUTIONS.names) for before in candidates.reasons_before()]

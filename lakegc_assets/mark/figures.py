@@ -1,4 +1,4 @@
-"""Pictures for Dagster's UI, which shows images in Markdown where their bytes are in the text."""
+"""Figures for Dagster's UI, which shows images in Markdown if their bytes are inlined."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 def get_ready() -> threading.Thread:
-    """Import matplotlib while this process waits for others: it takes more than a second. Returns who does it."""
+    """Import matplotlib in a thread while this process waits for others: it takes more than a second. Returns the
+    thread."""
     helper = threading.Thread(target=_imported, name="lakegc-pictures")
     helper.start()
     return helper
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches of 100 pixels."""
+    """An empty figure; sizes are in inches, at 100 pixels per inch."""
     return _imported()(figsize=(width, height), layout="constrained", dpi=100)
 
 
 def _imported() -> type[Figure]:
-    """matplotlib's figures. What it keeps for itself goes into lakegc's cache folder."""
+    """matplotlib's `Figure` class. Its own cache is put into lakegc's cache folder."""
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     from matplotlib.figure import Figure
 
@@ -36,9 +37,9 @@ def _imported() -> type[Figure]:
 
 
 def in_markdown(figure: Figure, title: str) -> str:
-    """The figure as a PNG in a line of Markdown."""
+    """The figure as an inline PNG in one line of Markdown."""
     picture = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of letters that the font lacks: they are drawn as boxes
+        warnings.simplefilter("ignore", UserWarning)  # glyphs missing from the font are drawn as boxes
         figure.savefig(picture, format="png")
     return f"![{title}](data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()})"

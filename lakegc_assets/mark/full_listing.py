@@ -1,4 +1,4 @@
-"""Listing what the store holds, a task a group of slices."""
+"""Lists what is in the store, one task per group of slices."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _PARTS = pa.schema(
 
 
 def all_parts(store: Store) -> list[Part]:
-    """All under `data/`: what lies right in it, and every slice."""
+    """All of `data/`: objects directly in it, and every slice."""
     return [Part(DATA, flat=True), *map(Part, folders_in(store, DATA))]
 
 
 def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
-    """List these parts and the root, into STORED_OBJECTS."""
+    """List these parts and the root, and write STORED_OBJECTS."""
     spark = run.spark()
     parts = parts_of(run.store, whole, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
     tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
@@ -59,9 +59,9 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
 
 
 def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
-    """The parts in pieces to list, and what lies at the root.
+    """Split the parts, and the root, into pieces to list.
 
-    A long root is cut for as many tasks as wanted; the parts too, where they are fewer than that.
+    A long root is split into as many pieces as wanted; so are the parts, if there are fewer than that.
     """
     cut = [Part(ROOT, flat=True), *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -70,14 +70,14 @@ def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
 
 
 def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ONCE) -> DataFrame:
-    """The parts as rows, in tasks of as many as are listed at once, or of fewer, so that no core has none."""
+    """The parts as rows. Each task gets as many as are listed at once, or fewer, so that no core is idle."""
     table = pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
     batch = min(at_once, len(parts) // spark.sparkContext.defaultParallelism)
     return row_tasks(spark, table, batch=max(batch, 1))
 
 
 def producer(place: Place, *, local_adapter: bool) -> Producer:
-    """What a task does with its rows of `tasks_of`: lists their candidates."""
+    """The function of a task: lists the candidates of its rows of `tasks_of`."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]
@@ -89,7 +89,7 @@ def producer(place: Place, *, local_adapter: bool) -> Producer:
 def candidates(
     place: Place, parts: Sequence[Part], report: TaskReport, *, local_adapter: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The candidates among what the parts hold, as STORED_OBJECTS."""
+    """The candidates in these parts, as STORED_OBJECTS."""
     for folder, page in listed(place.store(), parts, at_once=place.settings.listing_requests):
         found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
         report.count(
@@ -103,6 +103,6 @@ def candidates(
 
 
 def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:
-    """Rows of LISTED as STORED_OBJECTS, listed in this folder."""
+    """Convert rows of LISTED, listed in this folder, to STORED_OBJECTS."""
     slices = pa.repeat(pa.scalar(folder, pa.string()), len(objects))
     return pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)

@@ -1,4 +1,4 @@
-"""The holds that a mark uses, and what the server says of the tags that they name."""
+"""The holds that a mark uses, and the tags that they name, as the server reports them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TAGS_PART = "tags"
 
 
 def in_force(run: MarkRun) -> tuple[Hold, ...]:
-    """The holds that haven't run out by the server's clock at the mark's begin.
+    """The holds that had not expired, by the server's clock, when the mark began.
 
-    Raises `Refused` where the file is no longer the one that this mark began with (invariant 7).
+    Raises `Refused` if the file has changed since this mark began (invariant 7).
     """
     found = read_recorded_holds(run.place)
     if found.sha256 != run.mark.record.holds["sha256"]:
@@ -33,7 +33,7 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
 
 
 def refuse_unseen(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:
-    """Raise `Refused` where what a hold names can't be told in full: it would silently hold less."""
+    """Raise `Refused` if a hold can't be resolved in full: it would silently keep less."""
     unseen = decisions.unseen(holds, graph_known=graph_known)
     if unseen:
         raise Refused(
@@ -45,7 +45,8 @@ def refuse_unseen(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> 
 
 
 def tags_seen(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
-    """Every tag and its commit, where a hold names tags; otherwise nobody asks. Raises `Refused` without the right."""
+    """All tags with their commits, requested only if a hold names tags. Raises `Refused` without the permission to list
+    them."""
     naming = [hold.id for hold in holds if isinstance(hold, TagHold)]
     if not naming:
         return set()
@@ -65,7 +66,8 @@ def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
 
 
 def tagged_since(run: MarkRun) -> set[str]:
-    """The commits that holds name by tags made since commits were read, with their ancestors where that is meant."""
+    """The commits that holds name by tags created since commits were read, with their ancestors for holds with
+    history."""
     holds, repository = in_force(run), run.partition.repository
     before = {(row["tag"], row["commit_id"]) for row in run.rows(ASSET, TAGS, TAGS_PART)}
     new = tags_seen(run, holds) - before

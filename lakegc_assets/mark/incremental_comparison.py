@@ -1,4 +1,4 @@
-"""The reference status in an incremental mark: what changed is compared with what earlier marks know of it, too."""
+"""The reference status in an incremental mark: changed addresses are also compared with what earlier marks recorded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.datasets import Dataset, File, read_file
 from spark_resources.stores.parallel_listing import AT_ONCE
 
-FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle all that is known
-ROWS_AN_ADDRESS = 4  # that an address has at the most, mostly: stored, staged, staged in the second reading, in a range
+FEW_ENOUGH_TO_SEND = 250_000  # addresses, to broadcast instead of shuffling all known addresses
+ROWS_AN_ADDRESS = 4  # usual maximum per address: stored, staged, staged in the second reading, in a range
 
 
 def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-    """These inputs, which addresses were looked up, and what earlier marks know; and the rule for all of them."""
+    """These inputs, the addresses that were looked up and what earlier marks recorded, with the rule for all of
+    them."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
@@ -45,8 +46,8 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
 
 
 def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again: Collection[str]) -> pa.Array | None:
-    """All addresses of these inputs, and of ranges of earlier marks that count `again`, where a task can hold as many;
-    None where they are too many."""
+    """All addresses of these inputs, and of ranges of earlier marks that count `again`; None if there are too many for
+    one task to hold."""
     entries = sum(chain.refs[one]["entries"] for one in again)
     if entries + sum(one.rows for one in inputs) > ROWS_AN_ADDRESS * FEW_ENOUGH_TO_SEND:
         return None
@@ -64,7 +65,8 @@ def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again:
 
 
 def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
-    """Raise `DamagedData` (invariant 3) where nobody looked up what earlier marks know: such an address may be live."""
+    """Raise `DamagedData` (invariant 3) if an address is not in `only`, so that earlier marks' records of it weren't
+    looked up: it may be live."""
     lost = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
     if len(lost):
         raise DamagedData(
@@ -76,8 +78,8 @@ def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
 
 
 def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
-    """The counts of the whole repository: of what was compared now, and of what the base mark counted as committed and
-    is as it was."""
+    """The counts for the whole repository: what was compared now, plus what the base mark counted as committed and
+    hasn't changed."""
     then = base.step("expired_set").facts
     objects = max(then["committed"] - counts["again"], 0)
     size = max(then["committed_bytes"] - counts["again_bytes"], 0)

@@ -1,7 +1,7 @@
-"""`namespace_slices` of an incremental mark: the folders that can have changed are listed, and candidates elsewhere are
-looked up one by one.
+"""`namespace_slices` of an incremental mark: lists the folders that may have changed, and looks up candidates elsewhere
+one by one.
 
-The listing comes first here, too: which ranges are no longer needed is found out before, and decides only what is
+The listing comes first here, too. Which ranges are no longer needed is determined before it, but only decides what is
 looked up.
 """
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
-SHARDS_DEEP = 4  # folders of shards in each other at the most
+SHARDS_DEEP = 4  # maximum nesting of shard folders
 LOOK_UPS_A_TASK = 20_000
 
 
 def changed_parts(store: Store, since: datetime) -> list[Part]:
-    """What is to be listed under `data/`: what lies right in it, open slices, and folders that are no slices.
+    """What to list under `data/`: objects directly in it, open slices, and folders that aren't slices.
 
-    Folders of shards (`data/!…/`, formats §1) are looked into for slices.
+    Shard folders (`data/!…/`, formats §1) are searched for slices.
     """
     parts = (part for folder in folders_in(store, DATA) for part in _parts_below(store, folder, since))
     return [Part(DATA, flat=True), *parts]
@@ -67,7 +67,7 @@ def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> I
 
 
 def listed_whole(parts: Sequence[Part]) -> list[str]:
-    """The slices, as a full mark names them, of which a listing of these parts has everything."""
+    """The slices, named as in a full mark, that a listing of these parts covers completely."""
     return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_whole_slice(part))})
 
 
@@ -76,9 +76,10 @@ def _is_whole_slice(part: Part) -> bool:
 
 
 def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
-    """The ranges that counted at the base mark and are of no retained commit by now; None without a commit graph.
+    """The ranges that counted at the base mark but belong to no retained commit now; None without a commit graph.
 
-    The server's list isn't waited for: a commit that only it retains makes candidates that turn out to be live.
+    Doesn't wait for the server's list: a commit that only the server retains yields candidates that turn out to be
+    live.
     """
     repository, record = run.partition.repository, run.mark.record
     heads = run.lakefs.branches(repository)
@@ -97,8 +98,8 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 
 
 def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
-    """Addresses outside these folders that may be garbage (columns address, slice): referred to by no retained commit
-    at the base mark, in ranges that are no longer retained, or brought back since."""
+    """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
+    referred to at the base mark, those in ranges that are no longer retained, and those restored since."""
     not_retained = chain.not_retained().select("address").transform(garbage.without(chain.gone()))
     in_ranges = chain.addresses(ranges)
     addresses = union([not_retained, in_ranges, chain.brought_back().select("address")]).dropDuplicates()
@@ -109,15 +110,15 @@ def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: 
 
 
 def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> None:
-    """Write which addresses are looked up outside these folders, and what the store holds of them (STORED_OBJECTS).
+    """Write which addresses are looked up outside these folders, and which of them are stored (STORED_OBJECTS).
 
-    `ranges` are no longer retained.
+    `ranges` are the ids of ranges that are no longer retained.
     """
     with errors_from_executors():
         wanted = run.keep(candidates(run, chain, ranges, folders))
         count = wanted.count()
         run.log_message(f"looking up {plural(count, 'object')}")
-        all_wanted = wanted.select("address").unionByName(chain.gone())  # what a sweep took away needs no look-up
+        all_wanted = wanted.select("address").unionByName(chain.gone())  # what a sweep deleted needs no look-up
         asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
@@ -135,7 +136,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
 
 
 def look_up_task(run: MarkRun) -> Producer:
-    """From columns address and slice, sorted by slice and address, to STORED_OBJECTS."""
+    """Map columns address and slice, sorted by slice and address, to STORED_OBJECTS."""
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -152,7 +153,7 @@ def look_up_task(run: MarkRun) -> Producer:
 
 
 def write_scope(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders: Sequence[str]) -> None:
-    """Write which folders were listed, and which ranges were taken to be no longer retained."""
+    """Write which folders were listed, and which ranges were treated as no longer retained."""
     slices = [{"slice": one} for one in folders]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)
     rows = [{"range_id": one} for one in sorted(ranges)]

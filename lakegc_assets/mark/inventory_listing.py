@@ -1,7 +1,7 @@
-"""A past listing instead of one of our own: what an inventory says that the namespace held when it was taken.
+"""Candidates from an inventory: a past listing of the namespace instead of a listing by the mark itself.
 
-It names a past moment, so that is the mark's start: what was written since is young, and no candidate. What it lists
-and is gone, or was replaced since, is found by the sweep, which looks at each key again before it deletes it.
+The mark starts at the time of the inventory, so objects written since are young and no candidates. Objects that were
+deleted or replaced since are found by the sweep, which checks each key again before it deletes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ NOTHING_BEFORE = 2000  # the year
 
 
 def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
-    """The inventory to mark by. Raises `WrongUsage` for one of another bucket, `Refused` for one of the future."""
+    """The inventory to mark by. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one dated in the
+    future."""
     namespace = target.place.namespace
     found = open_inventory(location, target.place.settings, taken=taken)
     if found.bucket and found.bucket != namespace.bucket:
@@ -47,7 +48,7 @@ def chosen(location: str, taken: datetime | None, target: Target, *, now: dateti
 
 
 def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
-    """The inventory that a mark began with. Raises `Refused` where it is another one by now (invariant 3)."""
+    """The inventory that a mark began with. Raises `Refused` if it has changed since (invariant 3)."""
     location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
     found = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
     if found.recorded() != dict(known):
@@ -56,7 +57,7 @@ def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
 
 
 def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
-    """Write the candidates that an inventory lists into STORED_OBJECTS, a task a file."""
+    """Write the candidates that an inventory lists as STORED_OBJECTS, one task per file."""
     inventory = recorded(run, known)
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
@@ -87,10 +88,10 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
 def candidates(
     table: pa.Table, prefix: str, *, local_adapter: bool, unholdable: Collection[str] = frozenset()
 ) -> pa.Table:
-    """STORED_OBJECTS of what lies in a namespace and may ever be collected (see `rules.addresses`).
+    """The objects in a namespace that may ever be collected (see `rules.addresses`), as STORED_OBJECTS.
 
-    Without keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
-    name, so what refers to it is not to be found here, and stops the mark as it does with a listing (invariant 3).
+    Excludes keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
+    name. References to it are then missing here and stop the mark, as they do with a listing (invariant 3).
     """
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))

@@ -1,7 +1,7 @@
-"""Looks up the reasons to keep unreferenced objects, one after the other: for marks, and for re-verifications.
+"""Looks up the reasons to keep unreferenced objects, one after the other, for marks and re-verifications.
 
-The order is a safety rule, too: what is staged and committed is listed once more after branches were probed, for what
-is moved to another path between the first lists and a probe is found by neither (invariant 2).
+The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because an
+object that is moved to another path between the first lists and a probe is found by neither (invariant 2).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Lookup: TypeAlias = "Callable[[MarkRun, StepNotes, DataFrame, MarkChain], Attribution | None]"
-"""Looks up what one reason decides from, for the objects (columns address, size) that no earlier one keeps; None where
-it keeps nothing. The chain is empty unless the mark is incremental."""
+"""Looks up the facts for one reason to keep, for the objects (columns address, size) that no earlier reason keeps; None
+if it keeps nothing. The chain is empty unless the mark is incremental."""
 
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,
@@ -31,7 +31,7 @@ LOOKUPS: Mapping[KeepReason, Lookup] = {
 
 
 def attributed(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> DataFrame:
-    """Objects that are `undecided`, or decided on by their references, with what every reason decides."""
+    """Apply every reason to keep to objects that are `undecided`, or already decided by their references."""
     for reason in KEEP_REASONS:
         attribution = LOOKUPS[reason](run, notes, keep_reasons.not_kept(objects), chain)
         if attribution is not None:

@@ -1,4 +1,4 @@
-"""What a mark found in the store, as its first step wrote it down (`namespace_slices`)."""
+"""What a mark found in the store, as recorded by its first step (`namespace_slices`)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "namespace_slices"
-LOOKED_UP_PART = "looked_up"  # of an incremental mark: what the store holds of the addresses that were looked up
-COMPARED_PART = "compared"  # and these addresses
+LOOKED_UP_PART = "looked_up"  # of an incremental mark: the stored objects among the addresses that were looked up
+COMPARED_PART = "compared"  # the addresses that were looked up
 FOLDERS_PART, NO_LONGER_RETAINED_PART = "folders", "no_longer_retained"
 
 
 def datasets(run: MarkRun) -> list[Dataset]:
-    """All that a mark found in the store (STORED_OBJECTS)."""
+    """All objects that a mark found in the store (STORED_OBJECTS)."""
     looked_up = [LOOKED_UP_PART] if LOOKED_UP_PART in run.mark.record.step(ASSET).datasets else []
     return [run.mark.dataset(ASSET, part) for part in ("", *looked_up)]
 

@@ -1,8 +1,8 @@
-"""What the marks of a chain wrote down, for an incremental one (see `lakegc_assets.rules.incremental`).
+"""What the marks of a chain recorded, for use by an incremental one (see `lakegc_assets.rules.incremental`).
 
-Every mark writes, as far as it knows: the objects that no retained commit refers to, the ranges that each metarange
-has, the addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. What a
-mark of a chain didn't read, an earlier one did.
+Every mark records, as far as known: the objects that no retained commit refers to, the ranges of each metarange, the
+addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. What a mark of a
+chain didn't read, an earlier one did.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.base import Store
     from spark_resources.stores.place import Place
 
-# (asset, part) of what a mark writes down for later ones
+# (asset, part) of the datasets that a mark writes for later ones
 ADDRESSES = ("committed_addresses", "addresses")
 RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
@@ -56,24 +56,24 @@ LEFT_BETWEEN = ("committed_addresses", "left_between")
 COMPARED = ("namespace_slices", "compared")
 NOT_RETAINED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
-OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # and not SIZES, which need not be known
+OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # without SIZES, which are optional
 OF_THE_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)
 
-RESTORED_MARKS = ("undone/", "restored/")  # of a mark's folder: what undoing and restoring write
-MARGIN = timedelta(hours=1)  # of times in a store's listing
+RESTORED_MARKS = ("undone/", "restored/")  # in a mark's folder: written by undo and restore
+MARGIN = timedelta(hours=1)  # for times in a store's listing
 TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 
 def can_be_base(run: MarkRun) -> bool:
-    """Whether this mark can write down all that an incremental one needs: it knows every commit, and counts by them
-    alone."""
+    """Whether this mark can record all that an incremental one needs: it knows every commit, and nothing but commits
+    defines what counts as committed."""
     facts = run.mark.record.step("retained_commits").facts
     return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
 
 
 def refuse_mixed(run: MarkRun) -> None:
-    """Raise `Refused` where a step listed what may have changed and a later one would take it for everything, or the
-    other way about (invariant 3)."""
+    """Raise `Refused` if the listing was incremental and a later step would treat it as full, or the reverse
+    (invariant 3)."""
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
@@ -85,15 +85,16 @@ def refuse_mixed(run: MarkRun) -> None:
 
 @dataclass(frozen=True)
 class MarkChain:
-    """The marks that one is made since: the base mark, the marks that it was made since, back to a full one. That of a
-    full mark is empty."""
+    """The chain of an incremental mark: its base mark, the base of that, and so on back to a full mark. Empty for a
+    full mark."""
 
     run: MarkRun
     marks: tuple[Mark, ...]
 
     @classmethod
     def recorded(cls, run: MarkRun) -> MarkChain:
-        """The chain that a mark recorded. Raises `DamagedData` or `NotThere` where one can't be read any more."""
+        """The chain that a mark recorded. Raises `DamagedData` or `NotThere` if one of its marks can no longer be
+        read."""
         return cls(run, opened(run.place, run.mark.record.basis))
 
     @property
@@ -108,12 +109,12 @@ class MarkChain:
 
     @cached_property
     def refs(self) -> dict[str, dict[str, Any]]:
-        """Every range whose addresses were read, as a row of RANGE_REFS, by its id."""
+        """Every range whose addresses were read, as rows of RANGE_REFS by range id."""
         return {row["range_id"]: row for mark in self.marks for row in rows_of(mark, RANGES, RANGE_REFS)}
 
     @cached_property
     def counted(self) -> frozenset[str]:
-        """The ranges that counted as committed when the base mark listed, or came to count until it ended."""
+        """The ranges that counted as committed when the base mark listed, or came to count before it ended."""
         return frozenset(
             row["range_id"]
             for base in self.marks[:1]
@@ -135,7 +136,7 @@ class MarkChain:
         return metaranges_in(self.run.place, self.metaranges)
 
     def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
-        """The ids of the ranges that any of these metaranges has; all of them have to be known."""
+        """The ids of the ranges in any of these metaranges, all of which must be known."""
         wanted = set(metaranges)
         if unknown := wanted - self.known_metaranges:
             raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
@@ -144,7 +145,7 @@ class MarkChain:
     # --- addresses --------------------------------------------------------------------------------------------------
 
     def addresses(self, ranges: Collection[str]) -> DataFrame:
-        """The addresses that these ranges hold, as earlier marks read them (column address; one may come often)."""
+        """The addresses in these ranges, as earlier marks read them (column address, with duplicates)."""
         numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
 
         def wanted(table: pa.Table) -> pa.Table:
@@ -155,8 +156,8 @@ class MarkChain:
         return found.select("address")
 
     def known(self, live: Set[str], only: pa.Array | None) -> Input:
-        """Which addresses the ranges held that counted at the base mark, or hold that are `live` of those that were
-        read (KNOWN_ADDRESSES); with `only`, of these addresses alone: as many as each task can hold."""
+        """The addresses in ranges that counted at the base mark, or that were read and are `live` (KNOWN_ADDRESSES).
+        `only` restricts them to these addresses, which every task must be able to hold in memory."""
         of = {"before": self.counted, "live": live, "again": live - self.counted}
         numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
 
@@ -170,33 +171,34 @@ class MarkChain:
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         rows = [file.rows for dataset in datasets for file in dataset.files]
-        # a file says of an address that it was held before, now, or both
+        # a file may have an address as before, live, or both
         most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
         return Input(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, select, most)
 
     @property
     def sizes(self) -> list[Dataset]:
-        """The sizes in each range that was read as a branch's (RANGE_SIZES), as far as they were written down."""
+        """The object sizes in each range that was read as a branch's (RANGE_SIZES), as far as recorded."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
     def not_retained(self) -> DataFrame:
-        """What was stored and no retained commit referred to when the base mark was made (UNSETTLED)."""
+        """The objects that were stored but referenced by no retained commit at the base mark (NOT_RETAINED)."""
         return self._read(self.marks[0], NOT_RETAINED_OBJECTS, NOT_RETAINED)
 
     def gone(self) -> DataFrame:
-        """The addresses that a sweep of the base mark took away (column address)."""
+        """The addresses that a sweep of the base mark deleted, quarantined or found gone (column address)."""
         return outcomes(self.run, self.base.mark_id, "receipts/", TAKEN_AWAY)
 
     def brought_back(self) -> DataFrame:
-        """What sweeps had taken away of any mark of which something was brought back since, by undoing or from a
-        backup: all that was to go by that mark, with what it knew of each (columns address, commit_id, path)."""
+        """The expired sets of all marks of which something was restored since, by undo or from a backup, with the
+        recorded reasons (columns address, commit_id, path)."""
         columns = [NOT_RETAINED.field(name) for name in ("address", "commit_id", "path")]
         nothing = no_rows(self.spark, pa.schema(columns))
         return union([nothing, *(self._expired(mark_id) for mark_id in self.restored_marks)])
 
     @cached_property
     def restored_marks(self) -> tuple[str, ...]:
-        """The ids of these marks. Raises `DamagedData` for one that isn't lakegc's own: nobody knows what it held."""
+        """The ids of the marks that `brought_back` covers. Raises `DamagedData` for a foreign mark, whose contents
+        aren't known."""
         found = tuple(restored_marks(self.run.store, self.base.start - MARGIN))
         if found and (others := set(found) - own_marks(self.run.place)):
             raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
@@ -210,7 +212,7 @@ class MarkChain:
         return known.select("address", "commit_id", "path")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the base mark; none where it had nothing to explain, and so read no commit's ranges."""
+        """COMMIT_VERDICTS of the base mark; none if it had nothing to explain, and so read no commit's ranges."""
         asked = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in asked for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
@@ -219,7 +221,7 @@ class MarkChain:
 
 
 def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
-    """The ids of all metaranges in datasets of RANGES_OF_METARANGES."""
+    """The ids of all metaranges in these datasets of RANGES_OF_METARANGES."""
     found: set[str] = set()
     for dataset in datasets:
         for table in all_batches(place, dataset, RANGES_OF_METARANGES):
@@ -228,7 +230,7 @@ def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
 
 
 def ranges_within(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> frozenset[str]:
-    """The ids of the ranges that any of these metaranges has."""
+    """The ids of the ranges in any of these metaranges."""
     found: set[str] = set()
     for table in pairs_of(place, datasets, metaranges):
         found.update(pc.unique(table["range_id"]).to_pylist())
@@ -236,7 +238,7 @@ def ranges_within(place: Place, datasets: Iterable[Dataset], metaranges: Collect
 
 
 def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> Iterator[pa.Table]:
-    """The rows of these metaranges in datasets of RANGES_OF_METARANGES, some at a time; one may come twice."""
+    """Yield the rows of these metaranges in datasets of RANGES_OF_METARANGES, in batches, possibly with duplicates."""
     wanted = pa.array(sorted(metaranges), pa.string())
     for dataset in datasets if len(wanted) else ():
         for table in all_batches(place, dataset, RANGES_OF_METARANGES):
@@ -244,8 +246,8 @@ def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[s
 
 
 def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
-    """The marks of a chain. Raises `DamagedData` or `NotThere` where one of them, or a file of theirs, isn't there, or
-    isn't what it was when the mark was finished."""
+    """Open the marks of a chain. Raises `DamagedData` or `NotThere` if a mark or one of its files is missing, or has
+    changed since the mark was finished."""
     found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
     for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
         check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
@@ -254,7 +256,7 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
 
 
 def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` where a mark of a chain isn't the one that was the base, back to a full one."""
+    """Raise `DamagedData` if a mark of the chain isn't the base mark that was recorded, back to the full one."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
     own = [one.mark_id for one in before]
@@ -263,9 +265,9 @@ def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) 
 
 
 def check_files(mark: Mark, *which: tuple[str, str]) -> None:
-    """Raise `DamagedData` where a file of these datasets is gone, or of another size; its content is proved when read.
+    """Raise `DamagedData` if a file of these datasets is missing or differs in size; its content is verified when read.
 
-    What one asset wrote is listed together.
+    The files of one asset are listed together.
     """
     store, folders = mark.place.store(), {mark.folder(asset) for asset, _ in which}
     there = {one.key: one.size for folder in sorted(folders) for page in store.pages(folder) for one in page.objects}
@@ -280,7 +282,7 @@ def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[
 
 
 def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
-    """The addresses with one of these last outcomes in the receipts of a mark (column address)."""
+    """The addresses whose last outcome in a mark's receipts is one of these (column address)."""
     from pyspark.sql import functions as F
 
     rows = Receipts(run.place, mark_folder(mark_id) + below).outcomes(run.spark())
@@ -288,14 +290,14 @@ def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]
 
 
 def restored_marks(store: Store, since: datetime) -> Iterator[str]:
-    """The ids of the marks of whose objects something was brought back since, or may have been (store's clock)."""
+    """The ids of the marks of which objects were, or may have been, restored since then (store's clock)."""
     folders = folders_in(store, MARKS_ROOT)
 
     def wrote(folder: str) -> bool:
         written = {folder + below for below in RESTORED_MARKS}.intersection(folders_in(store, folder))
         return any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # a request for every mark that there is, each waited for
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # one request per existing mark
         found = list(pool.map(wrote, folders))
     yield from (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, one in zip(folders, found, strict=True) if one)
 

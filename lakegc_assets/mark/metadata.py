@@ -1,4 +1,4 @@
-"""What Dagster shows of a step: its facts as numbers, where its data is, and a few rows to look at."""
+"""What Dagster shows for a step: its facts as numbers, the location of its data, and a preview of a few rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREVIEW_ROWS = 20
 
 
 def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
-    """The result of a step for Dagster: facts, place, size and a preview of one of its datasets."""
+    """The result of a step for Dagster: facts, and the location, size and a preview of one of its datasets."""
     recorded = run.mark.record.steps[asset]
     folder = run.mark.folder(asset, part)
     metadata: dict[str, Any] = {
@@ -41,9 +41,9 @@ def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") ->
 
 
 def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
-    """The result of `expired_set`: also plots, the sums behind them, the largest objects and a sample.
+    """The result of `expired_set`: also plots, the totals behind them, the largest objects and a sample.
 
-    Nothing of it reads the rows again: executors counted and chose while they wrote them.
+    The rows aren't read again: executors counted and selected them while writing.
     """
     result = described(run, "expired_set", EXPIRED_OBJECTS)
     facts, totals = run.mark.record.steps["expired_set"].facts, recorded(run.mark)
@@ -62,7 +62,7 @@ def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[
                   for kind, rows in looked_at.items()}  # fmt: skip
     shown = dict(result.metadata or {})
     first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
-    return dg.MaterializeResult(metadata={**first, **found, **shown})  # which the UI shows in this order
+    return dg.MaterializeResult(metadata={**first, **found, **shown})  # the UI keeps this order
 
 
 def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:
@@ -88,7 +88,7 @@ def pointed_out(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.Tab
 
 
 def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested facts with dotted names; what is unknown is left out."""
+    """Flatten nested facts to dotted names; unknown values are left out."""
     found: dict[str, Any] = {}
     for name, value in facts.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Which ranges commits have, by their metaranges: in the words of this mark or an earlier one, or read."""
+"""The ranges of commits, by their metaranges: as recorded by this mark or an earlier one, or else read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def counted_metaranges(run: MarkRun) -> list[str]:
-    """Those of the commits that count: retained ones, and for the scope `uncommitted` all."""
+    """The metaranges of the commits that count: retained ones, or all for the scope `uncommitted`."""
     return metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
 
 
@@ -35,20 +35,20 @@ def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
 
 
 def head_metaranges(run: MarkRun) -> frozenset[str]:
-    """Those that branches have at their heads."""
+    """The metaranges of branch heads."""
     return frozenset(row["metarange_id"] for row in run.rows("retained_commits", HEADS, HEADS_PART)) - {""}
 
 
 def distinct_ranges(ranges: DataFrame) -> DataFrame:
-    """Each range once; a range that two metaranges describe differently stays twice, and is then refused when read."""
+    """Deduplicate ranges; one that two metaranges describe differently stays twice, and is refused when read."""
     return ranges.select(*RANGE_REFS.names).dropDuplicates()
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenDown:
-    """What this mark and the earlier ones of its chain read of metaranges, for the steps after `committed_addresses`.
+    """The metaranges that this mark and the earlier ones of its chain read, for the steps after `committed_addresses`.
 
-    `pairs` are datasets of RANGES_OF_METARANGES, `refs` rows of RANGE_REFS by the range's id.
+    `pairs` are datasets of RANGES_OF_METARANGES, `refs` rows of RANGE_REFS by range id.
     """
 
     place: Place
@@ -65,9 +65,9 @@ class WrittenDown:
         return cls(run.place, tuple(pairs), refs, metaranges_in(run.place, pairs))
 
     def ranges_of(self, metaranges: Collection[str]) -> pa.Table:
-        """The ranges that any of these metaranges has (RANGE_REFS), each once.
+        """The distinct ranges in any of these metaranges (RANGE_REFS).
 
-        Raises `DamagedData` where a mark wrote down a range and not what it is.
+        Raises `DamagedData` if a mark recorded a range of a metarange without its description.
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
         if lost := ids - self.refs.keys():
@@ -75,7 +75,7 @@ class WrittenDown:
         return pa.Table.from_pylist([self.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:
-        """Which of these metaranges has which of these ranges (RANGES_OF_METARANGES); one may stand there twice."""
+        """Which of these metaranges has which of these ranges (RANGES_OF_METARANGES), possibly with duplicates."""
         wanted = pa.array(sorted(ranges), pa.string())
         tables = (
             table.filter(pc.is_in(table["range_id"], value_set=wanted))
@@ -85,7 +85,8 @@ class WrittenDown:
 
 
 def refs_of(run: MarkRun, metaranges: Collection[str], chain: MarkChain) -> DataFrame:
-    """The ranges of metaranges (METARANGE_RANGES), read as far as neither this mark nor an earlier one did."""
+    """The ranges of metaranges (METARANGE_RANGES); reads only those that neither this mark nor an earlier one has
+    read."""
     spark, written = run.spark(), WrittenDown.of(run, chain)
     known = written.metaranges & set(metaranges)
     found = ranges_of(spark, run.place, sorted(set(metaranges) - known))

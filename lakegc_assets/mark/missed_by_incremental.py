@@ -1,4 +1,4 @@
-"""What marks made since earlier ones would have missed: counted by each full mark that comes after some of them."""
+"""What incremental marks would have missed: counted by each full mark that follows some of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ NAMED = 10
 
 
 def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
-    """Note how many expired objects an incremental mark in place of this full one would have missed, and a few of them.
+    """Record how many expired objects an incremental mark in place of this full one would have missed, with a few
+    examples.
 
-    There are none unless something came into a slice long after it was opened, which lakeFS doesn't do.
+    There are none unless an object was written into a slice long after it was opened, which lakeFS doesn't do.
     """
     if not run.mark.record.basis["chain"]:
         return
@@ -46,7 +47,7 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
 
 
 def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
-    """The expired objects (column address) that are no candidates of an incremental mark with this chain."""
+    """The expired objects (column address) that wouldn't be candidates of an incremental mark with this chain."""
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
@@ -54,7 +55,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     known = union([one.select("address") for one in (chain.not_retained(), no_longer, chain.brought_back())])
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
-    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is the last
+    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is deepest
     unknown = run.keep(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
     closed = [name for name in names if not changed(name, chain.base.start)]
@@ -62,5 +63,6 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
 
 
 def changed(name: str, since: datetime) -> bool:
-    """Whether a folder of this name is listed anew; "" is that of the root and of what lies right in `data/`."""
+    """Whether an incremental mark lists a folder of this name; "" stands for the root and for objects directly in
+    `data/`."""
     return not name or can_have_changed(name, since)

@@ -1,4 +1,5 @@
-"""Live addresses that the listing lacks: a wrong or partial listing, another spelling, or a real loss (invariant 3)."""
+"""Live addresses missing from the listing: a wrong or partial listing, another spelling, or a real loss
+(invariant 3)."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH,
 
 
 def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
-    """Raise `Refused` where live addresses are missing from the store: all of them, or more than the bound.
+    """Raise `Refused` if all live addresses, or more than the limit, are missing from the store.
 
-    `missing` are the live addresses that the listing lacks. An object that was uploaded and staged after the listing is
-    no loss: the store lists it now, under exactly its key.
+    `missing` are the live addresses missing from the listing. An object that was uploaded and staged after the listing
+    is not lost: the store lists it now, under exactly its key.
     """
     absent, live = notes.facts["live_not_listed"], notes.facts["live_inside"]
     notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
@@ -63,9 +64,9 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
 
 
 def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
-    """Keep the addresses (column `address`) that the store doesn't list at this moment, byte for byte.
+    """Keep the addresses (column `address`) that the store doesn't list now, byte for byte.
 
-    A listing and not a HEAD: a store that folds keys would answer a HEAD for a key that it lists under another name.
+    Uses a listing, not HEAD: a store that folds keys would answer a HEAD for a key that it lists under another name.
     """
 
     def read(batches: Batches) -> Batches:
@@ -78,10 +79,10 @@ def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
 
 
 def unlisted(place: Place, addresses: pa.Array) -> list[str]:
-    """Those of the addresses that the store doesn't list now under exactly this name.
+    """The addresses that the store doesn't list now under exactly this name.
 
-    An address of a kind that some stores fold is never looked up: such a store answers for the key that it made of it.
-    One that can hold it has listed it by name before.
+    An address of a kind that some stores fold is never looked up: such a store would respond for the folded key, and a
+    store that can hold it has already listed it by name.
     """
     store = place.store()
 
@@ -96,12 +97,12 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
 
 
 def first_key(store: Store, prefix: str) -> str | None:
-    """The first key that the store lists under a prefix: the prefix itself, where that is an object."""
+    """The first key that the store lists under a prefix; the prefix itself if that is an object."""
     return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
 
 
 def refuse_folded(run: MarkRun, absent: Iterable[str], *, said: str = "was accepted as lost") -> None:
-    """Raise `Refused` for a loss that the store holds after all, under the name that it made of the address."""
+    """Raise `Refused` if a missing object is in the store after all, under the folded form of its address."""
     for address in absent:
         key = folded(address)
         if key not in (address, "") and first_key(run.store, key) == key:
@@ -114,7 +115,7 @@ def refuse_folded(run: MarkRun, absent: Iterable[str], *, said: str = "was accep
 
 
 def folded(address: str) -> str:
-    """What a store that works like a file system makes of an address."""
+    """The form of an address in a store that folds keys like a file system."""
     parts: list[str] = []
     for part in address.replace("\\", "/").split("/"):
         if part == "..":

@@ -1,4 +1,4 @@
-"""`namespace_slices`: what the store holds, listed first of all (formats §2, "Order is a safety rule")."""
+"""`namespace_slices`: what the store holds, listed before anything else (formats §2, "Order is a safety rule")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ASSET = listed_objects.ASSET
 
 
 def list_namespace(run: MarkRun) -> None:
-    """Write every object that may ever be collected (STORED_OBJECTS), as far as it can have changed since the base
+    """Write every object that may ever be collected (STORED_OBJECTS), limited to what may have changed since the base
     mark."""
     with step(run, ASSET) as notes:
         candidates.choose(run).write_listing(notes)

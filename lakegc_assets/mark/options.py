@@ -1,4 +1,4 @@
-"""What a person chooses for one mark, and what can't be chosen: to tell that needs no store, server or Spark."""
+"""The options of one mark, validated without a store, server or Spark."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.identifiers import Scope
 from spark_resources.settings import parse_duration
 
-LEAST_MIN_AGE = timedelta(hours=24)  # the life of a link token: what was linked with one arrives that late
+LEAST_MIN_AGE = timedelta(hours=24)  # lifetime of a link token: linked objects can arrive that late
 
 
 @dataclass(frozen=True, slots=True)
 class MarkOptions:
-    """What a person chooses for one mark. `min_age` None means the configured one."""
+    """The options of one mark. `min_age` None means the configured one."""
 
     scope: Scope = Scope.UNIFIED
     min_age: timedelta | None = None
     allow_young: bool = False
     accept_missing: tuple[str, ...] = ()
-    inventory: str = ""  # where a list of the bucket's objects is that is read instead of listing it
-    inventory_taken: datetime | None = None  # when it was begun, where it doesn't say so itself
-    since: str = ""  # the mark to go on from; otherwise the newest
-    full: bool = False  # look at everything, whatever marks there are
+    inventory: str = ""  # location of a list of the bucket's objects, read instead of listing the bucket
+    inventory_taken: datetime | None = None  # when it was begun, unless it records that itself
+    since: str = ""  # the base mark; the newest by default
+    full: bool = False  # make a full mark, whatever marks exist
 
 
 def parse_min_age(text: str) -> timedelta | None:
@@ -36,7 +36,7 @@ def parse_min_age(text: str) -> timedelta | None:
 
 
 def parse_taken(text: str, inventory: str) -> datetime | None:
-    """When an inventory was taken; None for no text. Raises `WrongUsage`, also where there is no inventory."""
+    """When an inventory was taken; None for no text. Raises `WrongUsage`, also if there is no inventory."""
     try:
         taken = datetime.fromisoformat(text) if text else None
     except ValueError as error:
@@ -55,7 +55,7 @@ def refuse_both(options: MarkOptions) -> None:
 
 
 def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
-    """The minimum age, or `Refused` where it is short and nobody said that this is meant (invariant 6)."""
+    """The minimum age. Raises `Refused` if it is short and that wasn't explicitly allowed (invariant 6)."""
     if min_age < timedelta(0):
         raise WrongUsage("a minimum age can't be negative")
     if min_age < LEAST_MIN_AGE and not options.allow_young:

@@ -1,12 +1,13 @@
-"""What other repositories of the server refer to in this namespace: live here, though no list of this one says so.
+"""References from other repositories of the server into this namespace: live, though in no list of this repository.
 
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
-that repository's readers are served from here. So of each other repository on the same kind of block store every staged
-path is asked for, and every table is read, whatever commit refers to it: which of them are retained there is not ours
-to judge. Tables are immutable, so one in which nothing was found is never read again for this namespace.
+that repository's readers are served from this namespace. So for each other repository on the same kind of block store,
+every staged path is looked up, and every table is read, whatever commit refers to it: this mark doesn't decide what is
+retained there. Tables are immutable, so a table without addresses of this namespace is never read again for it.
 
-A repository that can't be read (no rights, damaged, not answering) doesn't hold up the marks of the others: it is named
-in the mark and fails a check, and what the last mark knew stays live. `require_other_repositories` makes it a stop.
+A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
+recorded in the mark and fails a check, and what the last mark knew stays live. With `require_other_repositories` it
+stops the mark.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 
 
-# --- which --------------------------------------------------------------------------------------------------------
+# --- the other repositories -----------------------------------------------------------------------------------------
 
 
 Unread = dict[str, str]  # repositories that could not be read, each with the reason
@@ -77,8 +78,8 @@ Unread = dict[str, str]  # repositories that could not be read, each with the re
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The other repositories that may refer to this namespace, by name; those that are trusted not to; and those that
-    could not be read, with the reason."""
+    """The other repositories that may refer to this namespace, by name; those trusted not to; and those that could not
+    be read, with the reason."""
 
     places: dict[str, Place]
     trusted: tuple[str, ...] = ()
@@ -86,7 +87,8 @@ class Others:
 
 
 def others(run: MarkRun) -> Others:
-    """Every other repository that the server lists on this kind of block store; another kind has other addresses."""
+    """Every other repository that the server lists on this kind of block store; other kinds have different
+    addresses."""
     if "*" in run.limits.trusted:
         return Others({}, ("*",))
     mine, server = run.target.repository, run.lakefs.config()
@@ -105,7 +107,8 @@ def others(run: MarkRun) -> Others:
 
 @contextmanager
 def reading_of(repository: str, unread: Unread) -> Iterator[None]:
-    """Around what is read of another repository: what can't be read is noted, an address in doubt names it."""
+    """Wrap reads of another repository: record what can't be read, and name the repository in a refusal of an ambiguous
+    address."""
     try:
         yield
     except (Unavailable, DamagedData) as error:
@@ -115,8 +118,8 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
 
 
 def record_unread(run: MarkRun, unread: Unread) -> None:
-    """Say which repositories could not be read. Raises `Refused` where one has to be: every one that isn't released in
-    a sweep, all of them where the settings require so."""
+    """Report which repositories could not be read. Raises `Refused` if one must be: in a sweep any that isn't released,
+    and all of them if the settings require it."""
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {why}"
         if run.limits.others_required:
@@ -127,7 +130,7 @@ def record_unread(run: MarkRun, unread: Unread) -> None:
 
 
 def how_to_go_on(run: MarkRun, repository: str) -> str:
-    """What a person does about a repository that stops a sweep."""
+    """What an operator can do about a repository that stops a sweep."""
     name = run.partition.repository
     return (
         "The sweep was stopped: nothing more is deleted. Run the same command again when it can be read. If it never "
@@ -150,8 +153,8 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 
 def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """The same once more (ADDRESSES), after branches were asked what they serve: what was moved to another path between
-    the first readings and the question is found by neither."""
+    """Read the same once more (ADDRESSES), after the path probes: an object that was moved to another path between the
+    first readings and a probe is found by neither."""
     found = others(run)
     datasets = [write_staged(run, notes, found, "expired_set", AT_THE_END_PART)] if found.places else []
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
@@ -161,7 +164,7 @@ def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 
 def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
-    """One reading of what is staged in other repositories (ADDRESSES); notes which could not be read."""
+    """One reading of what is staged in other repositories (ADDRESSES); records which could not be read."""
     heads = heads_in(run, sorted(found.places), found.unread)
     if asset == STAGED:  # before tables are listed
         run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
@@ -179,7 +182,7 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
 
 
 def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
-    """Repository, branch and head of every branch of these; none of one that was deleted meanwhile."""
+    """Repository, branch and head of every branch of these repositories, without those deleted meanwhile."""
 
     def heads(repository: str) -> list[tuple[str, str, str]]:
         with reading_of(repository, unread), unless_gone(run.lakefs, repository):
@@ -211,7 +214,8 @@ def asking(run: MarkRun) -> Producer:
 
 
 def read_committed(run: MarkRun, notes: StepNotes) -> None:
-    """Write which addresses inside this namespace tables of other repositories hold, and which tables hold none."""
+    """Write the addresses inside this namespace that tables of other repositories contain, and which tables contain
+    none."""
     found = others(run)
     before = latest_of_these_spellings(run) if found.places or found.unread else None
     if found.places:
@@ -240,7 +244,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
 
 
 def tables_of(run: MarkRun, found: Others) -> pa.Table:
-    """Every table of the other repositories, each once (PLACED_TABLES)."""
+    """The distinct tables of the other repositories (PLACED_TABLES)."""
 
     def listed(repository: str) -> pa.Table:
         ids: list[str] = []
@@ -288,7 +292,7 @@ def in_here(table: pa.Table) -> pa.ChunkedArray:
 def reading(run: MarkRun, found: Others) -> Producer:
     """Rows of table and address inside this namespace; a table without one has a row with no address.
 
-    One that can't be read has no row: it is neither, and is read again by the next mark.
+    A table that can't be read has no row, so the next mark reads it again.
     """
     places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
@@ -321,14 +325,14 @@ def reading(run: MarkRun, found: Others) -> Producer:
 
 
 def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, decoder: sstable.Decoder) -> pa.Array:
-    """The keys in this namespace that a table of another one holds; none for what is no range of objects."""
+    """The keys in this namespace that a table of another one contains; none if it isn't a range of objects."""
     if range_properties(data, name=table_id, where=place.store().where) is None:
         return pa.array([], pa.string())
     batch = sstable.read_entries(data, name=table_id, columns=("address", "address_type"), decoder=decoder)
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 
-# --- what is known of an earlier mark -------------------------------------------------------------------------------
+# --- what earlier marks recorded ------------------------------------------------------------------------------------
 
 
 def spellings(run: MarkRun) -> list[str]:
@@ -336,7 +340,7 @@ def spellings(run: MarkRun) -> list[str]:
 
 
 def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> None:
-    """Write what the driver holds as a part of this mark's dataset."""
+    """Write a table in the driver's memory as a part of this mark's dataset."""
     folder = run.mark.folder(COMMITTED, part)
     remove_folder(run.place, folder)
     files = [write_file(run.place, folder, "part-00000.parquet", parquet_bytes(table), len(table))]
@@ -344,10 +348,10 @@ def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> N
 
 
 def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
-    """The tables that needn't be read: those that earlier marks found nothing in, where they are signed.
+    """The tables that needn't be read: those in which earlier marks found nothing, if these are signed.
 
-    Where they aren't, an incremental mark takes their word all the same, a full one reads all, and a re-verification
-    leaves out what the approved mark read itself.
+    If they aren't, an incremental mark trusts them all the same, a full mark reads everything, and a re-verification
+    skips what the approved mark read itself.
     """
     if run.place.seal is None and run.proven is not None:
         return read_by_approved(run)
@@ -356,21 +360,22 @@ def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
 
 
 def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
-    """The tables that the approved mark read itself, and found nothing in.
+    """The tables that the approved mark read itself and in which it found nothing.
 
-    What it took from the files of earlier marks is read again: who may write to the namespace can alter those.
+    Tables that it took from the files of earlier marks are read again: anyone who can write to the namespace could
+    alter those.
     """
     try:
         approved = Mark.open(run.place, run.mark.record.mark_id).record
     except NotThere:
-        return clean_tables(run, None, ())  # a mark of the reference collector tells nothing
+        return clean_tables(run, None, ())  # a foreign mark records none
     return clean_tables(run, approved if same_spellings(run, approved) else None, (CLEAN_PART,))
 
 
 def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) -> pa.ChunkedArray:
-    """The tables in which a mark found nothing of this namespace; none where that can't be told.
+    """The tables in which a mark found nothing of this namespace; none if unknown.
 
-    Reading them again is always right, so whatever is wrong with the older mark is none of this one's concern.
+    Reading them again is always safe, so errors of the older mark are ignored.
     """
     try:
         found = [rows_before(run, record, COMMITTED, part, TABLES) for part in parts]
@@ -380,7 +385,7 @@ def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) 
 
 
 def addresses_before(run: MarkRun, before: MarkRecord) -> pa.Table:
-    """All that the last mark knew to be referred to from other repositories. Raises `DamagedData`."""
+    """All addresses that, by the last mark, other repositories refer to. Raises `DamagedData`."""
     parts = ((STAGED, STAGED_PARTS), (COMMITTED, (COMMITTED_PART, CARRIED_PART)))
     found = [rows_before(run, before, asset, part, ADDRESSES) for asset, names in parts for part in names]
     distinct = pa.concat_tables(found).group_by("address").aggregate([])
@@ -388,7 +393,7 @@ def addresses_before(run: MarkRun, before: MarkRecord) -> pa.Table:
 
 
 def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
-    """A part of an older mark's dataset; empty where it has none."""
+    """A part of an older mark's dataset; empty if it has none."""
     if before is None or part not in before.step(asset).datasets:
         return schema.empty_table()
     dataset = Mark.open(run.place, before.mark_id).dataset(asset, part)
@@ -397,8 +402,8 @@ def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, 
 
 
 def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
-    """The newest finished mark of this very repository that looked for the addresses that this one looks for, of those
-    whose records can be read."""
+    """The newest finished mark of the same repository that searched for the same address spellings and has a readable
+    record."""
     finished = [
         record
         for record in earlier_marks(run.place).finished
@@ -408,15 +413,15 @@ def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
 
 
 def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
-    """Whether an older mark looked for the addresses that this one looks for."""
+    """Whether an older mark searched for the same address spellings."""
     return bool(record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run))
 
 
-# --- what stays because of it ---------------------------------------------------------------------------------------
+# --- what is kept because of it -------------------------------------------------------------------------------------
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """What other repositories refer to is kept, as far as it is stored: they may miss what is long gone from here."""
+    """Keep what other repositories refer to, as far as it is stored: they may refer to objects deleted long ago."""
     recorded = run.mark.record.steps
     found: list[Dataset] = [
         run.mark.dataset(asset, part)

@@ -1,8 +1,8 @@
-"""The paths that branches of other repositories are asked about (invariant 2; formats §2, §4).
+"""The paths to probe on branches of other repositories (invariant 2; formats §2, §4).
 
-There as here, a staged object that equals the committed one of its path is on no list, and its branch serves the staged
-address, which may lie in this namespace. So every branch is asked wherever an entry of its head, in whichever
-namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
+There, too, a staged object with the same content as the committed one at its path is on no list, and its branch serves
+the staged address, which may be in this namespace. So every branch is probed at each path where an entry of its head,
+in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ METARANGES = pa.schema([REPOSITORY, HEADS.field("metarange_id")])
 
 
 def readable(schema: pa.Schema) -> pa.Schema:
-    """Rows that were read of a repository, or why it could not be read (column unread), all else being null."""
+    """Add a column `unread`: the reason why a repository could not be read, with all other columns null."""
     columns = [pa.field(each.name, each.type) for each in schema]
     return pa.schema([REPOSITORY, *columns, pa.field("unread", pa.string())])
 
@@ -55,10 +55,10 @@ ENTRIES = readable(HEAD_ENTRIES)
 
 
 def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: pa.Array | None) -> DataFrame | None:
-    """The paths to ask about in other repositories (columns repository, branch, path, size); None where there are none.
+    """The paths to probe in other repositories (columns repository, branch, path, size); None if there are none.
 
-    `wanted` are the sizes of unreferenced objects, None for too many. Records which repositories could not be read, and
-    raises `Refused` as `tell_unread` does.
+    `wanted` are the sizes of unreferenced objects, None if too many. Records which repositories could not be read, and
+    raises `Refused` like `record_unread`.
     """
     found = others(run)
     heads = heads_of(run, found)
@@ -69,7 +69,7 @@ def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: p
 
 
 def heads_of(run: MarkRun, found: Others) -> pa.Table:
-    """The metarange that each branch of each other repository has at its head (BRANCH_HEADS), where it has objects."""
+    """The metarange at the head of each branch of each other repository (BRANCH_HEADS), unless it is empty."""
     lakefs, unread = run.lakefs, found.unread
 
     def metarange(head: tuple[str, str]) -> str:
@@ -145,7 +145,7 @@ def ranges_of(metaranges: DataFrame, places: Mapping[str, Place]) -> DataFrame:
 
 
 def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.Array | None) -> DataFrame:
-    """The entries of ranges whose size is a wanted one, all where None (ENTRIES)."""
+    """The entries of ranges that have a wanted size (ENTRIES); all entries if `wanted` is None."""
 
     def read(batches: Batches) -> Batches:
         rows = [row for batch in batches for row in batch.to_pylist()]
@@ -175,8 +175,8 @@ def decoded(
     decode: Callable[[Row, bytes], pa.RecordBatch],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """The tables that rows name by repository and `key`, decoded; at last a row for each repository with a table that
-    could not be read, with the reason."""
+    """Decode the tables that rows name by repository and `key`; at the end, yield a row with the reason for each
+    repository with a table that could not be read."""
     unread: Unread = {}
     named = {f"{row['repository']}/{row[key]}": row for row in rows}
 
@@ -184,7 +184,7 @@ def decoded(
         repository = named[name]["repository"]
         with reading_of(repository, unread):
             return read_table(places[repository], named[name][key], needed_by=f"a branch of {repository}")
-        return b""  # which no table is, so that decoding it fails, too
+        return b""  # not a valid table, so decoding it fails, too
 
     ahead = max((place.settings.reading_requests for place in places.values()), default=1)
     for name, data in fetched_ahead(named, fetch, ahead):

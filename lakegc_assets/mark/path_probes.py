@@ -1,7 +1,7 @@
-"""What branches serve at given paths, asked of the server in one Spark task (invariant 2).
+"""Probes what branches serve at given paths, in one Spark task (invariant 2).
 
-A probe has a clear answer or keeps its candidates. A branch that is gone serves nothing, once a second listing of the
-branches lacks it, too; a repository that gives no answer is not asked again by the task.
+A probe has a clear result or keeps its candidates. A deleted branch serves nothing, once a second listing of the
+branches confirms that it is gone. The task doesn't retry a repository that doesn't respond.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from spark_resources.lakefs.responses import REPLACED, is_exact
 from spark_resources.model import SERVED, Namespace
 from spark_resources.model import Place as Where
 
-WINDOW = 1000  # paths a task looks at together; also what one `ls` answers at the most
-FEW = 4  # fewer questions than this are asked one by one
+WINDOW = 1000  # paths a task probes together; also the page limit of `ls`
+FEW = 4  # fewer paths than this are probed one by one
 
 Row = dict[str, Any]
 
 
 def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
-    """Rows of repository, branch, path and size, in that order, with what the branch serves there (SERVED).
+    """Probe rows of repository, branch, path and size, sorted in that order, and add what the branch serves there
+    (SERVED).
 
-    Raises `Refused` where an address is the namespace's but for its spelling, `DamagedData` for an answer that isn't
-    what the API promises.
+    Raises `Refused` if an address differs from the namespace only in its spelling, `DamagedData` if a response violates
+    the API.
     """
     task = Prober(lakefs)
     for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
@@ -45,15 +46,15 @@ def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Itera
 
 @dataclass(slots=True)
 class Prober:
-    """Probes paths, and remembers what it needn't ask again: repositories that gave no answer, branches that are gone
-    (None) or whose answers contradict each other, each with the reason."""
+    """Probes paths, and remembers what needn't be requested again: repositories that didn't respond, with the reason,
+    and branches that are gone (None) or for which the server contradicts itself (the reason)."""
 
     lakefs: LakeFS
     unreachable: dict[str, str] = field(default_factory=dict)
     branches: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def probe(self, repository: str, branch: str, paths: Sequence[str]) -> tuple[dict[str, str | None], str | None]:
-        """The address that the branch serves at each path, None where it serves nothing; or why that isn't clear."""
+        """The address that the branch serves at each path, None if it serves nothing; or why the result is unclear."""
         if why := self.unreachable.get(repository):
             return {}, why
         for last in (False, True):
@@ -62,7 +63,7 @@ class Prober:
                 return (dict.fromkeys(paths), None) if why is None else ({}, why)
             try:
                 return serve(self.lakefs, repository, branch, paths), None
-            except NotThere:  # of a branch that was deleted, or of one that was deleted and made anew meanwhile
+            except NotThere:  # the branch was deleted, or deleted and created again
                 if why := self._note_gone(repository, branch, last=last):
                     return {}, why
             except Refused:
@@ -73,7 +74,7 @@ class Prober:
         return dict.fromkeys(paths), None
 
     def _note_gone(self, repository: str, branch: str, *, last: bool) -> str | None:
-        """Look whether the branch is listed; why the answer isn't clear, where it is listed again and again."""
+        """Check whether the branch is still listed. Returns why the result is unclear, if it is listed repeatedly."""
         try:
             listed = is_branch(self.lakefs, repository, branch)
         except Refused:
@@ -92,7 +93,7 @@ class Prober:
 
 @contextmanager
 def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
-    """Pass over `NotThere` where a second listing lacks the repository, too: one that was deleted refers to nothing."""
+    """Ignore `NotThere` if a second listing confirms that the repository is gone: a deleted one refers to nothing."""
     try:
         yield
     except NotThere:
@@ -107,9 +108,9 @@ def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
 
 
 def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """The physical address that a branch serves at each path, None where nothing is served.
+    """The physical address that a branch serves at each path, None if nothing is served.
 
-    Dense paths are answered by pages of `ls`, scattered ones by `stat`.
+    Dense paths are probed by pages of `ls`, scattered ones by `stat`.
     """
     found: dict[str, str | None] = {}
     at_once = lakefs.settings.probe_requests
@@ -119,7 +120,7 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
             for path, one in zip(some, pool.map(lambda p: lakefs.stat(repository, branch, p), some), strict=True):
                 found[path] = one.physical_address if one is not None else None
 
-    waiting = sorted(paths, key=str.encode)  # as pages are: what a page covers stands in front
+    waiting = sorted(paths, key=str.encode)  # sorted like pages, so paths that a page covers come first
     while waiting:
         covered = 0
         if len(waiting) >= FEW:
@@ -135,9 +136,10 @@ def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) ->
 
 
 def covers(page: ServedPage, path: str) -> bool:
-    """Whether a page that begins before a path also says what is there: up to its last path, or all if it is the last.
+    """Whether a page that begins before a path also covers it: up to its last path, or everything if it is the last
+    page.
 
-    An empty page that announces more covers nothing, and no page covers a path that it could show for another one.
+    An empty page that reports more to come covers nothing, and no page covers a path that it might show inexactly.
     """
     if not is_exact(path):
         return False
@@ -146,13 +148,13 @@ def covers(page: ServedPage, path: str) -> bool:
 
 
 def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
-    """The physical addresses that a branch serves wherever its path may be one of these that the server could not show
-    exactly (see `responses.is_exact`): no path can be asked for then, but a listing tells each address.
+    """The physical addresses at any path of a branch that may be one of these, which the server could not show exactly
+    (see `responses.is_exact`). Such paths can't be probed, but a listing has the address of each.
 
-    Raises `Unavailable` where the listing can't be read on.
+    Raises `Unavailable` if the listing can't be continued.
     """
     for start in sorted({path[: path.index(REPLACED)] for path in paths if not is_exact(path)}):
-        after: str | None = start + "\x7f"  # the replaced bytes come after all of ASCII
+        after: str | None = start + "\x7f"  # replaced bytes sort after all of ASCII
         while after is not None:
             page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
             yield from (one.physical_address for one in page.objects if not is_exact(one.path))
@@ -160,14 +162,14 @@ def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterab
 
 
 def just_before(path: str) -> str:
-    """A path that sorts before the given one, and close to it: `ls` begins behind it."""
+    """A path that sorts shortly before the given one: `ls` starts after it."""
     return path[:-1]
 
 
 def served_batch(
     window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
 ) -> pa.RecordBatch:
-    """Rows with what is served there; a path without an answer has none, whatever the reason."""
+    """Rows with what is served there; empty for a path without a result, whatever the reason."""
     rows = []
     for row in window:
         why = None if row["path"] in served else unclear or "the server gave no answer"

@@ -15,14 +15,14 @@ TITLES: Mapping[str, str] = {"age": "Bytes by age", "prefix": "Bytes by path", "
 
 
 def plots(totals: Totals) -> dict[str, str]:
-    """A plot for each of TITLES as Markdown: the largest sums as bars, the rest as one."""
+    """A plot for each of TITLES as Markdown: the largest totals as bars, and one bar for the rest."""
     if not totals.whole.objects:
         return {}
     return {f"bytes_by_{kind}": as_markdown(title, bars(totals, kind)) for kind, title in TITLES.items()}
 
 
 def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
-    """The bars of one plot: its largest sums, at most BARS, and one for all others."""
+    """The bars of one plot: its largest totals, at most BARS, and one for all others."""
     found = totals.ordered(kind)
     known = [one for one in found if one[0] != EVERYTHING_ELSE]
     others = Sum()
@@ -33,7 +33,7 @@ def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
 
 
 def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
-    """Horizontal bars as a PNG in a line of Markdown. Names are drawn as they are: a $ begins no formula."""
+    """Horizontal bars as a PNG in a line of Markdown. Names are drawn literally: a $ starts no formula."""
     figure = new_figure(8, 0.9 + 0.34 * len(shown))
     axes = figure.subplots()
     drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")

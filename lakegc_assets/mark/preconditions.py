@@ -1,4 +1,4 @@
-"""What forbids a mark: each raises with a sentence, and writes nothing (invariants 5 and 7)."""
+"""Preconditions of a mark: each raises an error with a message, and writes nothing (invariants 5 and 7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from spark_resources.mark_store.record import MarkRecord
 
 
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
-    """Raise `WrongUsage` where an unfinished mark that is gone on with was begun since another mark, or since any."""
+    """Raise `WrongUsage` if an unfinished mark that is resumed was begun with another base mark or in the other mode
+    (full or incremental) than these options ask for."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
             f"mark {record.mark_id} of {record.repository} was begun since mark {record.basis['chain'][0]}, and goes "
@@ -27,7 +28,7 @@ def refuse_read_only(repository: Repository) -> None:
 
 
 def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
-    """Raise `Refused` where another repository of this server lives in, around or at the same place (invariant 5)."""
+    """Raise `Refused` if the namespace of another repository of this server overlaps with this one (invariant 5)."""
     mine = target.place.namespace.normal_form()
     try:
         for other in lakefs.repositories():
@@ -37,7 +38,7 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
             if other.id != target.repository.id and (foreign + "/").startswith(mine + "/"):
                 raise overlap(target, other)
     except Forbidden:
-        pass  # who may not list repositories relies on the owner's mark in the namespace
+        pass  # without permission to list repositories, rely on the owner recorded in the namespace
 
 
 def overlap(target: Target, other: Repository) -> Refused:

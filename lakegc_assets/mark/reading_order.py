@@ -1,4 +1,4 @@
-"""The steps in which a mark reads, in the order that keeps data safe (`CHAIN`; formats §2): nobody else knows it.
+"""The reading steps of a mark, in the order that keeps data safe (`CHAIN`; formats §2). Defined only here.
 
 What is listed first can only become *more* referenced by what is read later.
 """
@@ -21,6 +21,6 @@ READ: Mapping[str, Callable[[MarkRun], None]] = {
 
 
 def read_references(run: MarkRun) -> None:
-    """All that a mark reads behind its listing, in order."""
+    """Read everything that a mark reads after its listing, in order."""
     for name in CHAIN[1:-1]:
         READ[name](run)

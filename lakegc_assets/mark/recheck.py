@@ -1,7 +1,7 @@
-"""What is live at the end of a mark though the lists at its beginning lack it (invariant 2).
+"""Finds what is live at the end of a mark but missing from the lists at its beginning (invariant 2).
 
-A staged object with the same bytes as the committed one of its path is on no list; asking at that path finds it. One
-that was moved to another path between the lists and the question is found by neither. So lists come once more, last.
+A staged object with the same content as the committed one at its path is on no list; a path probe finds it. One that
+was moved to another path between the lists and the probe is found by neither. So the lists are read once more, last.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """What is live at the end keeps the objects at its addresses."""
+    """Keep the objects whose addresses are live at the end."""
     return keep_reasons.among(live_at_the_end(run, notes)) if notes.facts["unreferenced"] else None
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
-    """The addresses that are staged now, and those of commits that were not retained before (column address, in which
-    one may stand many times)."""
+    """The addresses that are staged now, and those of commits that were not retained before (column address, with
+    duplicates)."""
     run.log_message("reading once more what is staged, where the branches are, and what was committed")
     found = [*staged_now(run, notes), *of_new_commits(run, notes)]
     return union(found)
@@ -50,8 +50,9 @@ def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
 
 
 def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    """The addresses of commits that were not retained when commits were read, and are by now: heads, held tags, and
-    every commit made since, for one that a branch has left again already is live like any young one. Mostly none."""
+    """The addresses of commits that were not retained when commits were read but are now: heads, tags on hold, and
+    every commit made since. A new commit that is no longer on any branch is live, too, like any young one. Mostly
+    empty."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
     new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.tagged_since(run)} - retained)
@@ -66,7 +67,7 @@ def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
 
 
 def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
-    """The commits that nobody knew when commits were read, as far as the graph may be read."""
+    """The commits that were unknown when commits were read, if the graph can be read."""
     if not run.mark.record.step("retained_commits").facts["graph"]:
         return []
     dumped = dumped_graph(run)

@@ -1,4 +1,4 @@
-"""The reference status of all candidates: each compared with what is committed and what is uncommitted, in one pass."""
+"""The reference status of all candidates: each is compared with committed and uncommitted addresses, in one pass."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from spark_resources.spark.task_report import TaskReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FEW_ENOUGH_TO_SEND = 250_000  # addresses: to every task, rather than to shuffle what is joined with them
+FEW_ENOUGH_TO_SEND = 250_000  # addresses, to broadcast instead of shuffling the other side of a join
 
 
 @dataclass(frozen=True)
 class ReferenceStatus:
-    """What one pass over all addresses decided (`rows`, REFERENCE_STATUS), and its counts."""
+    """The result of one pass over all addresses (`rows`, REFERENCE_STATUS), and its counts."""
 
     rows: DataFrame
     counts: Mapping[str, int]
@@ -38,17 +38,17 @@ class ReferenceStatus:
 
     @property
     def unreferenced(self) -> DataFrame:
-        """Those that are stored, minus committed, minus uncommitted, minus young, minus kept for the key."""
+        """The objects that are stored − committed − uncommitted − young − kept for their keys."""
         return self._objects(Status.UNREFERENCED)
 
     @property
     def dot_segments(self) -> DataFrame:
-        """Those that are kept for the key alone."""
+        """The objects that are kept only for their keys."""
         return self._objects(Status.DOT_SEGMENT)
 
     @property
     def missing(self) -> DataFrame:
-        """The live addresses (column address) that the listing lacks."""
+        """The live addresses (column address) missing from the listing."""
         return self._with(Status.MISSING).select("address")
 
     @property
@@ -57,7 +57,7 @@ class ReferenceStatus:
 
     @cached_property
     def few_not_committed(self) -> pa.Array | None:
-        """The addresses of `not_committed` where a task can hold all of them; None where they are too many."""
+        """The addresses of `not_committed`; None if there are too many for one task to hold."""
         if self.not_committed_count > FEW_ENOUGH_TO_SEND:
             return None
         return self.not_committed.select("address").toArrow()["address"].combine_chunks()
@@ -83,7 +83,7 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
 
 
 def listed_and_live(run: MarkRun) -> list[Input]:
-    """What is stored, committed and uncommitted, by the names that the rule has for them."""
+    """The stored, committed and uncommitted inputs, under the names that the rule uses."""
     asset, maybe_gone = committed_addresses.ASSET, committed_addresses.MAYBE_GONE_PART
     needed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
     others = [run.mark.dataset(asset, maybe_gone)] if maybe_gone in run.mark.record.step(asset).datasets else []

@@ -1,4 +1,4 @@
-"""Which repositories of a server are marked by schedule and sensor: those that the settings' patterns match."""
+"""Which repositories of a server the schedule and the sensor mark: those that match the patterns in the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_resources.settings import Settings
 
 
 def chosen(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
-    """Those whose id matches a pattern to include and none to exclude, by id."""
+    """The repositories whose id matches an include pattern and no exclude pattern, sorted by id."""
 
     def matches(repository: Repository, patterns: Sequence[str]) -> bool:
         return any(fnmatchcase(repository.id, pattern) for pattern in patterns)

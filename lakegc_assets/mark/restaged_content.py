@@ -1,8 +1,8 @@
-"""The same bytes staged again: what a branch serves though no list says so (formats §2; invariant 2).
+"""Identical content re-staged: what a branch serves though it is on no list (formats §2; invariant 2).
 
-The server's list of staged addresses is a diff by content. A staged object that equals the committed one of its path is
-left out of it, yet the branch serves the staged address. So the server is asked what it serves at every path whose
-committed entry has the size of an unreferenced object; without a clear answer, whatever has that size is kept.
+The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
+its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
+object is probed on the server; without a clear result, every object of that size is kept.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from spark_resources.spark.task_report import TaskReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MANY_SIZES = 1_000_000  # 8 MB, sent to every task
+MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
 PROBED_PART, NOT_PROBED_PART = "served", "not_probed"
-REASONS = 20  # why probes have no clear answer: as many are written down as facts; the datasets have all
+REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """What branches serve, or may serve, at the paths in question keeps the objects."""
+    """Keep the objects that branches serve, or may serve, at the probed paths."""
     probed = [dataset for dataset in ask(run, notes, objects, chain) if dataset.rows]
     if not probed:
         return None
@@ -53,10 +53,10 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 
 def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> list[Dataset]:
-    """Write what branches serve at the paths in question, and the paths beyond the bound on questions (SERVED each).
+    """Write what branches serve at the probed paths, and the paths beyond the limit on probes (both SERVED).
 
-    `unreferenced` are the objects (STORED_OBJECTS) that expire if nobody serves them, `chain` what an
-    incremental mark knows.
+    `unreferenced` are the objects (STORED_OBJECTS) that expire unless a branch serves them, `chain` the earlier marks
+    of an incremental mark.
     """
     asked, folder = all_paths_to_probe(run, notes, unreferenced, chain), run.mark.folder("expired_set", PROBED_PART)
     count = run.keep(asked).count() if asked is not None else 0
@@ -85,12 +85,12 @@ def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChai
 
 
 def sentence(probes: int, why: str) -> str:
-    """What an operator reads of probes without a clear answer."""
+    """The message for an operator about probes without a clear result."""
     return f"{probes:,} path probes have no clear answer, so every object that may be served there is kept: {why}"
 
 
 def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
-    """Why probes have no clear answer, and how many, the most frequent reasons first."""
+    """Why probes have no clear result, with counts, most frequent reasons first."""
     from pyspark.sql import functions as F
 
     rows = run.read_dataset(answers, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
@@ -99,8 +99,8 @@ def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
 
 
 def all_paths_to_probe(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> DataFrame | None:
-    """The paths to ask about, here and in other repositories (columns repository, branch, path, size); None where there
-    are none."""
+    """The paths to probe, in this and other repositories (columns repository, branch, path, size); None if there are
+    none."""
     sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
     if not len(sizes):
         return None
@@ -112,7 +112,7 @@ def all_paths_to_probe(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, 
 
 
 def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: pa.Array | None) -> DataFrame | None:
-    """The paths to ask about in this repository; None where no branch has objects of a wanted size."""
+    """The paths to probe in this repository; None if no branch has objects of a wanted size."""
     from pyspark.sql import functions as F
 
     heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
@@ -147,9 +147,9 @@ def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: p
 def may_have(
     run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: WrittenDown
 ) -> pa.Array:
-    """Of each range whether it may have an entry of a wanted size: where nobody wrote down its sizes, it may.
+    """Whether each range may have an entry of a wanted size; true if its sizes weren't recorded.
 
-    Reading a range is always right, so whatever is wrong with an earlier mark's sizes is none of this one's concern.
+    Reading a range is always safe, so errors in the recorded sizes of an earlier mark are ignored.
     """
     if wanted is None:
         return pa.repeat(True, len(ranges))
@@ -163,7 +163,7 @@ def may_have(
             known |= told[0]
             having |= told[1]
     of_several = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
-    known -= of_several  # nobody knows which of them has these sizes
+    known -= of_several  # several ranges share the number, so its sizes are ambiguous
     return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 

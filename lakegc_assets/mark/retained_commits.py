@@ -1,4 +1,4 @@
-"""`retained_commits`: the rule on the commit graph ∪ the server's list, and every branch head there is (formats §6)."""
+"""`retained_commits`: the rule on the commit graph ∪ the server's list ∪ every branch head (formats §6)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Graph = dict[str, Commit]
 def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
-    Branches are read before and after the server prepared its list, and every head seen is retained (invariant 2); so
-    are tags, where holds name some.
+    Branches are read before and after the server prepares its list, and every head seen is retained (invariant 2). So
+    are tags, if holds name any.
     """
     with step(run, ASSET) as notes:
         repository, rules = run.partition.repository, run.mark.record.rules
@@ -43,7 +43,7 @@ def decide_commits(run: MarkRun) -> None:
         run.log_message("waiting for the server's list of retained commits")
         listed = server_list(run)
         after = run.lakefs.branches(repository)
-        tags |= holds_in_force.tags_seen(run, holds)  # behind the branches: a tag that took a branch's place is seen
+        tags |= holds_in_force.tags_seen(run, holds)  # after the branches, to see a tag that replaced a branch
         commits = completed(run, dumped, {*before.values(), *after.values(), *tagged_commits(holds, tags)})
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
@@ -73,7 +73,7 @@ def decide_commits(run: MarkRun) -> None:
 
 
 def check_rules(run: MarkRun) -> None:
-    """Raise `Refused` where the rules are no longer those that this mark began with."""
+    """Raise `Refused` if the rules have changed since this mark began."""
     rules = run.lakefs.rules(run.partition.repository)
     if rules != run.mark.record.rules:
         raise Refused(
@@ -84,9 +84,9 @@ def check_rules(run: MarkRun) -> None:
 
 
 def dumped_graph(run: MarkRun) -> Graph | None:
-    """Every commit of the repository from a dump of its references, or None where that may not be read.
+    """Every commit of the repository from a dump of its references, or None without the permission to read one.
 
-    The dump's content hash and each commit's id are proved (formats §3).
+    The dump's content hash and each commit's id are verified (formats §3).
     """
     dump = run.lakefs.dump_refs(run.partition.repository)
     if dump is None:
@@ -114,7 +114,7 @@ def verified_table(run: MarkRun, table_id: str) -> bytes:
 
 
 def checked(commit: Commit) -> Commit:
-    """The commit itself, if it is what its id promises (formats §3)."""
+    """The commit itself, if it matches its id (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
         raise DamagedData(
             f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it."
@@ -128,9 +128,9 @@ def checked(commit: Commit) -> Commit:
 
 
 def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
-    """The graph with every head (and held tag), and the ancestors of all commits, as far as the dump lacks them.
+    """The graph, completed with heads (and tags on hold) and ancestors of all commits that the dump lacks.
 
-    Without a dump that is what these reach: dangling commits are then retained as far as the server lists them.
+    Without a dump it is what these reach; dangling commits are then retained only if the server lists them.
     """
     repository = run.partition.repository
     if dumped is None:
@@ -141,7 +141,7 @@ def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
         return graph
     graph = dict(dumped)
     waiting = heads | {parent for commit in graph.values() for parent in commit.parents}
-    while missing := waiting - graph.keys():  # made since the dump, and so a few
+    while missing := waiting - graph.keys():  # created since the dump, so only a few
         fetched = [checked(run.lakefs.commit(repository, one)) for one in sorted(missing)]
         graph |= {commit.id: commit for commit in fetched}
         waiting = {parent for commit in fetched for parent in commit.parents}
@@ -182,7 +182,7 @@ def only_known_as_head(commit: Commit, branch: str) -> Verdict:
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
-    """Retain what was a head while the server prepared its list, though a branch moved or went away meanwhile."""
+    """Retain what was a head while the server prepared its list, even if the branch moved or was deleted meanwhile."""
     by_id = {one.commit_id: one for one in verdicts}
     for branch, head in sorted(before.items()):
         if head not in by_id or not by_id[head].retained:

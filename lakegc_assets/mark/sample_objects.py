@@ -1,7 +1,7 @@
-"""A few objects of an expired set that a person looks at: the largest, the newest, and a sample that chance draws.
+"""A few objects of an expired set for review: the largest, the newest, and a random sample.
 
-Executors choose from the rows they write; the best of what they chose are the best of all. The draw goes by a keyed
-hash of each address, so the same mark has the same sample, however its rows were spread over tasks.
+Each executor selects from the rows that it writes; the best of these are the best overall. The sample is drawn by a
+keyed hash of each address, so the same mark has the same sample, however its rows are partitioned.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _first(drawn: pa.Table, kind: str) -> pa.Table:
 
 
 def draws(addresses: Any, seed: str) -> pa.Array:
-    """A number for each address that only the seed and the address decide."""
-    import pandas as pd  # not where Dagster loads the graph: it takes its time
+    """A number for each address that depends only on the seed and the address."""
+    import pandas as pd  # not when Dagster loads the graph: importing it is slow
 
     key = hashlib.sha256(seed.encode()).hexdigest()[:16]
     values = addresses.to_numpy(zero_copy_only=False) if isinstance(addresses, pa.Array) else addresses.to_numpy()
@@ -65,7 +65,7 @@ def highlights_output(folder: str, seed: str) -> Output:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a verdict says of a commit; `created` is its client's word."""
+    """The commit as recorded in its verdict; `created` was set by the client."""
 
     commit_id: str
     created: datetime | None

@@ -1,6 +1,6 @@
-"""Objects and bytes of an expired set, counted by what a reader asks for: why, how old, under which path and slice.
+"""Objects and bytes of an expired set, grouped by reason, age, path and slice.
 
-Executors count the rows that they write; what they counted is added up anywhere else without the rows.
+Executors count the rows that they write; their counts are added up elsewhere without the rows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ AGES = (
     ("3 months to a year", 365),
 )
 OLDEST = "over a year"
-LABELS_HELD = 100_000  # of one kind; what comes beyond them is counted as one
+LABELS_HELD = 100_000  # per kind; the rest is counted as one
 
 
 class Label(NamedTuple):
-    """What some objects have in common; `name` is None where it isn't known, `branch` and `days` are of reasons."""
+    """What some objects have in common; `name` is None if unknown, `branch` and `days` are set for reasons only."""
 
     name: str | None
     branch: str | None = None
@@ -53,13 +53,13 @@ class Sum:
 
 @dataclass(slots=True)
 class Totals:
-    """Sums by kind and label, in bounded memory."""
+    """Totals by kind and label, in bounded memory."""
 
     whole: Sum = field(default_factory=Sum)
     by: dict[str, dict[Label, Sum]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
 
     def add(self, counted: pa.Table) -> None:
-        """Add what was counted elsewhere (EXPIRED_TOTALS)."""
+        """Add counts from elsewhere (EXPIRED_TOTALS)."""
         for row in counted.to_pylist():
             known, label = self.by[row["kind"]], Label(row["label"], row["branch"], row["days"])
             if label not in known and len(known) >= LABELS_HELD:
@@ -78,7 +78,7 @@ class Totals:
 
 
 def in_words(kind: str, label: Label) -> str:
-    """What a label says to a person; a rule is named with its days, and nothing is claimed that isn't known."""
+    """A label as text for people; a rule is named with its days, and nothing unknown is claimed."""
     if kind == "reason" and label.days is not None:
         rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
         return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"
@@ -88,9 +88,9 @@ def in_words(kind: str, label: Label) -> str:
 
 
 def counted(objects: pa.Table, *, start: datetime, depth: int = 1) -> pa.Table:
-    """These objects (columns of EXPIRED_OBJECTS) counted by every kind: EXPIRED_TOTALS.
+    """Count these objects (columns of EXPIRED_OBJECTS) by every kind, as EXPIRED_TOTALS.
 
-    Ages are those at `start`, the store's clock; `depth` is how many folders of a path count as its prefix.
+    Ages are those at `start`, the store's clock; `depth` is the number of folders in a path prefix.
     """
     return pa.concat_tables(
         [
@@ -123,7 +123,7 @@ def _prefixes(paths: Any, depth: int) -> Any:
 
 
 def recorded(mark: Mark) -> Totals:
-    """What the executors counted of a mark's expired set when they wrote it."""
+    """The totals that executors counted while they wrote a mark's expired set."""
     found, dataset = Totals(), mark.dataset("expired_set", PART)
     for file in dataset.files:
         found.add(read_file(mark.place, dataset.folder, file, EXPIRED_TOTALS))

@@ -32,11 +32,11 @@ def read_uncommitted(run: MarkRun) -> None:
 
 
 def datasets(run: MarkRun) -> list[Dataset]:
-    """What any reading of what is staged gave, other repositories aside: all of it is live."""
+    """The datasets of all readings of what is staged, without other repositories: all of it is live."""
     recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in other_repositories.STAGED_PARTS]
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
 
 
 def read_live(run: MarkRun) -> DataFrame:
-    """All addresses that any reading of what is staged gave (column address)."""
+    """All addresses that any reading found staged (column address)."""
     return union([run.read_dataset(one, ADDRESSES) for one in datasets(run)])

@@ -1,10 +1,10 @@
 """One reading of what is staged: what the branches serve at every changed path, and the server's list.
 
-The server's list can lack what is staged, and it can be empty though objects are staged (formats §2): a branch that is
-deleted while the server scans, a staging record that it can't read, an address that it resolves to one in the namespace
-but doesn't list as such. So it is never believed alone. What is staged on each branch is paged to its end as well, in a
-way that fails where a record can't be read, and each added or changed path is looked up; what the list or a branch
-shows is live. A list that is empty though objects are staged is requested again.
+The server's list can miss staged objects, and can be empty though objects are staged (formats §2): because a branch is
+deleted while the server scans, because the server can't read a staging record, or because it resolves an address into
+the namespace but doesn't list it as such. So the list is never trusted alone. The uncommitted diff of each branch is
+also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked up; what
+the list or a branch shows is live. A list that is empty though objects are staged is requested again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The datasets (ADDRESSES) of one reading by part, all of them live, and what is recorded about each."""
+    """The datasets (ADDRESSES) of one reading by part, all of them live, and the facts recorded about each."""
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     facts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Reading:
 def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
     """Read what is staged now: path by path, and by the server's list.
 
-    Raises `Unavailable` where a diff can't be read to its end, as for a staging record that the server can't read.
+    Raises `Unavailable` if a diff can't be read to its end, such as when the server can't read a staging record.
     """
     reading = Reading()
 
@@ -77,7 +77,7 @@ NO_LIST = UncommittedLists("", {}, 0)
 
 
 def list_staged(run: MarkRun) -> UncommittedLists:
-    """The server's list, NO_LIST where it gave up because a branch was deleted meanwhile."""
+    """The server's list, or NO_LIST if the server gave up because a branch was deleted meanwhile."""
     try:
         return run.lakefs.prepare_uncommitted(run.partition.repository)
     except Interrupted:
@@ -85,7 +85,7 @@ def list_staged(run: MarkRun) -> UncommittedLists:
 
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
-    """All files of one list. Raises `DamagedData` where they are fewer than the pages that announced one."""
+    """Read all files of one list. Raises `DamagedData` if there are fewer than the pages that reported one."""
     keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
     place = run.place
     if not keys:
@@ -104,7 +104,7 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
 
 
 def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
-    """Why the server is asked for its list once more; "" where nothing speaks against this one."""
+    """Why the server's list must be requested again; "" if this one is fine."""
     if not lists.pages:
         return "a branch was deleted while the server listed what is staged"
     if lists.empty_pages and (lists.pages > 1 or changed.rows):
@@ -113,7 +113,7 @@ def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
 
 
 def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
-    """The keys of the files at an announced location, at least as many as were announced (invariant 3)."""
+    """The keys of the files at a reported location, at least as many as were reported (invariant 3)."""
     folder = run.place.namespace.key(location).rstrip("/") + "/"
     found = [one.key for page in run.store.pages(folder) for one in page.objects]
     if len(found) < announced:
@@ -146,9 +146,9 @@ def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
 
 
 def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
-    """The physical addresses at the added and changed paths of a branch; none where it is gone by now.
+    """The physical addresses at the added and changed paths of a branch; none if it was deleted meanwhile.
 
-    Raises `Unavailable` where the diff can't be read to its end.
+    Raises `Unavailable` if the diff can't be read to its end.
     """
     for tries_left in reversed(range(TRIES)):
         try:
@@ -159,7 +159,7 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
         except NotThere:
             if not is_branch(lakefs, repository, branch):
                 return
-            if not tries_left:  # deleted and made anew, again and again
+            if not tries_left:  # deleted and re-created repeatedly
                 raise
         else:
             return

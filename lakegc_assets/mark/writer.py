@@ -1,4 +1,5 @@
-"""The end of `expired_set`: what expires, and what no retained commit refers to, written with reasons in one pass."""
+"""The last part of `expired_set`: writes expired objects, and those that no retained commit refers to, with reasons, in
+one pass."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
 ASSET = "expired_set"
 NOT_RETAINED_PART = "not_retained"
 ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
-SAMPLED_A_TASK = 1_000  # addresses, for the cuts
+SAMPLED_A_TASK = 1_000  # addresses, to choose the range boundaries
 
 
 def write_mark(
     run: MarkRun, notes: StepNotes, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions
 ) -> Dataset:
-    """Write in one pass the expired set, sorted and with its reasons, what a review shows of it, and the reference's
-    layout; where this mark can be a base, all objects that no retained commit refers to, too."""
+    """Write in one pass the expired set, sorted and with reasons, its totals and sample for review, and the reference
+    collector's layout; if this mark can be a base, also all objects that no retained commit refers to."""
     not_retained, all_known = can_be_base(run), expiry_reasons.all_known(run, notes)
     rows, verdicts = in_tasks(run, status, deletable, attributions), attributions.verdicts
 
@@ -80,7 +81,7 @@ def write_mark(
 
 
 def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions) -> DataFrame:
-    """What is written, as rows of MIXED_ROWS in ranges of their addresses."""
+    """The rows to write (MIXED_ROWS), range-partitioned by address."""
     objects = status.not_committed if can_be_base(run) else run.keep(deletable)
     rows = mixed(objects, deletable=deletable, attributions=attributions.rows)
     count, few = status.not_committed_count, status.few_not_committed
@@ -89,20 +90,20 @@ def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attrib
 
 
 def tasks_for(objects: int, cores: int) -> int:
-    """So many that a task can hold its rows, and where rows are worth it, one for every core."""
+    """Enough tasks that each can hold its rows, and at least one per core if there are enough rows."""
     return max(1 + objects // ROWS_A_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
 
 
 def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
-    """The rows in ranges of their addresses, a range a task, in the order of the tasks.
+    """Range-partition the rows by address, one range per task, in task order.
 
-    Cut by some addresses of objects, or all: many have several attributions, and would draw the cuts to them.
+    The boundaries are chosen from addresses of objects only, because objects with several attributions would skew them.
     """
     from pyspark.sql import functions as F
 
     if tasks == 1 or not len(addresses):
         return rows.repartition(1)
-    if not hasattr(rows, "repartitionById"):  # before Spark 4.1 nobody says which rows come into which task
+    if not hasattr(rows, "repartitionById"):  # before Spark 4.1 rows can't be assigned to partitions directly
         return rows.repartitionByRange(tasks, "address")
     ordered = addresses.sort()
     cuts = [ordered[len(ordered) * task // tasks].as_py() for task in range(1, tasks)]
@@ -112,13 +113,13 @@ def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
 
 
 def some_addresses(objects: DataFrame, count: int, tasks: int) -> pa.Array:
-    """Addresses of so many objects, enough of them to cut all into even ranges for so many tasks."""
+    """Addresses of these `count` objects: all, or a sample large enough for `tasks` ranges of even size."""
     share = min(1.0, SAMPLED_A_TASK * tasks / max(count, 1))
     return objects.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
 
 
 def mixed(objects: DataFrame, *, deletable: DataFrame, attributions: DataFrame) -> DataFrame:
-    """Objects (STORED_OBJECTS), which of them are deletable (column address), and their attributions, as MIXED_ROWS."""
+    """Combine objects (STORED_OBJECTS), the deletable addresses (column address) and attributions into MIXED_ROWS."""
     from pyspark.sql import functions as F
 
     def as_mixed(rows: DataFrame) -> DataFrame:

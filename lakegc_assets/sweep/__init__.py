@@ -1,7 +1,7 @@
-"""A sweep: what was approved is re-verified, deleted at the store's speed, and accounted for.
+"""A sweep re-verifies the approved set, deletes it at the store's speed, and reports the outcome of each object.
 
-context.py        what every part works with
+context.py        shared state of a sweep
 reverify.py       what is live now, by today's rules and holds
-delete_rounds.py  Spark jobs that delete, until every object has its outcome
-report.py         what became of each object, and the numbers that must add up
+delete_rounds.py  Spark jobs that delete, until every object has an outcome
+report.py         the outcome of each object, and totals that must add up
 """

@@ -1,4 +1,4 @@
-"""What every part of a sweep works with."""
+"""Shared state of a sweep: limits, the run, its re-verifications."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ HEADS_EVERY = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SweepLimits:
-    """`verification_age` is how old a re-verification may be when a key is deleted by it (invariant 1); `rate` a
-    ceiling in keys a second over all tasks, None for none; what `marking` bounds is bounded in re-verifications, too.
-    `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is how often branch heads are
-    listed while a round deletes.
+    """Limits of one sweep.
+
+    `verification_age` is the maximum age of the re-verification that a delete relies on (invariant 1). `rate` is a
+    ceiling in keys per second over all tasks, None for none. The limits in `marking` also apply to re-verifications.
+    `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is the interval at which branch
+    heads are listed while a round deletes.
     """
 
     marking: Limits
@@ -52,7 +54,7 @@ class SweepLimits:
 
 @dataclass(frozen=True, slots=True)
 class ForeignMark:
-    """A foreign mark (of the reference collector), and the approval that it is swept by."""
+    """A foreign mark (of the reference collector), and its approval."""
 
     found: ReferenceMark
     approval: Approval
@@ -60,7 +62,7 @@ class ForeignMark:
 
 @dataclass(slots=True)
 class SweepRun:
-    """One sweep at work, under its lease."""
+    """A running sweep, under its lease."""
 
     partition: Partition
     target: Target
@@ -87,30 +89,30 @@ class SweepRun:
 
     @property
     def undone(self) -> Receipts:
-        """The receipts of what became of quarantined objects: restored or purged."""
+        """The receipts of quarantined objects that were restored or purged."""
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "undone/")
 
     @property
     def freed(self) -> Receipts:
-        """The receipts of copies in quarantine that an interrupted sweep left beside their originals."""
+        """The receipts of stray quarantine copies, which an interrupted sweep left while the originals stayed."""
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
     def reverifications(self) -> str:
-        """The key of the folder of re-verifications, each in a folder of its number."""
+        """The key of the folder of re-verifications, with one numbered subfolder each."""
         return mark_folder(self.mark.record.mark_id) + "verifications/"
 
     def next_number(self) -> int:
-        """The number of a new re-verification and its round: one more than any that left a trace."""
+        """The number of a new re-verification and its round: one above the highest number in use."""
         folders = (self.reverifications, self.receipts.folder, self.undone.folder, self.freed.folder)
         names = (name for folder in folders for name in folders_in(self.store, folder))
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def approved(self) -> DataFrame:
-        """What was approved: address, size, modified, checksum and slice, as far as the mark knows them.
+        """The approved set: address, size, modified, checksum and slice, as far as the mark recorded them.
 
-        Of a foreign mark, the sweep itself wrote down what the store holds; its addresses stay the approved ones.
+        For a foreign mark, the sweep itself recorded what the store holds; the addresses are still the approved ones.
         """
         dataset = self.mark.dataset("expired_set")
         if self.foreign is None:
@@ -118,9 +120,9 @@ class SweepRun:
         return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
 
     def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
-        """The addresses in a foreign mark's files, read by the executors, each once.
+        """The distinct addresses in a foreign mark's files, read on the executors.
 
-        Raises `Refused` for what may never be deleted.
+        Raises `Refused` for an address that must never be deleted.
         """
         place, local = self.place, self.target.blockstore == "local"
 
@@ -140,8 +142,8 @@ class SweepRun:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a re-verification knew to be live: the ids of retained commits, and of the ranges whose addresses are not
-    deleted by it. `run` is the re-verification, for what it saw of other repositories."""
+    """What a re-verification found to be live: the ids of retained commits, and of ranges whose addresses are kept.
+    `run` is the re-verification itself, which has what it read of other repositories."""
 
     commits: frozenset[str]
     ranges: pa.Array
@@ -150,9 +152,12 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Reverification:
-    """One re-verification of candidates. `began` by the store's clock, before its first reading; `rescued` has columns
-    address, size, why: candidates that are live now; `verified` is what it knew to be live. `unread` are the other
-    repositories that could not be read, each with the reason: all of them were released."""
+    """One re-verification of candidates.
+
+    `began` is by the store's clock, before its first read. `rescued` (columns address, size, why) are candidates that
+    are live now. `verified` is what was found to be live. `unread` are the other repositories that could not be read,
+    each with the reason; all of them were released.
+    """
 
     number: int
     began: datetime

@@ -1,4 +1,4 @@
-"""Rounds: Spark jobs that settle what is pending, each under one re-verification, until each object has its outcome."""
+"""Rounds: Spark jobs over pending objects, each under one re-verification, until every object has an outcome."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ DOING = {
     Action.PURGE: "purging",
 }
 LEAST_ROWS_A_TASK = 1_000
-FRUITLESS_ROUNDS = 3  # that new branch heads ended before anything was deleted
+FRUITLESS_ROUNDS = 3  # consecutive rounds that new branch heads ended before anything was deleted
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the rounds of one sweep did: objects by outcome, requests, and seconds of deleting."""
+    """Totals over the rounds of one sweep: objects by outcome, requests, and seconds spent deleting."""
 
     objects: Counter[str] = field(default_factory=Counter)
     requests: int = 0
@@ -72,7 +72,7 @@ class Tally:
 
 
 def refuse_fruitless(run: SweepRun, rounds: int) -> None:
-    """Raise `Refused` where so many rounds, one after the other, could delete nothing for new branch heads."""
+    """Raise `Refused` if that many consecutive rounds deleted nothing because of new branch heads."""
     if rounds >= FRUITLESS_ROUNDS:
         raise Refused(
             f"{rounds} times what is live in {run.partition.repository} was read again, and each time branches had new "
@@ -83,7 +83,7 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
 
 
 def end_of(run: SweepRun, verification: Reverification) -> datetime:
-    """Until when a re-verification counts, by the store's clock. Raises `Refused` where it is too old when it ends."""
+    """When a re-verification expires, by the store's clock. Raises `Refused` if it has expired already."""
     until, now = verification.began + run.limits.verification_age, run.store.now()
     if now >= until:
         raise too_old(run, now - verification.began)
@@ -91,7 +91,7 @@ def end_of(run: SweepRun, verification: Reverification) -> datetime:
 
 
 def too_old(run: SweepRun, took: timedelta) -> Refused:
-    """Why nothing could be deleted by a re-verification that was this old by then."""
+    """The error for a re-verification that was too old before a delete could be sent."""
     return Refused(
         f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified and a "
         f"delete could be sent, {duration(took)} had passed, and a re-verification counts for "
@@ -102,8 +102,8 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
 
 
 def nothing_decided(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
-    """Why a whole round settled nothing: its re-verification was too old by then (`until`, store's clock), heads could
-    not be listed (`failure`), or nobody knows."""
+    """The error for a round that settled nothing: its re-verification expired (`until`, store's clock), branch heads
+    could not be listed (`failure`), or the cause is unknown."""
     if (now := run.store.now()) >= until:
         return too_old(run, now - until + run.limits.verification_age)
     return LakegcError(
@@ -114,16 +114,16 @@ def nothing_decided(run: SweepRun, objects: int, until: datetime, failure: str =
 
 
 def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
-    """What has no outcome yet, or failed before the round `since` (PENDING)."""
+    """The objects that have no outcome yet, or failed before the round `since` (PENDING)."""
     spark = run.spark()
     return sweep_outcomes.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
 
 
 def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
-    """Write the receipts of what the re-verification rescued of these rows of PENDING.
+    """Write the receipts of these rows of PENDING that the re-verification rescued.
 
-    An attempt that was cut off may have taken one of them away before it became live: that is recorded as taken, so
-    that the closing re-verification names it, and an undo restores it.
+    An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
+    as taken, so that the closing re-verification names it and an undo restores it.
     """
     if not verification.rescued_objects:
         return
@@ -143,7 +143,7 @@ def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame
 
 
 def taken_away(store: Store, rows: pa.Table) -> pa.Table:
-    """Those of the rows (columns address, slice, intended) that an attempt set out to delete, and that are gone."""
+    """The rows (columns address, slice, intended) that have an intent and no longer exist in the store."""
     meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
     there = Lookup(store).look_up(meant)["address"]
     return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
@@ -153,10 +153,12 @@ def round_of(
     run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
     verified: Verified | None = None,
 ) -> Tally:  # fmt: skip
-    """One Spark job over rows of PENDING. It ends early at `until` (store's clock), with the lease, or where a branch
-    head isn't `verified`; then some rows have no receipt yet. An action that takes objects away needs `verified`.
+    """Run one Spark job over rows of PENDING.
 
-    Raises where the lease was lost, or where a whole round settled nothing, and not for a new branch head."""
+    It ends early at `until` (store's clock), when the lease is lost, or when a branch head isn't `verified`; some rows
+    then have no receipt yet. An action that removes objects needs `verified`. Raises if the lease was lost or the whole
+    round settled nothing, but not because of a new branch head.
+    """
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
     config = SweepTaskConfig(
@@ -194,14 +196,14 @@ def round_of(
 
 
 def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
-    """The check that every key passes right before its delete, as executors are handed it."""
-    # a whole-second time may truly be almost a second later (invariant 6)
+    """The check of every key right before its delete, as passed to the executors."""
+    # a time in whole seconds may stand for almost a second later (invariant 6)
     return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
 
 
 def at_rest(spark: SparkSession) -> Callable[[], bool]:
-    """Returns a function: whether every task that was begun since now has ended, and none was tried again or lost,
-    whose worker may still be at work somewhere."""
+    """Returns a function that is true if every task started from now on has ended, and none was retried or lost: the
+    worker of such a task could still be running."""
     before = lost_attempts(spark)
     return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
 
@@ -209,7 +211,7 @@ def at_rest(spark: SparkSession) -> Callable[[], bool]:
 def reporting_progress(
     run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int
 ) -> AbstractContextManager[None]:
-    """Report how far a round is, from the receipts that its tasks wrote so far."""
+    """Report the progress of a round, from the receipts that its tasks have written."""
     began = time.monotonic()
 
     def how_far() -> str:

@@ -1,7 +1,7 @@
-"""The first delete of a sweep: one approved object alone, with every check of a round.
+"""The first delete of a sweep: a single approved object, with every check of a round.
 
-Rights can suffice for lakegc's own folder and not for objects. A store that refuses the first one for missing rights
-would refuse them all, so the sweep ends there. Nothing but an approved object is ever deleted to find that out.
+Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete for missing
+rights, it would refuse them all, so the sweep ends there. Only an approved object is ever deleted to find this out.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from spark_resources.stores.permissions import MISSING_RIGHTS, identity, right_t
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LOOKED_UP = 100  # objects, the first of which that is there as it was marked is the one
+LOOKED_UP = 100  # objects; the first one that is unchanged since the mark is deleted
 
 
 @dataclass(frozen=True, slots=True)
 class FirstDelete:
-    """What became of it; `address` is None where none of the first objects is there as it was marked, or where no
-    delete could be sent in time: then nothing is known of the rights yet."""
+    """The outcome of the first delete. `address` is None if none of the objects looked up is unchanged since the mark,
+    or if no delete could be sent in time: the rights are then still unknown."""
 
     address: str | None = None
     tally: Tally = field(default_factory=Tally)
 
 
 def delete_first(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification) -> FirstDelete:
-    """Delete one of these objects (columns of PENDING). Raises `Forbidden` where the store reports missing
-    rights.
+    """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing rights.
 
-    Its receipt is that of any other object, so the same command tries it again.
+    It gets a receipt like any other object, so re-running the command retries it.
     """
     rows = garbage.orderBy("slice", "address").limit(LOOKED_UP).toArrow().select(PENDING.names).cast(PENDING)
     there = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
@@ -61,7 +60,7 @@ def receipts_of_round(run: SweepRun, number: int) -> pa.Table:
 
 
 def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> None:
-    """Raise `Forbidden` where a failed object's receipt has a store's code for missing rights."""
+    """Raise `Forbidden` if the receipt of a failed object has one of the store's codes for missing rights."""
     failed = [row for row in receipts.to_pylist() if row["outcome"] == Outcome.FAILED.value]
     refused = [row for row in failed if row["code"] in MISSING_RIGHTS]
     if not refused:

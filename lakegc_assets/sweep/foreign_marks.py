@@ -1,8 +1,8 @@
-"""Foreign marks (of the reference collector), prepared for a sweep: with what the store holds of them today.
+"""Prepare foreign marks (of the reference collector) for a sweep, with what the store holds of them today.
 
-They recorded addresses only. A record like a mark's own, `theirs/mark.json` in lakegc's folder of that id, has what is
-listed now, and the state of the sweep; no range is known to have been read, so re-verifications
-read every live one.
+A foreign mark records addresses only. lakegc writes a mark record of its own, `theirs/mark.json` in its folder of that
+id, with the current listing and the state of the sweep. It isn't known which ranges the mark read, so re-verifications
+read every live range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
-    """The record for a sweep of an approved mark, or the one that an interrupted sweep left."""
+    """The record for a sweep of an approved foreign mark, new or left by an interrupted sweep."""
     files = foreign_files(target, foreign)
     if files.digest != approval.digest:
         raise Refused(
@@ -58,9 +58,9 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
 
 
 def list_today(run: SweepRun, foreign: ForeignMark) -> None:
-    """Finish the record: list the namespace, and write the mark's addresses with what the store holds of each."""
+    """Finish the record: list the namespace, and write the mark's addresses with size and checksum as stored."""
     mark = run.mark
-    if mark.record.state is MarkState.FAILED:  # an earlier try to list it
+    if mark.record.state is MarkState.FAILED:  # an earlier listing failed
         mark.move_to(MarkState.MARKING, failure=None)
     if mark.record.finished is None:
         write_listed(run, foreign)
@@ -83,12 +83,12 @@ def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
 
 
 def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
-    """The addresses as REFERENCE_OBJECTS: size and checksum of today, and no time, for none was recorded."""
+    """The addresses as REFERENCE_OBJECTS: with today's size and checksum, but no time, since none was recorded."""
     from pyspark.sql import functions as F
 
     types = arrow_to_spark(REFERENCE_OBJECTS)
     listing = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS)
-    listed = listing.drop("modified").dropDuplicates(["address"])  # a page that came twice is no second object
+    listed = listing.drop("modified").dropDuplicates(["address"])  # a page may be listed twice
     found = {
         "slice": F.coalesce("slice", slice_column(F.col("address"))),
         "reason": F.lit(NOT_RECORDED),
@@ -103,7 +103,7 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
 
 
 def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
-    """Write into an approval that the mark was swept by it, so that it counts no more."""
+    """Record in an approval that the mark was swept, so that it is no longer valid."""
     over = read_with_version(place, approval.mark_id)
     ended = {"how": "swept", "who": who, "when": now.isoformat()}
     write_approval(place, replace(approval, ended=ended), over=over)

@@ -1,9 +1,9 @@
-"""Branch heads while a round deletes: listed every few seconds, and what a new one reaches is kept (invariant 1).
+"""Watch branch heads while a round deletes: list them every few seconds, and keep what new heads reach (invariant 1).
 
-A head is verified where the last re-verification retained its commit. What another one reaches in ranges that were not
-read is read at once, and no task deletes it; the next re-verification then rescues it. Where that is too much to hand
-to every task, the round ends instead. Heads of other repositories are listed by a thread of their own: a server takes
-longer for them, and the heads of this one must not wait.
+A head is verified if the last re-verification retained its commit. For any other head, the ranges that were not read
+yet are read at once, and no task deletes their addresses; the next re-verification then rescues them. If that is too
+much to pass to every task, the round ends instead. Heads of other repositories are listed by a separate thread: they
+take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
 OTHERS_LATE_S = 60.0  # how long deletes continue without a listing of other repositories' heads
-MOST_ENTRIES = 500_000  # that a round takes in, of ranges that were not read: every task holds their addresses
+MOST_ENTRIES = 500_000  # of ranges not read before, per round: every task holds their addresses in memory
 
 
 def verified_by(run: MarkRun) -> Verified:
-    """What a finished re-verification read, and what the approved set was verified against."""
+    """What a finished re-verification read, and the ranges that the approved set was verified against."""
     verdicts = run.rows(ASSET, COMMIT_VERDICTS)
     commits = {row["commit_id"] for row in verdicts if row["retained"]}
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
@@ -52,10 +52,10 @@ def verified_by(run: MarkRun) -> Verified:
 
 @dataclass(slots=True)
 class HeadWatch:
-    """Lists the heads of a repository around the work of a round, and gives its tasks their permit while it can.
+    """Lists the heads of a repository while a round runs, and renews the permit of its tasks as long as it can.
 
-    `failure` is why the last listing failed, "" where it did not. `moved` says that a head was seen which the
-    re-verification doesn't cover, so that objects may be left for the next one. `others` are the heads of other
+    `failure` is why the last listing failed, "" if it succeeded. `moved` is set once a head is seen that the
+    re-verification doesn't cover, so objects may be left for the next one. `others` are the heads of other
     repositories.
     """
 
@@ -109,13 +109,13 @@ class HeadWatch:
         self._ended.set()
         for thread in self._threads:
             thread.join(timeout=30)
-        with suppress(LakegcError):  # the permit ends by itself
+        with suppress(LakegcError):  # harmless: the permit expires by itself
             self.permit.stop("the round has ended")
         if self.fault is not None and error is None:
             raise self.fault
 
     def look(self) -> None:
-        """List the heads once, take in what they reach, and give the permit anew. Raises what the server raises."""
+        """List the heads once, keep what new ones reach, and renew the permit. Raises what the server raises."""
         if self.permit.given.stopped:
             return
         began = self.place.store().now()
@@ -132,7 +132,7 @@ class HeadWatch:
         self.permit.give(began + longest_permit(self.every))
 
     def list_other_heads(self) -> None:
-        """List the heads of some other repositories, and keep what new ones reach. Raises what the server raises."""
+        """List the heads of some other repositories, and keep what new heads reach. Raises what the server raises."""
         if self.others is None or self.permit.given.stopped:
             return
         began = seconds_passed()
@@ -155,8 +155,8 @@ class HeadWatch:
                 look()
                 failed("")
             except LakegcError as error:
-                failed(str(error))  # the permit ends by itself
-            except Exception as error:  # a fault of lakegc: nothing more may be deleted, and the round has to fail
+                failed(str(error))  # harmless: the permit expires by itself
+            except Exception as error:  # a bug in lakegc: stop all deletes and fail the round
                 self.fault = error
                 with suppress(LakegcError):
                     self.permit.stop(f"{type(error).__name__}: {error}")
@@ -173,7 +173,7 @@ class HeadWatch:
         self.permit.stop(why)
 
     def _take_in(self, new: Mapping[str, str]) -> None:
-        """Keep what these commits reach in ranges that were not read, or end the round where that is too much."""
+        """Keep what these commits reach in ranges that were not read before, or end the round if that is too much."""
         refs = self._unread_ranges(sorted(new))
         self._entries += sum(int(ref["entries"]) for ref in refs)
         names = ", ".join(f"'{branch}'" for branch in sorted(new.values())[:3]) + (" …" if len(new) > 3 else "")
@@ -189,7 +189,7 @@ class HeadWatch:
         self.verified = Verified(known.commits | commits, pa.concat_arrays([known.ranges, ranges]))
 
     def _unread_ranges(self, commits: Sequence[str]) -> list[Ref]:
-        """The ranges of these commits that nobody read yet (rows of RANGE_REFS), each once."""
+        """The distinct ranges of these commits that were not read yet (rows of RANGE_REFS)."""
         found: dict[str, Ref] = {}
         for commit_id in commits:
             metarange = checked(self.lakefs.commit(self.repository, commit_id)).metarange_id

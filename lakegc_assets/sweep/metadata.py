@@ -1,4 +1,4 @@
-"""What Dagster shows of a sweep: outcomes, the rate as a plot, and the objects that a person has to check."""
+"""A sweep's metadata in Dagster: outcomes, a plot of the rate, and the objects that somebody has to check."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BINS = 60
 
 
 def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
-    """The result of `sweep_report`: totals, seconds, rate, a plot of it, and what was not deleted."""
+    """The result of `sweep_report`: totals, seconds, rate with a plot, and the objects that were not deleted."""
     folder = str(report.dataset["folder"])
     times, rows = looked_through(place, folder, report)
     return dg.MaterializeResult(
-        metadata={  # in the order in which the UI shows it
+        metadata={  # in the order of display in the UI
             "repository": report.repository,
             "mark": report.mark_id,
             "success": report.success,
@@ -49,7 +49,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
 
 
 def as_to_space(report: Report) -> dict[str, str]:
-    """What deleting or quarantining came to for the space in the store, and how the latter is undone."""
+    """How much space was freed, or is still taken by quarantine, and how to undo that."""
     found = {}
     if report.objects.get(Outcome.DELETED.value):
         found["deleting"] = report.deleting
@@ -62,12 +62,12 @@ def as_to_space(report: Report) -> dict[str, str]:
 
 
 def missed(report: Report) -> list[dg.TableRecord]:
-    """A few of the objects that became live while they were being deleted."""
+    """A sample of the objects that became live while they were being deleted."""
     return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 
 def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
-    """Objects a second by when they were settled, and a few that weren't deleted; a file of the report at a time."""
+    """Counts of settled objects by second, and a sample of those not deleted. Reads the report file by file."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
     dataset = open_dataset(place, folder, sha256=str(report.dataset["sha256"]))
@@ -84,7 +84,7 @@ def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[f
 
 
 def plot(times: Counter[float]) -> str:
-    """Objects settled a second, over the time of the sweep, as a PNG in a line of Markdown."""
+    """A plot of objects settled per second over the sweep, as a PNG in a line of Markdown."""
     first, last = min(times), max(times)
     width = max(1.0, (last - first + 1) / BINS)
     bars: Counter[int] = Counter()

@@ -1,7 +1,7 @@
-"""Heads of other repositories while a round deletes: what a new one reaches in this namespace is live (invariant 1).
+"""Watch heads of other repositories while a round deletes: what they reach in this namespace is live (invariant 1).
 
-A table that was listed for the last re-verification was read then, whatever commit refers to it. So only what a new
-head has in other tables is read. Where there are many repositories, they take turns.
+A table that was listed for the last re-verification was read then, whichever commit refers to it. Only the other
+tables of a new head have to be read. If there are many repositories, they are listed in turn.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from spark_resources.lakefs.ranges import read_table
 from spark_resources.stores.place import Place
 
 AT_A_TIME = 32  # repositories
-MOST_ENTRIES = 10_000_000  # of one head in tables that nobody read: seconds of work
+MOST_ENTRIES = 10_000_000  # of one head in tables not read before: seconds of work
 
 
 class TooMuch(LakegcError):
-    """Raised where a new head reaches more than can be read while a round waits."""
+    """Raised when a new head reaches more entries than can be read while a round waits."""
 
 
 @dataclass(slots=True)
 class OtherHeads:
-    """Lists the heads of other repositories. `run` is the finished re-verification, `known` the heads that it covers,
-    and those that were read since."""
+    """Lists the heads of other repositories. `run` is the finished re-verification; `known` are the heads that it
+    covers, and those read since."""
 
     run: MarkRun
     known: set[tuple[str, str]]
@@ -43,9 +43,10 @@ class OtherHeads:
         return cls(run, set(run.elsewhere.heads))
 
     def look(self) -> pa.Array:
-        """The keys here that new heads of the repositories whose turn it is reach in tables that nobody read.
+        """The keys in this namespace that new heads of the repositories next in turn reach in tables not read before.
 
-        Raises `Unavailable` where one can't be read that isn't released, `TooMuch` for a head that reaches too much.
+        Raises `Unavailable` if a repository can't be read and isn't released, `TooMuch` for a head that reaches too
+        many entries.
         """
         unread: Unread = {}
         if not self._waiting:
@@ -80,6 +81,6 @@ class OtherHeads:
         return pa.concat_arrays(keys)
 
     def _read_before(self, tables: Iterable[str]) -> set[str]:
-        """Those of the tables that the re-verification listed."""
+        """The subset of the tables that the re-verification listed."""
         listed, ids = self.run.elsewhere.tables, pa.array(tables, pa.string())
         return set() if listed is None else set(ids.filter(pc.is_in(ids, value_set=listed)).to_pylist())

@@ -1,4 +1,4 @@
-"""How a run comes to a sweep: the approval is verified before anything, then the lease is taken."""
+"""Open a sweep: verify the approval first, then take the lease."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """What a person chooses for one sweep: a ceiling in keys a second, whether to quarantine instead of deleting, and
-    where a backup has to be; "" is as configured."""
+    """Options of one sweep: a ceiling in keys per second, whether to quarantine instead of deleting, and where the
+    required backup is; "" means as configured."""
 
     rate: float | None = None
     quarantine: bool = False
@@ -38,9 +38,9 @@ class SweepOptions:
 
 
 def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
-    """The approved mark of a partition, for its sweep, or the sweep that was begun. Takes the lease.
+    """Open the sweep of a partition's approved mark, or resume the one that was begun. Takes the lease.
 
-    Raises `Refused` for a mark that isn't approved, was altered since, is another repository's, or is swept already.
+    Raises `Refused` if the mark isn't approved, was altered since, belongs to another repository, or is already swept.
     """
     partition, target = located(marks, partition_key)
     logged_and_published(log_message)("verifying what was approved")
@@ -48,7 +48,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
         lease = marks.hold(partition, target, marks.settings())
-        mark, foreign = Mark.open(target.place, partition.mark_id), None  # as it is under the lease
+        mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
         refuse_moved(mark.record, verified)
     else:
         foreign = approved_foreign(target, partition)
@@ -58,7 +58,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
-    """A mark whose objects a sweep quarantined, to restore or to purge them. Takes the lease."""
+    """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease."""
     partition, target = located(marks, partition_key)
     foreign = None
     if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
@@ -86,9 +86,9 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise what a sweep would be refused for, as far as small records show: its state, its approval, a missing backup.
+    """Raise what would refuse a sweep, checking small records only: the mark's state, its approval, its backup.
 
-    The sweep itself verifies all of this again, and every file of the mark besides.
+    The sweep verifies all of this again, as well as every file of the mark.
     """
     place, now = target.place, target.place.store().now()
     if Mark.exists(place, mark_id):
@@ -111,7 +111,8 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark is approved as it is; a sweep that was begun resumes though that has expired."""
+    """Raise `Refused` unless the mark is approved in its present form. A sweep that was begun resumes even if its
+    approval has expired since."""
     refuse_earlier_format(record, "swept")
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN:
@@ -123,7 +124,7 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None) -> None:
-    """Raise `Refused` where a sweep was begun by its record, and no approval of this very set led to it."""
+    """Raise `Refused` if the record says that a sweep was begun, but no approval of this very set exists."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is {record.state} by its record, and the approval that a "
@@ -133,7 +134,7 @@ def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None)
 
 
 def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
-    """Raise `Refused` where an approval was revoked, or a record altered, before the lease was taken."""
+    """Raise `Refused` if the approval was revoked or the record was altered before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
@@ -149,7 +150,7 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
 
 
 def known_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The foreign mark that an approval is for. Raises `WrongUsage` where there is none."""
+    """The foreign mark of a partition. Raises `WrongUsage` if it doesn't exist."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
@@ -164,7 +165,7 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
 
 
 def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The same, approved as it is now; a sweep that was begun resumes though the approval has expired."""
+    """The same, approved in its present form. A sweep that was begun resumes even if its approval has expired since."""
     foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
     if mark is not None:

@@ -1,4 +1,4 @@
-"""What became of the objects that a sweep quarantined: written when an undo or a purge ends, for lists and reports."""
+"""Counts of a sweep's quarantined objects, for lists and reports: written when an undo or a purge ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_resources.stores.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """How many objects a sweep quarantined, and how many of them were restored or purged since."""
+    """How many objects a sweep quarantined, and how many were restored or purged since."""
 
     quarantined: int
     restored: int = 0
@@ -27,18 +27,18 @@ class Quarantine:
 
     @classmethod
     def of(cls, report: Report, since: Mapping[str, int]) -> Quarantine:
-        """By a sweep's report, and the last outcomes of undo and purge. A report that was written again has both."""
+        """Count from a sweep's report and the latest outcomes of undo and purge. A rewritten report has both."""
         kinds = (Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
         restored, purged = (max(since.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
         return cls(sum(report.objects.get(kind.value, 0) for kind in kinds), restored, purged)
 
     @property
     def left(self) -> int:
-        """How many lie in quarantine still."""
+        """How many are still in quarantine."""
         return max(0, self.quarantined - self.restored - self.purged)
 
     def sentence(self) -> str:
-        """What is true of them now; "" where nothing was quarantined."""
+        """The present state of the quarantined objects, as a sentence; "" if nothing was quarantined."""
         if not self.quarantined:
             return ""
         counts = ((self.left, "in quarantine"), (self.restored, "undone"), (self.purged, "purged"))
@@ -59,14 +59,14 @@ def _key(mark_id: str) -> str:
 
 
 def write_quarantine(run: SweepRun) -> None:
-    """Write how many quarantined objects each undo and purge so far restored and purged."""
+    """Write how many quarantined objects were restored and purged so far."""
     rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
     plain = {"format": QUARANTINE_FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
     run.place.records().write(_key(run.mark.record.mark_id), record_bytes(plain))
 
 
 def read_quarantine(place: Place, report: Report) -> Quarantine:
-    """What became of what a sweep quarantined. Raises `DamagedData` for a file that can't be read."""
+    """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
         plain = json.loads(place.records().read(key))

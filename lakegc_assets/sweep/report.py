@@ -1,4 +1,4 @@
-"""What became of each approved object, and the numbers that must add up before a sweep may call itself done."""
+"""The report of a sweep: the outcome of each approved object, and totals that must add up before it is done."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPORT_FORMAT = 2
-NAMED = 1_000  # objects that a summary names at most; the dataset has all
+NAMED = 1_000  # at most so many objects are named in a summary; the dataset has all
 ASSET = "sweep_report"
-REFUSALS = 3  # reasons of failures that a summary has
+REFUSALS = 3  # reasons for failures in a summary
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The summary of a sweep, as `sweep.json` has it. Times by the store's clock, `seconds` of deleting only.
+    """The summary of a sweep, as stored in `sweep.json`. Times by the store's clock; `seconds` are of deleting only.
 
     `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are those
-    of the run that ended the sweep, and not of runs before it that were cut off.
-    `objects`, and `sizes` in bytes, by outcome add up to the approved set; `late` are objects that became live after
-    the last re-verification and are deleted: only a backup or quarantine restores them. `quarantine` means that the
-    sweep quarantined objects, as trying again has to do, too. `unread` are the other repositories that could not be
-    read and were released by name, each with why it could not be.
+    of the run that ended the sweep, without earlier, interrupted runs.
+    `objects`, and `sizes` in bytes, by outcome add up to the approved set. `late` are objects that became live after
+    the last re-verification and are deleted: only a backup or quarantine can restore them. `quarantine` means that the
+    sweep quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read
+    and were released by name, each with the reason.
     """
 
     mark_id: str
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def success(self) -> bool:
-        """Every key accounted for, none failed, and none taken that became live meanwhile."""
+        """True if every key has an outcome, none failed, and none that became live meanwhile was taken."""
         return (
             sum(self.objects.values()) == self.approved
             and not self.objects.get(Outcome.FAILED.value)
@@ -76,7 +76,7 @@ class Report:
         )
 
     def sentence(self) -> str:
-        """What a person wants to know first, and what to do next."""
+        """The result in short, and what to do next."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
         approved = plural(self.approved, "object")
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
@@ -103,7 +103,7 @@ class Report:
         try:
             plain = json.loads(data)
             plain.pop("success")
-            if plain["format"] == 1:  # a quarantine of then is still undone and purged
+            if plain["format"] == 1:  # old quarantines can still be undone and purged
                 plain |= {"verifications": plain.pop("proofs"), "format": REPORT_FORMAT}
             if plain["format"] != REPORT_FORMAT:
                 raise ValueError(f"format {plain['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
@@ -125,7 +125,7 @@ def report_key(mark_id: str) -> str:
 
 
 def read_report(place: Place, mark_id: str) -> Report | None:
-    """The report of a mark's sweep; None where there is none yet."""
+    """The report of a mark's sweep; None if there is none yet."""
     key = report_key(mark_id)
     try:
         return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
@@ -134,7 +134,7 @@ def read_report(place: Place, mark_id: str) -> Report | None:
 
 
 def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
-    """`Report.refusals` of the outcomes (RECEIPTS)."""
+    """`Report.refusals` computed from the outcomes (RECEIPTS)."""
     from pyspark.sql import functions as F
 
     failed = outcomes.where(F.col("outcome") == Outcome.FAILED.value)
@@ -147,7 +147,7 @@ def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
 def write_report(
     run: SweepRun, approved: DataFrame, tally: Tally, closing: Reverification | None, began: datetime
 ) -> Report:
-    """Write each object's outcome (RECEIPTS), and `sweep.json` last. Raises where an object has no outcome."""
+    """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
     spark = run.spark()
     outcomes = sweep_outcomes.reported(approved, run.receipts.outcomes(spark), run.undone.outcomes(spark)).persist()
     with errors_from_executors():

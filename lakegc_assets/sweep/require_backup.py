@@ -1,4 +1,4 @@
-"""Where a backup has to be before a sweep: that it is whole, and which of the approved objects lie in it."""
+"""The backup that a sweep may require: it must be complete, and only the approved objects in it are deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
-    """The whole backup of this very set; None where none is needed. Raises `Refused` where there is none."""
+    """The complete backup of this very set; None if none is required. Raises `Refused` if a required one is missing."""
     to, record = run.limits.backup_to, run.mark.record
     if to is None:
         return None
@@ -33,9 +33,9 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 
 
 def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) -> DataFrame:
-    """The approved objects that the backup holds now with the same size and checksum; the others get a receipt each.
+    """The approved objects that the backup now holds with the same size and checksum. The others get a receipt each.
 
-    The next sweep compares those that failed by it again.
+    The next sweep compares those failed objects again.
     """
     number = run.next_number()
     rows = held(run.spark(), *backup)
@@ -45,7 +45,7 @@ def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) 
 
 
 def book(run: SweepRun, left: DataFrame, number: int) -> None:
-    """Write the receipts of what is left alone."""
+    """Write the receipts of the objects that aren't deleted."""
     receipts, at = run.receipts, run.store.now()
 
     def write(batches: Batches, _: TaskReport) -> None:

@@ -1,7 +1,7 @@
-"""What is live now: the readings of a mark made anew, by today's rules and holds, for the candidates of a sweep.
+"""Re-verification: find out what is live now, with the steps of a mark but today's rules and holds.
 
-The approved set holds nothing that a range holds which the approved mark read, and ranges never change; so only the
-others are read (see `committed_addresses.trusted_ranges`). What is read is written into a folder of its own, as by a
+The approved set has no address of a range that the approved mark read, and ranges never change. Therefore only the
+other ranges are read (see `committed_addresses.trusted_ranges`). Results are written into a separate folder, as by a
 mark.
 """
 
@@ -52,9 +52,9 @@ TRIES = 3
 
 
 def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
-    """Which of the candidates (columns address, size) are live, by rules and holds that stay as they are meanwhile.
+    """Which of the candidates (columns address, size) are live, by rules and holds that don't change meanwhile.
 
-    Raises `Refused` where it isn't possible, such as for a damaged table, or where they are changed again and again.
+    Raises `Refused` if that can't be determined, such as for a damaged table, or if rules or holds keep changing.
     """
     for last in (*[False] * (TRIES - 1), True):
         try:
@@ -67,7 +67,7 @@ def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
 
 
 def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverification:
-    """One re-verification. Everything is read after `began`, in a mark's order."""
+    """One re-verification. Everything is read after `began`, in the order of a mark."""
     run.lease.check()
     began = run.store.now()
     inner = begin_reverification(run, number, began)
@@ -83,7 +83,7 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
 
 
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
-    """A record like a mark's, of today's rules, whose listing is that of the approved mark."""
+    """A record like that of a mark, with today's rules and the listing of the approved mark."""
     approved, holds = run.mark.record, read_holds(run.place)
     run.mark.saw_holds(holds.number, holds.ids)
     record = replace(
@@ -110,9 +110,9 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
 
 
 def released_by_approval(run: SweepRun) -> dict[str, str]:
-    """The other repositories that the approval of this very mark released by name, each with the reason.
+    """The other repositories that the approval of this mark released by name, each with the reason.
 
-    None for a foreign mark, which records no repository as unread.
+    Empty for a foreign mark, which records no repository as unread.
     """
     record = run.mark.record
     approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)
@@ -122,7 +122,7 @@ def released_by_approval(run: SweepRun) -> dict[str, str]:
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:
-    """Write RESCUED: the candidates that anything read now refers to, and why each is kept."""
+    """Write RESCUED: the candidates that are referenced now, and why each is kept."""
     from pyspark.sql import functions as F
 
     rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))

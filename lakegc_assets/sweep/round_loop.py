@@ -1,4 +1,4 @@
-"""All rounds of a sweep, each under a re-verification, until every approved object has its outcome."""
+"""The rounds of a sweep, each under a re-verification, until every approved object has an outcome."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def settle(run: SweepRun, approved: DataFrame) -> Tally:
-    """Delete what is pending and still garbage: one object first, then the others, round by round.
+    """Delete what is pending and still garbage: a single object first, then the others, round by round.
 
-    `approved` has the columns of EXPIRED_OBJECTS that a listing gives. Raises where a round comes no further, and
-    `Forbidden` where the store refuses the first object for missing rights.
+    `approved` has those columns of EXPIRED_OBJECTS that a listing provides. Raises if a round makes no progress, and
+    `Forbidden` if the store refuses the first delete for missing rights.
     """
     tally, since, fruitless, tried = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE

@@ -1,9 +1,9 @@
-"""A sweep from its approval to its report. The order of effects, and what a crash right after each leaves:
+"""A sweep from its approval to its report. The order of effects, and the state after a crash right behind each:
 
-1. a key of lakegc's own is written and deleted   nothing (before it: the backup is read, where one is needed)
+1. a key of lakegc's own is written and deleted   nothing (before it, a required backup is read)
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
-   what the backup doesn't hold is recorded       the same; it is compared anew
+   objects missing in the backup are recorded     the same; they are compared again
 4. rounds: re-verification, then chunks           every key has an outcome, an intent, or is untouched
 5. the closing re-verification                    the same command re-verifies
 6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def sweep(run: SweepRun) -> Report:
-    """Delete what is approved and still garbage, and report on every object."""
+    """Delete what is approved and still garbage, and report the outcome of every object."""
     backup = required_backup(run)
     check_rights(run)
     began: datetime = run.store.now()
@@ -61,7 +61,7 @@ def sweep(run: SweepRun) -> Report:
 
 
 def check_rights(run: SweepRun) -> None:
-    """Raise `Forbidden` where nothing may be deleted here: found on a key of lakegc's own, before anything else."""
+    """Raise `Forbidden` if deletes are refused here. Tried first, on a key of lakegc's own."""
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own(run.store, [key]):
@@ -76,7 +76,7 @@ def check_rights(run: SweepRun) -> None:
 
 
 def closing_reverification(run: SweepRun, approved: DataFrame) -> Reverification | None:
-    """What became live while it was being deleted, and isn't restored yet; None where nothing was deleted."""
+    """Find objects that became live while they were being deleted and aren't restored yet; None if none was deleted."""
     spark = run.spark()
     back = sweep_outcomes.restored(run.undone.outcomes(spark))
     taken = (

@@ -1,6 +1,6 @@
-"""What a sweep quarantined: restored to its place, or purged after one more re-verification.
+"""Quarantined objects: restored to their original keys, or purged after another re-verification.
 
-Only approved objects are ever touched, that a receipt or an intent names as quarantined; the quarantine isn't listed.
+Only approved objects that a receipt or intent names as quarantined are ever touched; the quarantine isn't listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STRAY_COPIES = "stray copies freed"
 
 
 def undo(run: SweepRun) -> Tally:
-    """Restore every quarantined object to its place, byte for byte, never over something else."""
+    """Restore every quarantined object to its original key, byte for byte, without overwriting anything."""
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     tally, since = Tally(), run.next_number()
     with errors_from_executors():
@@ -57,9 +57,9 @@ def undo(run: SweepRun) -> Tally:
 
 
 def purge(run: SweepRun) -> Tally:
-    """Delete quarantined objects for good, after one more re-verification; what is live by now is restored instead.
+    """Delete quarantined objects for good, after another re-verification. Objects that are live by now are restored.
 
-    Copies of objects that were never taken away are freed in the same way.
+    Stray copies, whose originals were never deleted, are purged in the same way.
     """
     with errors_from_executors():
         tally = purged(run, lambda since: in_quarantine(run, since=since).transform(only_signed(run)), run.undone)
@@ -72,7 +72,7 @@ def purge(run: SweepRun) -> Tally:
 
 
 def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Receipts) -> Tally:
-    """Purge rows of PENDING, round by round, each under a re-verification, until none is left."""
+    """Purge rows of PENDING, round by round, each under a re-verification, until none remain."""
     tally, since, fruitless = Tally(), run.next_number(), 0
     while True:
         rows = rows_since(since).persist()
@@ -98,10 +98,10 @@ def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Rece
 
 
 def stray_copies(run: SweepRun, *, since: int) -> DataFrame:
-    """The approved objects (PENDING) that a sweep set out to quarantine, and then left in their place for good, whose
-    copies lie in quarantine: it was cut off between copying and deleting.
+    """The approved objects (PENDING) with a stray copy in quarantine: a sweep was interrupted between copy and delete,
+    and later kept the original.
 
-    While a sweep may try an object again, its copy is none: it could be all that there is of the object by then.
+    As long as a sweep may retry an object, its copy isn't stray: it could be the only one left by then.
     """
     spark = run.spark()
     nothing = run.undone.intents(spark)
@@ -117,9 +117,10 @@ def stray_copies(run: SweepRun, *, since: int) -> DataFrame:
 
 
 def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
-    """Keep what the sweep's report lists as quarantined, where that is signed: receipts, which tasks write, aren't.
+    """A filter for the objects that the sweep's report lists as quarantined, if reports are signed: receipts, which
+    tasks write, aren't.
 
-    Raises `Refused` where the sweep has not ended with a report.
+    Raises `Refused` if the sweep has not ended with a report.
     """
     if run.place.seal is None:
         return lambda rows: rows
@@ -135,12 +136,12 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
 
 
 def note_begin(run: SweepRun) -> None:
-    """Write that something may be back in its place, before it is: a later mark then looks at all of this one's."""
+    """Record that objects may be restored, before the first one is: a later mark then lists all of this mark's."""
     run.store.write(f"{run.undone.folder}{BEGUN}", record_bytes({"format": BEGUN_FORMAT}))
 
 
 def in_quarantine(run: SweepRun, *, since: int) -> DataFrame:
-    """The approved objects that lie in quarantine (PENDING), as far as receipts know; what failed before, again."""
+    """The approved objects in quarantine according to receipts (PENDING), including those that failed before."""
     spark = run.spark()
     quarantined = sweep_outcomes.quarantined(run.receipts.outcomes(spark))
     nothing = run.undone.intents(spark)

@@ -1,4 +1,4 @@
-"""Objects from one store to another, inside a task: looked at first, several at once, each with a line in a log.
+"""Copy objects from one store to another inside a task: look each up first, copy several at once, log each.
 
-Nothing is ever replaced, and every copy is compared with what was copied.
+Nothing is ever overwritten, and every copy is compared with its source.
 """

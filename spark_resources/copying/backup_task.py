@@ -1,6 +1,6 @@
-"""One task of a backup: looks at its objects once more, copies those that are still what was marked, writes a log.
+"""One task of a backup: look up objects again, copy those that are unchanged since the mark, write a log.
 
-The order of effects for a chunk of objects, and what a kill right after each leaves:
+The order of effects for a chunk of objects, and the state after a kill right behind each:
 
     1. the originals are listed again     nothing
     2. each is copied and compared        copies without a line in the log: the next run finds and compares them
@@ -35,7 +35,7 @@ from spark_resources.stores.transfer import About, Cold
 WANTED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # as it was marked; null where the mark doesn't say
+        pa.field("size", pa.int64()),  # as marked; null if the mark doesn't record it
         pa.field("modified", RECEIPTS.field("at").type),
         pa.field("checksum", pa.string()),
         pa.field("slice", pa.string(), nullable=False),
@@ -51,10 +51,10 @@ _Looked: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 @dataclass(frozen=True, slots=True)
 class CopyTaskConfig:
-    """What every task of a run is given. `source` and `target` are where objects are copied from and to.
+    """The configuration of every task of a run. Objects are copied from `source` to `target`.
 
-    `folder` is the key of the backup's folder, with a slash at its end. `at_once` and `bandwidth` (bytes a second) are
-    the task's share. `resumed` says that something of an earlier run may be there. `token` is unique to this run.
+    `folder` is the key of the backup's folder, with a trailing slash. `at_once` and `bandwidth` (bytes per second) are
+    the task's share. `resumed` means that copies of an earlier run may exist. `token` is unique to this run.
     """
 
     source: Place
@@ -73,14 +73,14 @@ class CopyTaskConfig:
 
 
 def on_their_side(one: Place, other: Place) -> bool:
-    """Whether a store copies by itself between these places. A folder doesn't: that is this machine's work."""
+    """Whether server-side copies between these places are possible. For folders they aren't: this machine copies."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the log; times are added where it is written."""
+    """One line of the log; times are added when it is written."""
 
     address: str
     outcome: CopyStatus
@@ -118,7 +118,7 @@ def backup_rows(
     attempt: int,
     report: TaskReport,
 ) -> None:
-    """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` for each outcome."""
+    """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` by outcome."""
     task = _Backup(config, how_changed)
     with (
         ThreadPoolExecutor(max_workers=1) as ahead,
@@ -155,7 +155,7 @@ class _Backup:
         self.lookup = Lookup(self.config.source.store())
 
     def next_looked(self, pieces: Iterator[pa.Table]) -> list[_Looked] | None:
-        """The next rows with what is at their keys now, and how it has changed; None behind the last ones."""
+        """The next rows with the objects at their keys now, and how they have changed; None after the last rows."""
         chunk = next(pieces, None)
         if chunk is None:
             return None
@@ -166,7 +166,7 @@ class _Backup:
         return [(row, _found(there.get(row["address"])), change) for row, change in rows]
 
     def line(self, row: Mapping[str, Any], found: StoredObject | None, change: str) -> Line:
-        """What became of one object, whatever it was; nothing is raised for it."""
+        """Process one object and return its line; failures are recorded, not raised."""
         address = row["address"]
         if found is None:
             return Line(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
@@ -182,7 +182,7 @@ class _Backup:
         except WrongUsage:
             if name != own_name(address):
                 raise
-        # this store can't hold the key after all: too long with the folder before it, or a folder of that name is there
+        # this store can't hold the key after all: too long below the folder, or a folder of that name exists
         return self._at(safe_name(address), address, found, about)
 
     def _at(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
@@ -192,7 +192,7 @@ class _Backup:
             return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copy)
         try:
             return Line(address, CopyStatus.COPIED, name, **about, copy=self.copier.copy(found, key))
-        except AlreadyThere:  # by an answer that was lost, or by somebody who backs up the same
+        except AlreadyThere:  # after a lost response, or by a concurrent backup of the same set
             return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
 
 
@@ -201,7 +201,7 @@ def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
 
 
 def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) -> Line:
-    """What became of a copy, with the seconds that it took."""
+    """Run a copy and return its line, with the seconds that it took."""
     began = time.monotonic()
     outcome = CopyStatus.FAILED
     try:
@@ -225,7 +225,7 @@ def _timed(line: Line, seconds: float) -> Line:
     return replace(line, seconds=round(seconds, 4))
 
 
-# --- what is beside the bytes -----------------------------------------------------------------------------------------
+# --- headers and metadata ---------------------------------------------------------------------------------------------
 
 
 def as_json(about: About) -> str:
@@ -233,7 +233,7 @@ def as_json(about: About) -> str:
 
 
 def from_json(text: str | None, size: int, modified: datetime) -> About | None:
-    """What the log says was beside an object; None where its store kept that itself."""
+    """The headers and metadata of an object from the log; None if the store kept them itself."""
     if text is None:
         return None
     plain = json.loads(text)

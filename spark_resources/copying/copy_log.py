@@ -1,8 +1,8 @@
-"""What became of each object that was to be copied, written by the task that copied it before it goes on.
+"""The log of a copy: the outcome of each object, written by each task before it continues.
 
-    <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     a line an object
+    <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     one line per object
 
-A run is one Spark job; a later run's word on an object replaces an earlier one's, but for that it is copied.
+A run is one Spark job. A later run's line for an object replaces an earlier one, unless the earlier one is of a copy.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class CopyStatus(StrEnum):
-    """What became of one object."""
+    """The outcome of one object."""
 
     COPIED = "copied"
-    ALREADY_THERE = "already there"  # the same bytes
-    VANISHED = "vanished"  # nothing is at its key any more
+    ALREADY_THERE = "already there"  # with identical content
+    VANISHED = "vanished"  # its key no longer exists
     CHANGED = "changed"  # another object is at its key: size, time or checksum
-    COLD = "cold"  # in an archive tier: it can't be read before it is brought back there
+    COLD = "cold"  # in an archive tier: it can't be read until it is rehydrated
     FAILED = "failed"
-    TAKEN = "taken"  # another object is where it was to go
+    TAKEN = "taken"  # another object is at the target key
 
 
 HAS_COPY = (CopyStatus.COPIED.value, CopyStatus.ALREADY_THERE.value)
@@ -46,12 +46,12 @@ LOGGED = pa.schema(
         pa.field("key", pa.string(), nullable=False),  # of the copy, below the folder of the backup
         pa.field("size", pa.int64(), nullable=False),  # bytes
         pa.field("modified", RECEIPTS.field("at").type),  # of the original, by its store's clock
-        pa.field("checksum", pa.string()),  # of the original, as its store shows it
-        pa.field("copy_checksum", pa.string()),  # of the copy, as its store shows it
+        pa.field("checksum", pa.string()),  # of the original, as reported by its store
+        pa.field("copy_checksum", pa.string()),  # of the copy, as reported by its store
         pa.field("sha256", pa.string()),  # of the bytes, where they were read
-        pa.field("kept", pa.string()),  # headers and metadata as JSON, where the store didn't take them along itself
+        pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was done, by the clock of the log's store
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # time of completion, by the log's store's clock
         pa.field("why", pa.string(), nullable=False),  # for people
     ]
 )
@@ -61,7 +61,7 @@ _NAME = names(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The log of one backup or restore. `folder` is a key with a slash at its end."""
+    """The log of one backup or restore. `folder` is a key with a trailing slash."""
 
     place: Place
     folder: str
@@ -71,12 +71,12 @@ class Log:
             yield from (found.key for found in page.objects if _NAME.search(found.key))
 
     def next_run(self) -> int:
-        """One more than any run that left a trace."""
+        """One above the highest run number in use."""
         names = (name.rstrip("/").rpartition("/")[2] for name in folders_in(self.place.store(), self.folder))
         return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
     def so_far(self, run: int) -> tuple[int, int]:
-        """Objects and bytes that a run has dealt with, by the names of its files."""
+        """Objects and bytes that a run has processed, by the names of its files."""
         names = [_NAME.search(key) for key in self.keys(f"{run:04d}/")]
         return sum(int(name.group(3)) for name in names if name), sum(int(name.group(4)) for name in names if name)
 
@@ -87,7 +87,7 @@ class Log:
         self.place.store().write(key, parquet_bytes(table.select(LOGGED.names).cast(LOGGED)))
 
     def read(self, key: str) -> pa.Table:
-        """One file. Raises `DamagedData` where it isn't what its name says."""
+        """One file. Raises `DamagedData` if its content contradicts its name."""
         store = self.place.store()
         try:
             return table_of(store.read(key), _NAME.search(key), LOGGED)
@@ -103,7 +103,7 @@ class Log:
         return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
     def latest_lines(self, spark: SparkSession) -> DataFrame:
-        """One line an object (LOGGED): that it is copied, where any run says so; otherwise the latest run's word."""
+        """One line per object (LOGGED): that of a copy if any run made one, otherwise the latest run's."""
         from pyspark.sql import functions as F
 
         rows = self.rows(spark)

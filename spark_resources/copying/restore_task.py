@@ -1,4 +1,4 @@
-"""One task of a restore: brings back what is missing, compares it, and never touches what is there."""
+"""One task of a restore: restore missing objects and compare them; existing objects are never touched."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, StoredObject
 
-CHUNK = 500  # objects: a kill leaves no more of each task without a line in the log
+CHUNK = 500  # objects: a kill leaves at most so many per task without a line in the log
 BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
 """What a backup says of each object: its log, and where lakeFS had it."""
 
 
 def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
-    """Bring back rows of BACKED_UP. Counts `objects` and `bytes` for each outcome."""
+    """Restore rows of BACKED_UP. Counts `objects` and `bytes` by outcome."""
     copier = config.copier()
     with ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool:
         for number, chunk in enumerate(chunks(batches, CHUNK)):
@@ -31,7 +31,7 @@ def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attem
 
 
 def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
-    """What became of one object; nothing is raised for it."""
+    """Restore one object and return its line; failures are recorded, not raised."""
     about = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
     line = attempted(lambda: _back(copier, row, folder, about), row["address"], about)
     if line.outcome is CopyStatus.VANISHED:
@@ -51,12 +51,12 @@ def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[st
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
         return Line(address, CopyStatus.COPIED, name, **about, copy=done)
-    except AlreadyThere:  # by an answer that was lost, or by somebody who was faster
+    except AlreadyThere:  # after a lost response, or by a concurrent restore
         return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
 
 
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
-    """The copy as it lies in the backup. Raises `NotThere` where it isn't, `Differs` where it isn't what was copied."""
+    """The copy in the backup. Raises `NotThere` if it is missing, `Differs` if it isn't the recorded one."""
     key = folder + row["key"]
     about = copier.source.streams.about(key)
     if about.size != row["size"] or about.checksum != row["copy_checksum"]:

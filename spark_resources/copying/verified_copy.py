@@ -1,4 +1,4 @@
-"""One object from one store to another, compared with what was copied, and never over something else."""
+"""Copy one object from one store to another, compare it with its source, and never overwrite anything."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ _MD5 = re.compile(r"^[0-9a-f]{32}$")
 
 
 class Differs(LakegcError):
-    """Raised where a copy isn't what was copied."""
+    """Raised when a copy differs from its source."""
 
 
 class Taken(Differs):
-    """Raised where something else is where a copy was to go."""
+    """Raised when another object is at the target key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy that is what was copied. `checksum` is what the store shows of it, as `source_checksum` of the source;
-    `sha256` is that of the bytes, None where they didn't pass by. `kept` is what was beside them, None where the store
-    itself took it along.
+    """A verified copy. `checksum` is the one that its store reports, `source_checksum` that of the source. `sha256` is
+    that of the bytes, None if they weren't read. `kept` are headers and metadata, None if the store copied them itself.
     """
 
     size: int
@@ -42,7 +41,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Throttle:
-    """So many bytes a second over all threads of a task; None for no bound. `clock` in seconds."""
+    """Limits the bytes per second over all threads of a task; None for no limit. `clock` in seconds."""
 
     most: float | None
     clock: Callable[[], float] = time.monotonic
@@ -51,7 +50,7 @@ class Throttle:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, size: int) -> None:
-        """Wait until it is the turn of so many bytes."""
+        """Wait until this many bytes may be sent."""
         if self.most is None:
             return
         with self._lock:
@@ -68,7 +67,7 @@ class Throttle:
 
 @dataclass(slots=True)
 class Copier:
-    """Copies objects of one store to another. `server_side` says that the copy is made there, by the store itself."""
+    """Copies objects from one store to another. `server_side` means that the store makes the copy itself."""
 
     source: Store
     target: Store
@@ -84,11 +83,11 @@ class Copier:
         return self.target.streams
 
     def copy(self, found: StoredObject, key: str, *, kept: About | None = None, sha256: str | None = None) -> Copy:
-        """Copy an object that is still as it was found to a key where nothing is.
+        """Copy an object, if it is unchanged since it was found, to a key where nothing exists.
 
-        `kept` has headers and metadata to give it, where the source can't hold them. Raises `AlreadyThere`, `Changed`,
-        `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't the same, and doesn't stay there. Bytes
-        that pass by are not written at all where they don't have the SHA-256, if one is given.
+        `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyThere`,
+        `Changed`, `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't identical, which is removed.
+        If a SHA-256 is given, streamed bytes that don't match it are never written.
         """
         return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
 
@@ -132,13 +131,13 @@ class Copier:
         return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
 
     def _remove(self, key: str) -> None:
-        """Take away a copy that was just written, and is none."""
+        """Remove a copy that was just written and differs from its source."""
         delete_own(self.target, [key])
 
-    # --- what is there already --------------------------------------------------------------------------------------
+    # --- existing copies --------------------------------------------------------------------------------------------
 
     def there(self, found: StoredObject, key: str) -> Copy | None:
-        """What is at the key already, where it is a copy; None where nothing is. Raises `Taken` for anything else."""
+        """The copy that is already at the key; None if nothing is there. Raises `Taken` for a different object."""
         try:
             copy = self._to.about(key)
         except NotThere:
@@ -150,14 +149,14 @@ class Copier:
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
     def surely_there(self, found: StoredObject, key: str) -> Copy:
-        """The same of a key at which something was a moment ago."""
+        """The same for a key at which an object was found a moment ago."""
         copy = self.there(found, key)
         if copy is None:
             raise Unavailable(f"something was at {key!r} in {self.target.where}, and is gone. Try again.")
         return copy
 
     def _same(self, one: str, about_one: About, other: str, about_other: About) -> str | None:
-        """The SHA-256 of both, "" where their checksums agree so that nothing was read; None where they differ."""
+        """The SHA-256 of both, "" if their checksums agree and nothing was read; None if they differ."""
         if about_one.size != about_other.size:
             return None
         if comparable(about_one.checksum) and about_one.checksum == about_other.checksum:
@@ -170,16 +169,16 @@ class Copier:
 
 
 def _verified(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
-    """The pieces; `Differs` behind the last one, so that none is written, where they are not the expected bytes."""
+    """The chunks. Raises `Differs` after the last one if they aren't the expected bytes, so that nothing is written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
         raise Differs(f"{key!r} in {where} has other bytes than were copied there: it was altered since")
 
 
 def comparable(checksum: str | None) -> bool:
-    """Whether equal checksums of this kind mean equal contents, wherever they are: an MD5, also of parts, or a CRC32C.
+    """Whether equal checksums of this kind mean equal content across stores: an MD5, also of parts, or a CRC32C.
 
-    A tag that Azure gives to every write is comparable with itself only.
+    The ETag that Azure assigns to every write identifies that write only.
     """
     return checksum is not None and (
         _MD5.match(checksum.partition("-")[0]) is not None or checksum.startswith("crc32c=")

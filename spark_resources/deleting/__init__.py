@@ -1,4 +1,4 @@
-"""Deleting many keys of a store inside a task: looked up again first, at a pace that it bears, each with a receipt.
+"""Delete many keys of a store inside a task: look each up again, keep to a pace that the store bears, write receipts.
 
-Nothing here decides what may be deleted; it never touches a key that it wasn't given.
+Nothing here decides what may be deleted, and only the given keys are ever touched.
 """

@@ -1,8 +1,8 @@
-"""Batches of deletes in flight: repeated where the store may yet do it, each key with what became of it.
+"""Batches of deletes in flight: retried on transient failures, with a result for each key.
 
-Deletes of users' objects have a loop of their own, and not the stores' retry policy: before each repetition the keys
-pass every check of a first request, and the pace of the task is part of the wait. Which failures are transient is the
-store's to say.
+Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
+every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
+transient.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_resources.stores.keys import fits_xml
 
 TRIES = 8
 IN_FLIGHT = 4  # batches of one task
-SINGLES_IN_FLIGHT = 16  # where a store takes no batches
+SINGLES_IN_FLIGHT = 16  # single deletes, if a store has no batch delete
 LONGEST_WAIT_S = 30.0
 CHANGED = "size, time or checksum differ from what was marked"
 
-# codes of failures that pass and are no sign that keys were sent too fast
+# codes of transient failures that aren't caused by sending keys too fast
 _NOT_TOO_MUCH = frozenset(
     {"NoAnswer", "NotSent", "unknown", "EndpointConnectionError", "TransportError", "ServiceRequestError"}
 )
@@ -31,8 +31,8 @@ _NOT_TOO_MUCH = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of one key; `attempts` counts the requests that named it. `result` None: it wasn't sent at all.
-    `changed`: something else was found at the key before a request was repeated."""
+    """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent at all.
+    `changed`: a different object was found at the key before a retry."""
 
     key: str
     result: DeleteResult | None
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAgain:
-    """What is at keys whose delete is to be repeated: what was marked, nothing any more, or something else."""
+    """Keys whose delete is about to be retried: still the marked object, gone, or a different object."""
 
     unchanged: Sequence[str]
     gone: Sequence[str]
@@ -53,9 +53,9 @@ class CheckedAgain:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is called before every request and raises a `LakegcError` where no more may be sent; `check_again` before
-    a request is repeated, for what is at its keys by then, None where nothing else can be; `wait` sleeps for so many
-    seconds; `jitter` is a random number in [0, 1).
+    `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `check_again` is called
+    before a retry and looks up what is at its keys by then; None if it can't have changed. `wait` sleeps for a number
+    of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
@@ -66,18 +66,18 @@ class Sender:
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
     check_again: Callable[[Sequence[str]], CheckedAgain] | None = None
-    revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` found out
+    revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` last read
     requests: int = 0
-    copying: Pace = field(init=False)  # that of copies, which keep to the same ceiling
+    copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.copying = Pace(self.pace.clock, self.pace.most, self.pace.ramp)
 
     def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
-        """Delete these keys, all of one prefix. Every key has one answer, in any order.
+        """Delete these keys, all of one prefix. Returns one result per key, in any order.
 
-        Where `may_send` raises, what is under way ends, the rest is left alone, and its error comes back beside.
+        If `may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
         """
         batches = self._batches(keys)
         stop: list[LakegcError] = []
@@ -90,7 +90,7 @@ class Sender:
         return answers, stop[0] if stop else None
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
-        """Batches that are one request each: a key that no batch can carry goes alone."""
+        """Batches of one request each. A key that can't be part of a batch is sent alone."""
         size = self.pace.batch(self.store.capabilities.delete_batch)
         together: list[str] = []
         alone: list[str] = []
@@ -100,11 +100,11 @@ class Sender:
         return [*batches, *([key] for key in alone)]
 
     def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError], tried: int = 0) -> list[Sent]:
-        """What became of these keys, which `tried` requests named before."""
+        """Send these keys, which `tried` earlier requests named, and return their outcomes."""
         done: list[Sent] = []
         waiting = list(batch)
         for attempt in range(tried + 1, self.tries + 1):
-            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # found out by the last request
+            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # the last request showed it
                 return [*done, *(each for key in waiting for each in self._sent([key], prefix, stop, attempt - 1))]
             self.wait(self.pace.take(prefix, len(waiting)))
             try:
@@ -137,11 +137,11 @@ class Sender:
         return done
 
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[Sent]) -> list[str]:
-        """The keys that so many requests named, and at which there still is what was marked; the others are `done`."""
+        """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""
         if self.check_again is None:
             return list(keys)
         found = self.check_again(keys)
-        # an earlier request did it, and its answer was lost
+        # an earlier request deleted it, and its response was lost
         done += [Sent(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.gone]
         changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
         done += [Sent(each.key, each, attempts, changed=True) for each in changed]

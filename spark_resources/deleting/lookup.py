@@ -1,4 +1,4 @@
-"""What a store holds right now at keys that are about to be deleted, read as cheaply as the store allows."""
+"""Look up what a store holds right now at keys that are about to be deleted, as cheaply as the store allows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from spark_resources.stores.keys import before_unsafe
 from spark_resources.stores.parallel_listing import Part, listed
 
 FOUND = LISTED
-FEW = 8  # keys of one slice that are looked up one by one rather than by listing
+FEW = 8  # keys of one slice: up to so many are looked up one by one instead of by listing
 AT_ONCE = 8
 AT_ONCE_A_SLICE = 4
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
-FLAT = (ROOT, DATA)  # slices of which only what lies right in them counts
+FLAT = (ROOT, DATA)  # slices with only the objects directly in them
 
 
 @dataclass(slots=True)
 class Lookup:
-    """Looks up keys slice by slice; a slice that has to be listed whole is listed once while its keys last."""
+    """Looks up keys slice by slice. A slice that has to be listed completely is listed once for all of its keys."""
 
     store: Store
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
 
     def look_up(self, wanted: pa.Table) -> pa.Table:
-        """What is there now (FOUND) of the keys in columns address and slice, whose rows are sorted by both.
+        """The objects that exist now (FOUND) among the keys in columns address and slice, with rows sorted by both.
 
-        Raises what the store raises: a page that fails is never an absence (invariant 3).
+        Raises what the store raises: a failed page is never read as an absence (invariant 3).
         """
         slices = pc.unique(wanted["slice"]).to_pylist()
         by_slice = [(one, wanted.filter(pc.equal(wanted["slice"], one))["address"].to_pylist()) for one in slices]
@@ -73,12 +73,12 @@ class Lookup:
     def _stat(self, key: str) -> StoredObject | None:
         try:
             return self.store.stat(key)
-        except (NotThere, WrongUsage):  # the latter: this store can't hold such a key, so it isn't there
+        except (NotThere, WrongUsage):  # WrongUsage: this store can't hold such a key, so it doesn't exist
             return None
 
 
 def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Keys in the order of bytes: a listing from just before the next one, left where nothing wanted is near."""
+    """Look up keys in byte order: list from just before the next key, and jump ahead when no wanted key is near."""
     wanted, position = pa.array(keys, pa.string()), 0
     while position < len(keys):
         began, idle = position, 0
@@ -98,20 +98,20 @@ def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.Reco
 
 
 def _passed(keys: Sequence[str], position: int, last: str) -> int:
-    """The first of the keys, from this position on, that comes behind the last one of a page."""
+    """The position of the first key, from this one on, that sorts after the last key of a page."""
     return bisect_right(keys, last.encode(), lo=position, key=str.encode)
 
 
 def _just_before(key: str) -> str:
-    """A key that sorts before the given one, and that few lie between: a listing begins behind it.
+    """A key that sorts shortly before the given one: a listing starts after it.
 
-    Stores repeat it in their answers, and not all of them in a way that XML can carry.
+    Stores echo it in their responses, and not all of them escape it for XML.
     """
     return before_unsafe(key[:-1])
 
 
 def _is_ahead(page: ArrowPage, key: str) -> bool:
-    """Whether a listing that begins just before a key begins behind what this page has."""
+    """Whether a listing that starts just before a key would start after the end of this page."""
     listed_here = page.objects.column("address")
     return not len(listed_here) or _just_before(key).encode() > listed_here[-1].as_py().encode()
 

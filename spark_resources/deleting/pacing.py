@@ -1,11 +1,11 @@
-"""How fast keys may be sent to a store: as fast as it bears, prefix by prefix, and never above a ceiling.
+"""The rate at which keys are sent to a store: as fast as it bears, per prefix, and never above a ceiling.
 
-Stores limit keys and not requests (S3 about 3,500 deletes a second and prefix), and turn requests away beyond that.
-The rate starts low, doubles with every batch that goes well, halves with every one that is turned away, and grows again
-in small steps, as TCP does; and like TCP's it grows only while it is what keys wait for, so that it stays near what the
-store really did, and half of it is less. Where a store wants to be asked for more gradually, all prefixes together
-begin with its ramp, and have twice as much every twenty minutes (Cloud Storage spreads a bucket over more servers
-meanwhile, and what comes faster ends in errors). Time comes in and waiting goes out as numbers; nothing here sleeps.
+Stores limit keys and not requests (S3 to about 3,500 deletes per second and prefix), and throttle requests beyond that.
+As in TCP, the rate starts low, doubles with every successful batch, halves with every throttled one, and then grows in
+small steps. Also as in TCP, it grows only while it is the bottleneck, so that it stays near the rate that the store
+achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start with its `ramp`,
+which doubles every twenty minutes (meanwhile Cloud Storage spreads a bucket over more servers; faster requests fail).
+Times are passed in and waits are returned as numbers; nothing here sleeps.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-START = 2_000.0  # keys a second, before anything is known
-LEAST = 20.0  # keys a second: a store that bears less is waited for by attempts, and not by pace
-STEP = 200.0  # keys a second more with every good batch, once a store has turned something away
+START = 2_000.0  # keys per second, initially
+LEAST = 20.0  # keys per second: a slower store is handled by retries, not by pace
+STEP = 200.0  # keys per second, added with every successful batch once a store has throttled
 UNBOUND = 1e9
 RAMP_DOUBLES_S = 1_200.0
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Keys that left so far, as the time until which they keep the line busy."""
+    """The keys sent so far, expressed as the time until which they use up the rate."""
 
     rate: float
     busy_until: float = 0.0
@@ -37,10 +37,10 @@ class _Bucket:
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of one task. `most` is its share of the ceiling in keys a second, None for no ceiling; `clock` seconds.
+    """The pace of one task. `most` is its share of the ceiling in keys per second, None for no ceiling; `clock` returns
+    seconds.
 
-    `ramp` is its share of what the store takes at first, None where the store has no such wish. Safe to call from
-    several threads.
+    `ramp` is its share of the store's initial rate, None if the store needs no ramp-up. Thread-safe.
     """
 
     clock: Callable[[], float]
@@ -55,11 +55,11 @@ class Pace:
         self._all = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
-        """How many keys to send at once: no more than half a second's, so that a ceiling isn't jumped over."""
+        """How many keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
         return max(1, min(largest, int(self._ceiling(0.0) / 2)))
 
     def take(self, prefix: str, keys: int) -> float:
-        """Reserve the next place in the line for so many keys. Returns the seconds to wait until it is their turn."""
+        """Reserve the next slot for this many keys. Returns the seconds to wait for it."""
         with self._lock:
             now = self.clock()
             self._began = now if self._began is None else self._began
@@ -74,18 +74,18 @@ class Pace:
             one.rate = min(one.rate + STEP if one.pushed_back else one.rate * 2, UNBOUND)
 
     def turned_away(self, prefix: str) -> None:
-        """The store had too much of it: a 503, a time-out."""
+        """Record that the store throttled a request: a 503 or a timeout."""
         with self._lock:
             one = self._of(prefix)
             one.rate, one.pushed_back = max(one.rate / 2, LEAST), True
 
     def rate(self, prefix: str) -> float:
-        """Keys a second that this prefix is sent at most, for now."""
+        """The present maximum of keys per second for this prefix."""
         with self._lock:
             return min(self._of(prefix).rate, self._all.rate)
 
     def _ceiling(self, seconds: float) -> float:
-        """Keys a second of all prefixes, so long after the first."""
+        """The maximum of keys per second over all prefixes, this many seconds after the first request."""
         ramp = UNBOUND if self.ramp is None else self.ramp * 2 ** min(seconds // RAMP_DOUBLES_S, 64)
         return min(UNBOUND if self.most is None else self.most, ramp)
 

@@ -1,10 +1,10 @@
-"""Permission to delete, which the driver gives to the tasks of a round for a few seconds at a time.
+"""The permit to delete, which the driver grants to the tasks of a round for a few seconds at a time.
 
-    <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why none may be any more
+    <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
     <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
 
-The driver renews it after each listing of what may have become live. It needn't reach a task to stop it: a permit that
-isn't renewed ends by itself, whether the driver, its network or the server that it asks is at fault.
+The driver renews it after each listing of branch heads. It needn't reach a task to stop it: a permit that isn't renewed
+expires by itself, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PATIENCE_S = 60.0  # how long a task waits for a permit to be renewed before it 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """No delete is sent from `until` on, by the store's clock. `revived` counts the files of addresses that became
-    live during the round; `stopped` is why nothing more is deleted in it, "" while more may be."""
+    """Deletes may be sent before `until`, by the store's clock. `revived` counts the files of addresses that became
+    live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
 
     until: datetime = NEVER
     revived: int = 0
@@ -49,7 +49,7 @@ class Permit:
     def from_json(cls, data: bytes, where: str) -> Permit:
         try:
             plain = json.loads(data)
-            check_format(plain["format"], FORMAT, where)  # of this very round, so of this very lakegc
+            check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
             return cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
@@ -66,31 +66,31 @@ def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
 
 
 class PermitGiver:
-    """The driver's side of the permit of one round. Safe for several threads."""
+    """The driver's side of the permit of one round. Thread-safe."""
 
     def __init__(self, receipts: Receipts, round_number: int) -> None:
         self._receipts, self._round, self.given = receipts, round_number, Permit()
         self._lock = threading.Lock()
 
     def give(self, until: datetime) -> None:
-        """Let deletes be sent until then, by the store's clock. Does nothing once the round is stopped."""
+        """Permit deletes until then, by the store's clock. Does nothing once the round is stopped."""
         with self._lock:
             if not self.given.stopped:
                 self._write(replace(self.given, until=until))
 
     def pause(self) -> None:
-        """Let no delete be sent until the permit is given again."""
+        """Permit no deletes until the permit is given again."""
         with self._lock:
             self._write(replace(self.given, until=NEVER))
 
     def stop(self, why: str) -> None:
-        """Let no delete be sent in this round any more."""
+        """Permit no more deletes in this round."""
         with self._lock:
             if not self.given.stopped:
                 self._write(replace(self.given, until=NEVER, stopped=why))
 
     def revive(self, addresses: pa.Array) -> None:
-        """Keep these addresses from being deleted in this round, as soon as tasks read the permit again."""
+        """Exclude these addresses from deletion in this round, as soon as tasks read the permit again."""
         with self._lock:
             number = self.given.revived
             table = pa.table([addresses], schema=ADDRESSES)
@@ -103,7 +103,7 @@ class PermitGiver:
 
 
 class PermitWatch:
-    """A task's side: whether a delete may be sent now, and of which keys. Safe for several threads.
+    """A task's side of the permit: whether a delete may be sent now, and for which keys. Thread-safe.
 
     The permit is read again every `every_s` seconds. `now` is the store's clock, and never behind it.
     """
@@ -126,12 +126,12 @@ class PermitWatch:
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Return when a delete may be sent, waiting a while for a permit that ran out.
+        """Return once a delete may be sent; wait a while for an expired permit to be renewed.
 
-        Raises `Refused` where the round was stopped, or the permit isn't renewed.
+        Raises `Refused` if the round was stopped or the permit isn't renewed.
         """
         with self._lock:
-            while True:  # no common poll: each turn decides anew whether a delete is permitted (invariant 1)
+            while True:  # no common poll: each iteration decides anew whether to permit (invariant 1)
                 if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
                     self._read()
                 if self._permit.stopped:
@@ -149,11 +149,11 @@ class PermitWatch:
                 self._wait(self._every_s)
 
     def lasts(self) -> bool:
-        """Whether the permit that was read last has not run out by now."""
+        """Whether the permit that was read last is still valid."""
         return self._now() < self._permit.until
 
     def revived(self, key: str) -> bool:
-        """Whether a key became live during this round, as far as the last `check` knew."""
+        """Whether a key became live during this round, as of the last `check`."""
         return key in self._revived
 
     def _read(self) -> None:
@@ -182,5 +182,5 @@ def _addresses(store: Store, key: str) -> list[str]:
 
 
 def longest_permit(every: timedelta) -> timedelta:
-    """For how long a permit is given, from before the heads are listed: a listing may come late, but not this late."""
+    """How long a permit lasts, from before the heads are listed: long enough for a listing that is somewhat late."""
     return every + timedelta(seconds=10)

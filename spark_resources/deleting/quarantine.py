@@ -1,7 +1,7 @@
-"""Objects quarantined instead of deleted, and restored: a copy on the store's side, verified, then the delete.
+"""Quarantine objects instead of deleting them, and restore them: server-side copy, verification, then delete.
 
-A quarantined object keeps its key behind `_lakefs/retention/gc/quarantine/<mark_id>/`, and its metadata. No key is ever
-taken from a listing of that folder: what lies there without a receipt stays untouched.
+A quarantined object keeps its metadata, and its key below `_lakefs/retention/gc/quarantine/<mark_id>/`. That folder is
+never listed to find keys: an object there without a receipt stays untouched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_resources.stores.base import DeleteResult, Deletion, Store, StoredObj
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
 COPIES_AT_ONCE = 16
 _reading = threading.Lock()
-READ_TO_COMPARE = 256 * 2**20  # bytes: larger objects without comparable checksums are compared by size
+READ_TO_COMPARE = 256 * 2**20  # bytes: larger objects without comparable checksums are compared by size only
 
 
 def quarantine_key(mark_id: str, address: str) -> str:
@@ -28,7 +28,7 @@ def quarantine_key(mark_id: str, address: str) -> str:
 
 
 class Differs(LakegcError):
-    """Raised where a copy isn't what was copied."""
+    """Raised when a copy differs from its source."""
 
 
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
@@ -39,21 +39,21 @@ def stat_or_none(store: Store, key: str) -> StoredObject | None:
 
 
 def copy_verified(store: Store, source: str, target: str) -> None:
-    """Copy, and check that the copy is the same. Raises `Differs`, or what the store raises."""
+    """Copy, and check that the copy is identical. Raises `Differs`, or what the store raises."""
     store.copy(source, target)
     if not same_content(store, store.stat(source), store.stat(target)):
         raise Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
 
 
 def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
-    """Whether two objects are the same by size and checksum, or by their bytes where checksums can't be compared."""
+    """Whether two objects are identical by size and checksum, or by their bytes if checksums can't be compared."""
     if one.size != other.size:
         return False
     if one.checksum is not None and one.checksum == other.checksum:
         return True
     if one.size > READ_TO_COMPARE:
         return one.checksum is None or other.checksum is None or "-" in one.checksum + other.checksum
-    with _reading:  # one at a time, for each is held in memory
+    with _reading:  # one at a time: each is read into memory
         first, second = (hashlib.sha256(store.read(each.key)).digest() for each in (one, other))
     return first == second
 
@@ -61,7 +61,7 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
 def each_in_threads(
     keys: Sequence[str], work: Callable[[str], DeleteResult], may_send: Callable[[], None]
 ) -> tuple[list[DeleteResult], list[str]]:
-    """The answer on each key, and the keys that were not begun because no more may be sent."""
+    """The result of each key, and the keys that were not started because no more may be sent."""
 
     def one(key: str) -> DeleteResult | None:
         try:
@@ -87,7 +87,7 @@ def each_in_threads(
 def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
     """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
 
-    `store` is the sender's, but one that repeats requests by itself.
+    `store` is the sender's store, but with retries.
     """
 
     def copied(key: str) -> DeleteResult:
@@ -96,7 +96,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
         try:
             copy_verified(store, key, target)
         except Differs:
-            store.delete_many([target])  # so that nobody takes it for the object later
+            store.delete_many([target])  # so that it isn't mistaken for the object later
             raise
         return DeleteResult(key, Deletion.DELETED)
 
@@ -111,10 +111,10 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
 
 
 def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:
-    """Copy each key back from quarantine, never over something else, verify it, and delete the quarantined copy.
+    """Copy each key back from quarantine without overwriting anything, verify it, and delete the quarantined copy.
 
-    `sizes` are those of the approved objects by their keys, in bytes; None where it isn't known. `store` is the
-    sender's, but one that repeats requests by itself.
+    `sizes` are those of the approved objects by key, in bytes; None if unknown. `store` is the sender's store, but with
+    retries.
     """
 
     def back(key: str) -> DeleteResult:
@@ -124,7 +124,7 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     answers, not_begun = each_in_threads(list(sizes), back, sender.may_send)
     fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
     removed, _ = sender.send(list(fine), "")
-    # a copy that couldn't be removed does no harm where it is: the object itself is back
+    # a copy that couldn't be removed is harmless: the object itself is restored
     return [
         *(Sent(fine[each.key].key, fine[each.key], max(1, each.attempts)) for each in removed),
         *(Sent(each.key, each, 1) for each in answers if each.deletion is not Deletion.DELETED),
@@ -133,7 +133,7 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
 
 
 def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
-    """One object restored to its place; `ALREADY_GONE` where it is back already and its copy removed."""
+    """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed."""
     in_quarantine = quarantine_key(mark_id, key)
     there, copy = stat_or_none(store, key), stat_or_none(store, in_quarantine)
     if copy is None:
@@ -161,9 +161,9 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
 
 
 def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
-    """Delete the quarantined copies of these keys for good, but of those that became live meanwhile."""
+    """Delete the quarantined copies of these keys for good, except of keys that became live meanwhile."""
     in_quarantine, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
-    sender.revived = lambda key: revived(in_quarantine.get(key, key))  # what became live is known by its own key
+    sender.revived = lambda key: revived(in_quarantine.get(key, key))  # the permit names original keys
     try:
         sent, _ = sender.send(list(in_quarantine), "")
     finally:

@@ -1,11 +1,11 @@
-"""What a sweep did, written by the task that did it, before it goes on (invariant 10).
+"""Receipts of a sweep, written by each task before it continues (invariant 10).
 
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.intent.parquet    before a chunk of deletes: its keys
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.receipt.parquet   after it: each key's outcome
 
-A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. Keys with an intent and
-no receipt were cut off in the middle: those that are gone by then were deleted by it. A receipt can make a sweep
-leave a key alone, and never makes it delete one.
+A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. Keys with an intent but
+no receipt were interrupted in between: those that are gone by then were deleted by that round. A receipt can make a
+sweep leave a key alone, but never makes it delete one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def receipt_rows(
 ) -> pa.Table:
     """Receipts (RECEIPTS) of these objects (columns address and size).
 
-    A value is that of all rows; a column has one for each. `at` is a time of the store's clock.
+    A scalar applies to all rows; a column has one value per row. `at` is by the store's clock.
     """
     values = {
         "address": objects["address"], "size": objects["size"], "outcome": outcome, "code": code, "why": why,
@@ -71,7 +71,7 @@ class Receipts:
         return self.place.store()
 
     def keys(self, kind: str, below: str = "") -> Iterator[str]:
-        """The keys of all intents, or all receipts, of all rounds or of those below a name."""
+        """The keys of all intent files or all receipt files, of all rounds or below a given name."""
         for page in self.store.pages(self.folder + below):
             for found in page.objects:
                 name = _NAME.search(found.key)
@@ -79,7 +79,7 @@ class Receipts:
                     yield found.key
 
     def settled_rows(self, round_number: int) -> int:
-        """How many rows the tasks of a round settled so far, by their receipts' names: what a progress line shows."""
+        """How many rows the tasks of a round have settled, by the names of their receipts. For progress output."""
         names = (_NAME.search(key) for key in self.keys("receipt", f"{round_number:04d}/"))
         return sum(int(name.group(3)) for name in names if name is not None and name.group(2)[0].isdigit())
 
@@ -90,7 +90,7 @@ class Receipts:
         self.store.write(key, parquet_bytes(table.select(schema.names).cast(schema)))
 
     def read(self, key: str) -> pa.Table:
-        """One file, as RECEIPTS or INTENTS. Raises `DamagedData` where its content contradicts its name."""
+        """One file, as RECEIPTS or INTENTS. Raises `DamagedData` if its content contradicts its name."""
         schema = INTENTS if key.endswith(".intent.parquet") else RECEIPTS
         data = self.store.read(key)
         try:
@@ -114,5 +114,5 @@ class Receipts:
         return newest.select("address", "last.*")
 
     def intents(self, spark: SparkSession) -> DataFrame:
-        """The keys that some round set out to delete (INTENTS), each once."""
+        """The distinct keys with an intent of any round (INTENTS)."""
         return rows_of(spark, list(self.keys("intent")), INTENTS, self.read).dropDuplicates()

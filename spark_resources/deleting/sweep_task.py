@@ -1,9 +1,9 @@
-"""One task of a round: looks up its keys once more, deletes those that are still what was approved, writes receipts.
+"""One task of a round: look up keys again, delete those whose objects are still the approved ones, write receipts.
 
-The order of effects for a chunk of keys, and what a crash right after each leaves:
+The order of effects for a chunk of keys, and the state after a crash right behind each:
 
     1. the keys are listed again       nothing: the next round lists them again
-    2. the intent is written           keys that are there: the next round deletes them
+    2. the intent is written           keys still exist: the next round deletes them
     3. batches are deleted             keys with an intent that are gone: the next round records them as deleted
     4. the receipt is written          every key of the chunk has its outcome
 """
@@ -36,11 +36,11 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
-SINGLES_A_CHUNK = 1_000  # keys, where a store takes no batches: each chunk costs a listing, an intent and a receipt
+SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
 
 
 class Action(StrEnum):
-    """What a round does with each object that is still what was approved."""
+    """What a round does with each object that is still the approved one."""
 
     DELETE = "delete"
     QUARANTINE = "quarantine"
@@ -49,12 +49,12 @@ class Action(StrEnum):
 
     @property
     def on_quarantined(self) -> bool:
-        """Whether it is about objects that a sweep has quarantined."""
+        """Whether it acts on objects that a sweep has quarantined."""
         return self in (Action.RESTORE, Action.PURGE)
 
     @property
     def needs_permit(self) -> bool:
-        """Whether it takes objects away from where readers look for them, or for good."""
+        """Whether it removes objects, for good or from the key where readers expect them."""
         return self is not Action.RESTORE
 
 
@@ -68,11 +68,11 @@ _DONE = {
 
 @dataclass(frozen=True, slots=True)
 class SweepTaskConfig:
-    """What every task of a round is given. `verified_until` is a time of the store's clock.
+    """The configuration of every task of a round. `verified_until` is by the store's clock.
 
-    `place` is the namespace with a store that tries once, for what is repeated here; all else is asked of the store of
-    the receipts, which repeats by itself. `most` is the task's share of the ceiling in keys a second, `ramp` of what
-    the store takes at first. `check` compares rows of PENDING with what a look-up found at their keys (FOUND).
+    `place` is the namespace with a store without retries, for requests that are retried here; all other requests are
+    sent to the store of the receipts, which has retries. `most` is the task's share of the ceiling in keys per second,
+    `ramp` of the store's initial rate. `check` compares rows of PENDING with the objects found at their keys (FOUND).
     """
 
     place: Place
@@ -89,15 +89,16 @@ class SweepTaskConfig:
 
     @property
     def request_time(self) -> timedelta:
-        """How long one request may take: no delete is sent with less of the lease left (invariant 11)."""
+        """The longest that a request may take: no delete is sent if the lease has less time left (invariant 11)."""
         settings = self.place.settings
         return timedelta(seconds=settings.connect_timeout + settings.read_timeout + 5)
 
 
 def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
-    """Settle rows of PENDING, sorted by slice and address.
+    """Process rows of PENDING, sorted by slice and address.
 
-    Counts `objects` for each outcome, `not_settled` ones, `requests`, and `attempts`: times that a request named a key.
+    Counts `objects` by outcome, those `not_settled`, `requests`, and `attempts`: the number of times a request named a
+    key.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.since_earlier_attempts(batches, f"{config.round:04d}/{partition:05d}-")
@@ -115,7 +116,7 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """The rows in pieces of at most so many, however they come in."""
+    """Regroup the rows into chunks of at most this many rows."""
     held: list[pa.RecordBatch] = []
     room = rows
     for batch in batches:
@@ -148,8 +149,8 @@ class _Task:
         def may_send() -> None:
             while True:
                 if config.action.needs_permit:
-                    permit.check()  # first, for it may take a while
-                lease.check(at_least=config.request_time)  # and so may this, where the store doesn't answer at once
+                    permit.check()  # first, since it may wait
+                lease.check(at_least=config.request_time)  # so may this, if the store responds slowly
                 if now() >= config.verified_until:
                     raise ReverificationTooOld("the re-verification of these objects has grown too old")
                 if permit.lasts() or not config.action.needs_permit:
@@ -166,7 +167,7 @@ class _Task:
         return cls(config, store, Lookup(store), sender, now)
 
     def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
-        """The rows that no earlier attempt of this very task settled; what it set out to delete is `intended`."""
+        """The rows that no earlier attempt of this task settled; those with an intent are marked `intended`."""
         receipts = self.config.receipts
         settled, intended = (
             [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
@@ -180,7 +181,7 @@ class _Task:
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
     def prepare(self, chunk: pa.Table, stem: str) -> tuple[pa.Table, pa.Table, str]:
-        """Look up the keys, and write down which will be deleted. Returns rows to delete, receipts of the others."""
+        """Look up the keys and write the intent. Returns the rows to delete, and receipts of the others."""
         if self.config.action.on_quarantined:
             return chunk, RECEIPTS.empty_table(), stem
         found = self.config.check(chunk, self.lookup.look_up(chunk))
@@ -201,9 +202,9 @@ class _Task:
         count_receipts(receipts, report)
 
     def check_again(self, rows: pa.Table, keys: Sequence[str]) -> CheckedAgain:
-        """What is by now at some keys of rows whose delete is to be repeated: the check that a first delete passes."""
+        """Look up keys whose delete is about to be retried, with the same check as before a first delete."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
-        found = self.config.check(again, Lookup(self.store).look_up(again))  # one that remembers nothing
+        found = self.config.check(again, Lookup(self.store).look_up(again))  # a new one, without cached listings
         gone = pa.concat_tables([found.gone, found.cut_off])
         return CheckedAgain(*(part["address"].to_pylist() for part in (found.unchanged, gone, found.changed)))
 
@@ -225,11 +226,11 @@ class _Task:
 
 
 class ReverificationTooOld(Refused):
-    """Raised where a re-verification is older than its bound (invariant 1): another one comes before more deletes."""
+    """Raised when a re-verification is too old (invariant 1): a new one is needed before more deletes."""
 
 
 def _ticking(store: Store) -> Callable[[], datetime]:
-    """The store's clock, asked once; from then on by this machine's own seconds. Never behind the store's."""
+    """The store's clock, read once and then advanced by this machine's clock. Never behind the store's."""
     began, first = seconds_passed(), store.now() + store.capabilities.time_resolution
     return lambda: first + timedelta(seconds=seconds_passed() - began)
 
@@ -238,7 +239,7 @@ def _ticking(store: Store) -> Callable[[], datetime]:
 
 
 def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
-    """Receipts of what has changed or is gone."""
+    """Receipts of objects that have changed or are gone."""
     return pa.concat_tables(
         [
             receipt_rows(found.gone, outcome=Outcome.ALREADY_GONE, at=at),
@@ -248,7 +249,7 @@ def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
 
 
 def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
-    """Receipts of the keys that were sent and answered; the others stay without one."""
+    """Receipts of the keys that were sent and have a result; the others get none."""
     answered = [each for each in sent if each.result is not None]
     addresses = pa.array([each.key for each in answered], pa.string())
     index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
@@ -264,7 +265,7 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
 
 
 def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
-    """Receipts of keys that are gone, and that an attempt set out to delete which wrote no receipt."""
+    """Receipts of keys that are gone and have an intent, but no receipt from the interrupted attempt."""
     keys = rows["address"].to_pylist()
     in_quarantine = pa.array(
         [stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_()
@@ -287,12 +288,12 @@ def _outcome(sent: Sent, done: Outcome) -> Outcome:
             return Outcome.FAILED
         case Deletion.ALREADY_GONE if sent.attempts == 1 and done is Outcome.DELETED:
             return Outcome.ALREADY_GONE
-        case _:  # gone at a repeated attempt: the first one did it, and its answer was lost
+        case _:  # gone at a retry: the first attempt deleted it, and its response was lost
             return done
 
 
 def count_receipts(receipts: pa.Table, report: TaskReport) -> None:
-    """Count `objects` for each outcome, and `attempts`."""
+    """Count `objects` by outcome, and `attempts`."""
     groups = receipts.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("attempts", "sum")])
     for row in groups.to_pylist():
         report.count_for(row["outcome"], objects=row["size_count"])

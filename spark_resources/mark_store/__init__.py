@@ -1,1 +1,1 @@
-"""What lakegc keeps in a namespace: marks, approvals, the lease, holds; and the layouts of the reference collector."""
+"""lakegc's files in a namespace: marks, approvals, the lease, holds; also the reference collector's layouts."""

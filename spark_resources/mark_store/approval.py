@@ -1,11 +1,12 @@
-"""The approval of one expired set, as it lies in the namespace (invariant 7; design, "A mark in the namespace").
+"""The approval of one expired set, as stored in the namespace (invariant 7; design, "A mark in the namespace").
 
     _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, for which digest, until when, what was released
     _lakefs/retention/gc/unified/<mark_id>/summary.json      only where the reference collector is to sweep it
 
-An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file is that
-one: the record decides who comes first, the file is written last. For a mark of the reference collector, which has no
-record, the file alone decides. Files are replaced under a condition and never deleted: every approval stays on record.
+An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file has that
+hash: the record is written first and settles races, the file is written last. For a mark of the reference collector,
+which has no record, the file alone decides. Files are replaced conditionally and never deleted, so every approval stays
+on record.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ APPROVAL_FORMAT = 1
 class Approval:
     """What was approved, by whom, how (which entrance), and until when; times by the store's clock.
 
-    `layout` is the reference collector's for a mark of its own, None for lakegc's. `released` are the brakes that had
-    tripped, each with the reason given. `ended` records how, by whom and when an approval was revoked or used up.
+    `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the brakes
+    that had tripped, each with the reason given. `ended` records how, by whom and when an approval was revoked or used.
     """
 
     mark_id: str
@@ -61,7 +62,7 @@ class Approval:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Approval:
-        """The approval of a file. Raises `DamagedData` for anything that isn't byte for byte what lakegc writes."""
+        """Parse an approval. Raises `DamagedData` for anything that isn't byte for byte what lakegc writes."""
         try:
             plain: dict[str, Any] = json.loads(data)
             if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
@@ -85,7 +86,7 @@ def approval_key(mark_id: str) -> str:
 
 
 def read_approval(place: Place, mark_id: str) -> Approval | None:
-    """The content of the mark's approval.json, whether it counts or not; None where there is none."""
+    """The content of the mark's approval.json, valid or not; None if there is none."""
     store, key = place.store(), approval_key(mark_id)
     try:
         return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
@@ -93,20 +94,20 @@ def read_approval(place: Place, mark_id: str) -> Approval | None:
         return None
 
 
-# --- whether it counts ----------------------------------------------------------------------------------------------
+# --- validity -------------------------------------------------------------------------------------------------------
 
 
 class ApprovalStatus(StrEnum):
-    """Whether an approval counts, with the state of its mark."""
+    """Whether an approval is valid, considering the state of its mark."""
 
     NONE = "not approved"
     APPROVED = "approved"
     EXPIRED = "approval expired"
-    INCOMPLETE = "approval incomplete"  # the record names a file that isn't there, or is another one: it counts as none
+    INCOMPLETE = "approval incomplete"  # the record names a file that is missing or different: not valid
 
 
 def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime) -> ApprovalStatus:
-    """Whether the approval of lakegc's own mark counts. `now` by the store's clock."""
+    """Whether the approval of lakegc's own mark is valid. `now` by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return ApprovalStatus.NONE
     if found is None or found.sha256 != record.approval or found.digest != record.digest:
@@ -115,7 +116,7 @@ def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime
 
 
 def foreign_approval_status(found: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
-    """Whether the approval of a foreign mark (of the reference collector) counts."""
+    """Whether the approval of a foreign mark (of the reference collector) is valid."""
     if found is None or found.ended is not None or found.layout != layout:
         return ApprovalStatus.NONE
     return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
@@ -125,11 +126,11 @@ def foreign_approval_status(found: Approval | None, *, layout: str, now: datetim
 
 
 class Overtaken(Refused):
-    """Raised where somebody else wrote the approval meanwhile; that one stays."""
+    """Raised when another process wrote the approval meanwhile; that one stays."""
 
 
 def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
-    """The file's bytes as they are, readable and signed or not, and what to replace it by; None where there is none."""
+    """The file's raw bytes, even if unreadable or unsigned, and the version for replacing it; None if there is none."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
     except NotThere:
@@ -137,7 +138,7 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
 
 
 def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Version] | None) -> None:
-    """Write approval.json in the place of what was read before (`over`). Raises `Overtaken` where that has changed."""
+    """Write approval.json, replacing what was read before (`over`). Raises `Overtaken` if that has changed."""
     store, records = place.store(), place.records()
     key, data = approval_key(approval.mark_id), approval.to_json()
     try:
@@ -147,7 +148,7 @@ def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Versi
             records.replace(key, data, over[1])
     except (AlreadyThere, Changed) as error:
         current = read_with_version(place, approval.mark_id)
-        if current is None or current[0] != data:  # otherwise it is this very write, whose answer was lost
+        if current is None or current[0] != data:  # otherwise this very write succeeded and its response was lost
             raise Overtaken(
                 f"{key} in {store.where} was written by somebody else at the same time. Look at 'lakegc status', and "
                 "try again.",
@@ -163,7 +164,7 @@ def summary_key(mark_id: str) -> str:
 
 
 def write_reference_summary(place: Place, record: MarkRecord) -> None:
-    """Hand lakegc's mark to the reference collector's sweep, which re-verifies nothing: one line, as it writes one."""
+    """Hand lakegc's mark to the reference collector's sweep, which re-verifies nothing. Writes one line in its form."""
     summary = {
         "run_id": record.mark_id,
         "success": True,
@@ -176,9 +177,9 @@ def write_reference_summary(place: Place, record: MarkRecord) -> None:
 
 
 def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
-    """Remove summary.json, so that the reference collector refuses to sweep the mark; whether there was one.
+    """Remove summary.json, so that the reference collector refuses to sweep the mark. Returns whether there was one.
 
-    Raises `Unavailable` where it is there and can't be removed.
+    Raises `Unavailable` if it exists and can't be removed.
     """
     store, key = place.store(), summary_key(mark_id)
     try:
@@ -194,11 +195,10 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of every finished mark of lakegc's that isn't approved, or not any more; the ids of these.
+    """Remove the summary of every finished mark of lakegc's that isn't approved, or no longer. Returns their ids.
 
-    So an approval that has expired ends for the reference collector, too, and one that
-    isn't signed where a key is set, or whose mark is of an unknown format.
-    `now` by the store's clock.
+    Thus an approval that has expired, isn't signed although a key is set, or belongs to a mark of an unknown format
+    ends for the reference collector, too. `now` by the store's clock.
     """
 
     def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
@@ -210,7 +210,7 @@ def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
 
 
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:
-    """Remove the summary of one mark, unless its approval counts and hands it over; whether there was one to remove."""
+    """Remove the summary of one mark, unless a valid approval hands it over. Returns whether one was removed."""
     try:
         place.store().stat(summary_key(record.mark_id))
     except NotThere:

@@ -1,4 +1,4 @@
-"""The files that a mark consists of, by its own record, and those in its folders that it doesn't name."""
+"""The files of a mark according to its record, and unrecorded files in its folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_resources.stores.retry import delete_own
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
 SUMMARY = "summary.json"
 
-# Beside the assets' own folders: what lakegc writes into a mark's folder after it was finished.
+# Files that lakegc writes into a mark's folder after it is finished, beside the assets' own folders.
 LATER = ("mark.json", APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
 LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
 EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
@@ -25,14 +25,14 @@ EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One dataset of a mark; `keys` says that its rows name what would be deleted."""
+    """One dataset of a mark. `keys` is true if its rows name objects to delete."""
 
     dataset: Dataset
     keys: bool
 
 
 def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
-    """Every recorded dataset of a mark. Raises `DamagedData` where a list of files is gone, or isn't the recorded."""
+    """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or not the recorded one."""
     for asset, step in record.steps.items():
         for part, found in step.datasets.items():
             as_foreign = asset == "expired_set" and part in REFERENCE_PARTS
@@ -46,7 +46,7 @@ def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
 
 
 def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
-    """The files in a mark's folders that no list names, but for what lakegc itself writes later."""
+    """The files in a mark's folders that no list names, except those that lakegc itself writes later."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
     own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
@@ -57,9 +57,9 @@ def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[s
 
 
 def remove_unrecorded(place: Place, record: MarkRecord) -> None:
-    """Delete what a task that was tried twice left in the folders of a mark, right before it is finished.
+    """Delete leftovers of retried tasks from the folders of a mark, right before it is finished.
 
-    Never called on a finished one: what is there then was added by somebody else.
+    Never called on a finished mark: extra files there were added by somebody else.
     """
     left = unrecorded(place, record, list(parts(place, record)))
     failed = delete_own(place.store(), left)

@@ -1,7 +1,7 @@
-"""What a mark of the reference collector would delete, from whichever layout it lies in (formats §5).
+"""The expired set of a foreign mark (of the reference collector), in any of its layouts (formats §5).
 
-Only addresses are recorded there, so size and time are the store's of today, from a listing of the folders they are in.
-The Parquet is read and never the text beside it, in which a key with a newline is two keys.
+A foreign mark records addresses only, so size and time are today's, from a listing of their folders. Only the Parquet
+is read, never the text beside it, in which a key with a newline looks like two keys.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spark_resources.stores.place import Place
 NOT_RECORDED = "not recorded by the collector that made the mark"
 LEFTOVERS = ("unified/{}/", "uncommitted/{}/deleted", "uncommitted/{}/summary.json", "addresses.text/mark_id={}/")
 
-# As EXPIRED_OBJECTS, but size and modified are null for what the store doesn't hold any more.
+# Like EXPIRED_OBJECTS, but size and modified are null for objects that are no longer in the store.
 REFERENCE_OBJECTS = pa.schema([field.with_nullable(field.name != "address") for field in EXPIRED_OBJECTS])
 
 
 def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> ReferenceMark | None:
-    """The reference's mark of this id, or of `layout/id`; None where there is none.
+    """The foreign mark of this id, or of `layout/id`; None if there is none.
 
-    Raises `WrongUsage` where several layouts have one, and `DamagedData` where what is left of one can't be read.
+    Raises `WrongUsage` if several layouts have one, and `DamagedData` if one is left without its Parquet files.
     """
     found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
     if len(found) > 1:
@@ -49,7 +49,7 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
 
 
 def addresses(place: Place, found: ReferenceMark) -> pa.ChunkedArray:
-    """Every address of the mark as it is recorded, held in memory. Raises `DamagedData` for a file that isn't whole."""
+    """Every address of the mark as recorded, in memory. Raises `DamagedData` for a damaged file."""
     return pa.chunked_array([read_addresses(place, key) for key in found.files], pa.string())
 
 
@@ -58,7 +58,7 @@ def read_addresses(place: Place, key: str) -> pa.Array:
 
 
 def read_listed(place: Place, key: str) -> bytes:
-    """The bytes of a file of the mark. Raises `DamagedData` where it is gone since it was listed."""
+    """The bytes of a file of the mark. Raises `DamagedData` if it has disappeared since it was listed."""
     try:
         return place.store().read(key)
     except NotThere as error:
@@ -67,7 +67,7 @@ def read_listed(place: Place, key: str) -> bytes:
 
 
 def addresses_in(data: bytes, where: str) -> pa.Array:
-    """The addresses in a Parquet file of the reference's. Raises `DamagedData` where it isn't one."""
+    """The addresses in a Parquet file of a foreign mark. Raises `DamagedData` if it isn't such a file."""
     try:
         column = pq.read_table(io.BytesIO(data), columns=["address"]).column("address")
         texts = column.combine_chunks().cast(pa.string())
@@ -104,7 +104,7 @@ def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
 
 
 def folder_of(address: str) -> str:
-    """The folder in which an address is listed: a slice, `data/` for what lies right in it, or the root."""
+    """The folder in which an address is listed: a slice, `data/` for objects directly in it, or the root."""
     parts = address.split("/")
     if len(parts) == 1:
         return ""
@@ -112,7 +112,7 @@ def folder_of(address: str) -> str:
 
 
 def listed(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
-    """Those of the wanted keys that the store lists in a folder; none in one that it can't hold."""
+    """The wanted keys that the store lists in a folder; none if the store can't have such a folder."""
     flat = "/" if folder.count("/") < 2 else None
     try:
         for page in place.store().pages(folder, delimiter=flat):

@@ -1,6 +1,6 @@
-"""The reference collector's own layouts, so that either tool can read the other's marks (formats §5).
+"""The reference collector's layouts, so that either tool can read the other's marks (formats §5).
 
-`summary.json` is not written here: its presence alone lets the reference sweep a mark without any proof.
+`summary.json` is not written here: its presence alone lets the reference sweep a mark without re-verification.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import Output, parquet
 from spark_resources.stores.place import Place
 
-# a line that rclone's --files-from would read as something else: blanks at the ends are trimmed (Unicode's, too), and
-# # and ; begin comments
+# lines that rclone's --files-from would misread: it trims blanks at both ends (Unicode's, too), and # and ; begin
+# comments
 _BLANK = r"[\s\v\x{85}\p{Z}]"
 _UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 
 
 def reference_outputs(mark_id: str) -> list[Output]:
-    """What the reference collector would have written of an expired set: `deleted/` (Parquet) and `deleted.text/`."""
+    """The expired set in the reference collector's layout: `deleted/` (Parquet) and `deleted.text/`."""
     folder = reference_folder(mark_id)
     return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _lines)]
 
 
 def _lines(table: pa.Table) -> tuple[bytes, int]:
-    """Addresses as lines, without those that a line can't hold."""
+    """Addresses as lines of text, without those that a line can't represent."""
     addresses = table.column("address")
     safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
     return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)
 
 
-# --- reading what the reference left --------------------------------------------------------------------------------
+# --- reading the reference's marks ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMark:
-    """A mark of the reference collector. `summary` is what it wrote last, None where it didn't.
+    """A mark of the reference collector. `summary` is its final file, None if it is missing.
 
     `written` is the time of its newest file, by the store's clock.
     """
@@ -68,7 +68,7 @@ _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
 def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
-    """The marks that the reference left in any of its layouts; `ours` are the ids of our own, which look alike."""
+    """The reference's marks in any of its layouts. `ours` are the ids of lakegc's own marks, which look alike."""
     found: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for one in page.objects:

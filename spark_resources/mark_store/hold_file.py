@@ -1,9 +1,9 @@
-"""What a file of holds says: YAML from bytes to values and back, the whole file or none of it.
+"""Parse and write a file of holds: YAML from bytes to values and back. A file is valid as a whole or not at all.
 
     format: 1                   # may be left out
     holds:
       - id: releases
-        tags: "v*"              # what the tagged commits hold; with history, what their ancestors hold, too
+        tags: "v*"              # the objects of tagged commits; with history, those of their ancestors, too
         history: true
         owner: ada@example.org
         reason: customers run these
@@ -13,8 +13,8 @@
       - {id: reports, paths: "reports/*.pdf", owner: ..., reason: ...}
       - {id: imported, prefix: data/imported/, owner: ..., reason: ...}
 
-Pure. Patterns are those of `fnmatch`, where case counts: `*` is any text (slashes, too), `?` any character, `[…]` one
-of these. Every scalar is read as the text that stands there, so that the metadata value `no` is not a boolean.
+Pure. Patterns are those of `fnmatch`, case-sensitive: `*` is any text (slashes, too), `?` any character, `[…]` one
+of these. Every scalar is read as plain text, so the metadata value `no` is not a boolean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from spark_resources.errors import Refused, UnknownFormat, WrongUsage
 from spark_resources.model import DATA
 
-FORMAT = "1"  # of the file; one that says none is of this
+FORMAT = "1"  # of the file, and the default if it states none
 LARGEST_FILE = 1 << 20  # bytes
 DEEPEST = 8  # levels of lists and fields; a file of holds has five
 _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
@@ -64,12 +64,12 @@ def checked_pattern(pattern: str) -> str:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What everything that the pattern matches begins with."""
+    """The common prefix of everything that the pattern matches."""
     return _SPECIAL.split(pattern, maxsplit=1)[0]
 
 
 def end_of(text: str) -> datetime:
-    """When a hold until then ends: at the end of a day (UTC), or at a moment. Raises `ValueError`."""
+    """Parse the end of a hold: the end of a day (UTC), or a point in time. Raises `ValueError`."""
     try:
         if _DAY.fullmatch(text):
             day = date.fromisoformat(text)
@@ -113,7 +113,7 @@ def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _checked_prefix(prefix: str) -> str:
-    """Only what a candidate can begin with: under `data/`, or a root object from before there was that folder."""
+    """The prefix, if a candidate can begin with it: under `data/`, or a root object of a time before that folder."""
     inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
     if not inside or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
@@ -131,10 +131,10 @@ Words = Annotated[str, Field(max_length=1000), AfterValidator(_checked_words)]
 
 
 class Hold(BaseModel):
-    """What must not go, whose word that is, and until when. All fields are text as the file has it."""
+    """A hold: which objects must be kept, who requested it, and until when. All fields are text as in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    kind: ClassVar[str]  # the field that says what is held
+    kind: ClassVar[str]  # the field that selects the objects on hold
 
     id: Annotated[str, Field(pattern=_ID)]
     owner: Words
@@ -146,23 +146,23 @@ class Hold(BaseModel):
         return None if self.until is None else end_of(self.until)
 
     def outdated(self, now: datetime) -> bool:
-        """Whether it has run out. `now` is the lakeFS server's clock."""
+        """Whether it has expired. `now` is the lakeFS server's clock."""
         return self.ends is not None and self.ends <= now
 
     @property
     def what(self) -> str:
-        """What is held, in a few words."""
+        """What is on hold, in a few words."""
         raise NotImplementedError
 
     def fields(self) -> dict[str, Any]:
-        """As the file has it: what is held first, and nothing that is left out."""
+        """The fields as in the file: the selector first, and without fields that are left out."""
         given = self.model_dump(exclude_none=True, exclude_defaults=True)
         order = ["id", self.kind, *(name for name in given if name not in ("id", self.kind))]
         return {name: given[name] for name in order}
 
 
 class TagHold(Hold):
-    """What commits with a tag hold; with `history`, what all their ancestors hold, too."""
+    """Keeps the objects of commits with a tag; with `history`, those of all their ancestors, too."""
 
     kind: ClassVar[str] = "tags"
     tags: Pattern
@@ -178,7 +178,7 @@ class TagHold(Hold):
 
 
 class CommitHold(Hold):
-    """What commits with this metadata hold."""
+    """Keeps the objects of commits with this metadata."""
 
     kind: ClassVar[str] = "commits"
     commits: Annotated[dict[str, str], AfterValidator(_checked_metadata)]
@@ -192,7 +192,7 @@ class CommitHold(Hold):
 
 
 class BranchHold(Hold):
-    """What commits on the line of a branch hold, for these days at least, whatever the rules say."""
+    """Keeps the objects of commits on the line of a branch for at least this many days, whatever the rules say."""
 
     kind: ClassVar[str] = "branches"
     branches: Pattern
@@ -208,7 +208,7 @@ class BranchHold(Hold):
 
 
 class PathHold(Hold):
-    """What any known commit, expired ones too, has at such a path."""
+    """Keeps the objects that any known commit, even an expired one, has at such a path."""
 
     kind: ClassVar[str] = "paths"
     paths: Pattern
@@ -219,7 +219,7 @@ class PathHold(Hold):
 
 
 class PrefixHold(Hold):
-    """What the store holds under keys that begin so."""
+    """Keeps the stored objects whose keys have this prefix."""
 
     kind: ClassVar[str] = "prefix"
     prefix: Annotated[str, AfterValidator(_checked_prefix)]
@@ -233,7 +233,7 @@ KINDS: Mapping[str, type[Hold]] = {each.kind: each for each in (TagHold, CommitH
 
 
 def made_hold(fields: Mapping[str, Any]) -> Hold:
-    """The hold of fields as a file would have them. Raises `WrongUsage` with all that is wrong."""
+    """The hold with these fields, given as in a file. Raises `WrongUsage` naming all problems."""
     kinds = [kind for kind in KINDS if kind in fields]
     if len(kinds) != 1:
         raise WrongUsage(f"a hold holds one of {', '.join(KINDS)}; {' and '.join(kinds) or 'nothing'} was given")
@@ -249,14 +249,14 @@ def made_hold(fields: Mapping[str, Any]) -> Hold:
 
 @dataclass(frozen=True, slots=True)
 class HoldProblem:
-    """One thing that is wrong with a file of holds, and the line (from 1) where it stands."""
+    """One problem in a file of holds, and its line (from 1)."""
 
     line: int
     what: str
 
 
 class BadHolds(Refused):
-    """Raised for a file of holds that isn't right throughout: nothing of it counts."""
+    """Raised for a file of holds with any problem: none of its holds is used."""
 
     def __init__(self, where: str, problems: Iterable[HoldProblem]) -> None:
         self.problems = sorted(problems, key=lambda one: one.line)
@@ -271,8 +271,8 @@ class BadHolds(Refused):
 
 
 def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
-    """The holds of a file, in its order. Raises `BadHolds` with everything that is wrong, each with its line, and
-    `UnknownFormat` for a file of another format."""
+    """The holds of a file, in its order. Raises `BadHolds` with all problems and their lines, and `UnknownFormat` for a
+    file of another format."""
     problems: list[HoldProblem] = []
     items = _items(_root(data, where), where)
     found = [(item, hold) for item in items if (hold := _hold_of(item, problems)) is not None]
@@ -293,7 +293,7 @@ def _first_lines(data: bytes, where: str) -> list[int]:
 
 
 class _Loader(yaml.BaseLoader):
-    """YAML without what hides things from a reader: aliases, and tags that turn text into something else."""
+    """YAML without features that hide content from a reader: aliases, and tags that convert text to other types."""
 
     depth = 0
 
@@ -335,7 +335,7 @@ def _root(data: bytes, where: str) -> yaml.Node:
 
 
 def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
-    """The fields of a file but for its format. Raises `UnknownFormat` for another format than is known."""
+    """The fields of a file except its format. Raises `UnknownFormat` for an unknown format."""
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
     if len(formats) > 1:
@@ -350,7 +350,7 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
 
 
 def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
-    """The nodes of the list `holds`, which with `format` is all that a file may have."""
+    """The nodes of the list `holds`. Apart from it, a file may have only `format`."""
     pairs = _holds_of(root, where)
     strange = [HoldProblem(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
@@ -366,7 +366,7 @@ def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
 
 
 def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
-    """The hold of a node, or None with what is wrong noted."""
+    """The hold of a node; None if it has problems, which are added to the list."""
     if not isinstance(item, yaml.MappingNode):
         problems.append(HoldProblem(_line(item), "a hold has fields: id, what is held, owner, reason"))
         return None
@@ -390,7 +390,7 @@ def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
 
 
 def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]) -> Any:
-    """A node as text, lists and dicts. Notes the line of each field; a field that stands there twice is trouble."""
+    """A node as text, lists and dicts. Records the line of each field; a duplicate field is a problem."""
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, value in node.value:
@@ -428,7 +428,7 @@ def _said(key: yaml.Node) -> str:
 
 
 def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
-    """The file with one more hold at its end, what people wrote there kept as it is. None: there was no file."""
+    """The file with one more hold at its end; existing text stays as it is. `data` is None if there was no file."""
     if data is None:
         return _verified(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
@@ -438,11 +438,11 @@ def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
 
 
 def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
-    """The file without one hold, the rest of it kept as it is."""
+    """The file without one hold; the rest is kept as it is."""
     holds, lines = parse_holds(data, where), data.decode().splitlines(keepends=True)
     number = [hold.id for hold in holds].index(hold_id)
     begin, end = [*_first_lines(data, where), len(lines)][number : number + 2]
-    while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # what stands above the next hold is about that one
+    while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # comments above the next hold belong to that one
         end -= 1
     while lines[begin - 1].strip().startswith("#"):
         begin -= 1
@@ -451,7 +451,7 @@ def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
 
 
 def _verified(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
-    """The edited text where it says exactly what is wanted, and otherwise a file written anew."""
+    """The edited text if it parses to exactly the wanted holds, otherwise a newly written file."""
     for text in (data, rendered(wanted)):
         with suppress(BadHolds):
             if parse_holds(text, where) == wanted:
@@ -472,7 +472,7 @@ def _listed(holds: Iterable[Hold], *, indent: int = 2) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text without quotes where a reader that takes everything for text reads the same."""
+    """Writes text without quotes if a reader that treats every scalar as text reads the same."""
 
 
 _Dumper.yaml_implicit_resolvers = {}

@@ -1,10 +1,10 @@
-"""The file of holds in a namespace: what must never go, or not yet, though no rule keeps it (design, invariant 1).
+"""The file of holds in a namespace: objects to keep, for good or for a time, that no rule keeps (design, invariant 1).
 
-It stands beside the marks, for everybody to review. A file that isn't right throughout is no file of holds: nothing of
-it counts, and nothing is marked. Without the file there are no holds.
+It is stored beside the marks, where everybody can review it. A file with any problem is refused as a whole, and nothing
+is marked. Without the file there are no holds.
 
-Where a signing key is set, its last line is a comment with a signature. Each signed version has a number, and marks
-record the one that they used: a file that was removed, or replaced by an older one, is noticed.
+If a signing key is set, the last line is a comment with a signature. Each signed version has a number, and marks record
+the one that they used, so that a file that was removed or replaced by an older one is detected.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """The holds of a namespace in the file's order, and the hash of its bytes (hex) but for a signature; "" where there
-    is no file. `number` is that of a signed file, 0 otherwise."""
+    """The holds of a namespace in the file's order, and the hash of its bytes (hex) without the signature; "" if there
+    is no file. `number` is the version number of a signed file, 0 otherwise."""
 
     holds: tuple[Hold, ...] = ()
     sha256: str = ""
@@ -47,14 +47,14 @@ class Holds:
         return tuple(hold.id for hold in self.holds)
 
     def recorded(self) -> dict[str, object]:
-        """What a mark's record says of them."""
+        """Their form in a mark's record."""
         number = {"number": self.number} if self.number else {}
         return {"sha256": self.sha256, "ids": list(self.ids), **number}
 
 
 def read_holds(place: Place) -> Holds:
-    """The holds of a namespace; none where there is no file. Raises `BadHolds` for a file with anything wrong; where a
-    key is set, `Untrusted` for one that isn't signed, or is older than one that a mark used."""
+    """The holds of a namespace; none if there is no file. Raises `BadHolds` for a file with any problem. If a key is
+    set, raises `Untrusted` for a file that isn't signed, or is older than one that a mark used."""
     found = _read_signed(place)
     if place.seal is not None:
         refuse_older(place, found.number)
@@ -62,7 +62,7 @@ def read_holds(place: Place) -> Holds:
 
 
 def read_recorded_holds(place: Place) -> Holds:
-    """The same without asking what other marks used: for who compares them with a mark's own record."""
+    """The same without checking which version other marks used, for comparison with a mark's own record."""
     return _read_signed(place).parsed(place)
 
 
@@ -71,7 +71,7 @@ def where(place: Place) -> str:
 
 
 def add_hold(place: Place, hold: Hold) -> None:
-    """Write one more hold. Raises `WrongUsage` where its id is taken, `Refused` where somebody else was faster."""
+    """Add a hold. Raises `WrongUsage` if its id is taken, `Refused` if another process changed the file meanwhile."""
 
     def changed(data: bytes | None) -> bytes:
         if data is not None and hold.id in {each.id for each in parse_holds(data, where(place))}:
@@ -84,7 +84,7 @@ def add_hold(place: Place, hold: Hold) -> None:
 
 
 def drop_hold(place: Place, hold_id: str) -> None:
-    """Take one hold out of the file. Raises `WrongUsage` where there is none of this id."""
+    """Remove a hold. Raises `WrongUsage` if there is none with this id."""
 
     def changed(data: bytes | None) -> bytes:
         known = [] if data is None else [each.id for each in parse_holds(data, where(place))]
@@ -95,13 +95,13 @@ def drop_hold(place: Place, hold_id: str) -> None:
     _change(place, _read_signed(place), changed)
 
 
-# --- as people find it, to sign it ----------------------------------------------------------------------------------
+# --- signing --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Unsigned:
-    """The file as it lies there, whoever wrote it, and the holds of the newest signed one that is known of but not in
-    it: what a person looks at before they sign it."""
+    """The file as it is, without trusting its author, and holds of the newest known signed version that it lacks. A
+    person reviews both before signing."""
 
     holds: tuple[Hold, ...]
     missing: tuple[str, ...]
@@ -109,7 +109,7 @@ class Unsigned:
 
 
 def read_unsigned(place: Place) -> Unsigned:
-    """The file to be signed. Raises `WrongUsage` without a key, `BadHolds` for a file with anything wrong."""
+    """The file to be signed. Raises `WrongUsage` without a key, `BadHolds` for a file with any problem."""
     if place.seal is None:
         raise WrongUsage(f"{VARIABLE} isn't set: there is nothing to sign the holds with")
     found = _read(place)
@@ -120,17 +120,17 @@ def read_unsigned(place: Place) -> Unsigned:
 
 
 def sign_holds(place: Place, seen: Unsigned) -> None:
-    """Sign the file that a person saw, as newer than any. Raises `Refused` where it was changed meanwhile."""
+    """Sign the reviewed file as the newest version. Raises `Refused` if it was changed meanwhile."""
     content = seen.found.content if seen.found.content is not None else rendered(())
     _write(place, seen.found, content)
 
 
-# --- the newest that is known of ------------------------------------------------------------------------------------
+# --- the newest known version ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The newest signed holds that any signed record names, and the mark whose record that is."""
+    """The newest version of signed holds that any signed record names, and the mark of that record."""
 
     number: int = 0
     ids: tuple[str, ...] = ()
@@ -138,13 +138,13 @@ class Recorded:
 
 
 def newest_recorded(place: Place) -> Recorded:
-    """The newest holds that a mark or a sweep of this namespace used, as far as signed records tell."""
+    """The newest holds that a mark or a sweep of this namespace used, according to signed records."""
     found = [Recorded(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
     return max(found, key=lambda one: one.number, default=Recorded())
 
 
 def signed_marks(place: Place) -> Iterator[Mark]:
-    """Every mark, and every sweep of the reference's mark, whose record is signed; others count for nothing here."""
+    """Every mark, and every sweep of a foreign mark, whose record is signed; unsigned ones are ignored."""
 
     def opened(root: str) -> Mark | None:
         try:
@@ -158,7 +158,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
 
 
 def refuse_older(place: Place, number: int) -> None:
-    """Raise `Untrusted` where a mark used a newer file than the one of this number; 0 stands for no file."""
+    """Raise `Untrusted` if a mark used a newer version of the file than this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
         is_now = f"is version {number}" if number else "isn't there"
@@ -175,7 +175,7 @@ def refuse_older(place: Place, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The file without its signature; no content where there is no file."""
+    """The file without its signature; no content if there is no file."""
 
     content: bytes | None = None
     tag: str = ""
@@ -197,7 +197,7 @@ def _read(place: Place) -> _File:
     try:
         data, tag = place.store().read_with_tag(HOLDS_KEY)
     except NotThere:
-        # the namespace itself may not be there, and that is no absence of holds
+        # the namespace itself may be missing, which must not be read as an absence of holds
         for _ in place.store().pages(MARKS_ROOT, page_size=1):
             break
         return _File()
@@ -211,7 +211,7 @@ def _read(place: Place) -> _File:
 
 
 def _read_signed(place: Place) -> _File:
-    """The file, whose signature is verified where a key is set."""
+    """The file; its signature is verified if a key is set."""
     found = _read(place)
     if place.seal is None or found.content is None:
         return found
@@ -228,7 +228,7 @@ def _read_signed(place: Place) -> _File:
 
 
 def _change(place: Place, found: _File, changed: Callable[[bytes | None], bytes]) -> None:
-    """Write what becomes of the file as it is now."""
+    """Apply a change to the file as it is now, and write it."""
     if place.seal is None and found.signature is not None:
         raise Refused(
             f"{where(place)} is signed, and {VARIABLE} isn't set: set the key that the others use, and run this again."
@@ -239,7 +239,7 @@ def _change(place: Place, found: _File, changed: Callable[[bytes | None], bytes]
 
 
 def _write(place: Place, found: _File, content: bytes) -> None:
-    """Replace the file that was found, or say that it was changed meanwhile; never over somebody else's word."""
+    """Replace the file that was read. Raises `Refused` if it was changed meanwhile, so that no change is lost."""
     store, new = place.store(), _signed(place, found, content)
     try:
         if found.content is None:
@@ -247,7 +247,7 @@ def _write(place: Place, found: _File, content: bytes) -> None:
         else:
             store.replace_if_unchanged(HOLDS_KEY, new, found.tag)
     except (AlreadyThere, Changed) as error:
-        if store.read(HOLDS_KEY) != new:  # otherwise it is our own write, whose answer was lost
+        if store.read(HOLDS_KEY) != new:  # otherwise our own write succeeded and its response was lost
             raise Refused(
                 f"{where(place)} was changed by somebody else meanwhile. Nothing was overwritten; try again."
             ) from error
@@ -256,12 +256,12 @@ def _write(place: Place, found: _File, content: bytes) -> None:
 
 
 def _record_in_marks(place: Place, holds: Holds) -> None:
-    """Note these holds in the record of each mark that can be swept next, so that its sweep notices where the file was
-    removed since. A sweep that is at work notes them itself, and nobody else writes its record meanwhile.
+    """Record these holds in each mark that can be swept next, so that its sweep detects if the file was removed since.
+    A running sweep records them itself, and no other process writes its record meanwhile.
 
-    Raises `Refused` where a record is written by somebody else again and again.
+    Raises `Refused` if other writers keep changing a record.
     """
-    # not the retry policy: what is repeated is a reading that another writer overtook, and it needs no wait
+    # not the retry policy: the record is read again after a concurrent write, without a wait
     for last in (*[False] * (TRIES - 1), True):
         try:
             for mark in signed_marks(place):

@@ -1,8 +1,8 @@
-"""One mark or sweep per repository at a time, across deployments: a lease in the namespace (invariant 11).
+"""The lease in a namespace: one mark or sweep per repository at a time, across deployments (invariant 11).
 
-The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and judged
-by the store's clock only. It protects against colleagues, not against a store whose conditional writes aren't atomic:
-such a store is refused unless the configuration says that there is one deployment.
+The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and timed by
+the store's clock only. It protects against concurrent users, not against a store whose conditional writes aren't
+atomic: such a store is refused unless the configuration states that there is a single deployment.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from spark_resources.stores.base import AlreadyThere, Changed, Store
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_FORMAT = 1
 LEASE_TIME = timedelta(minutes=10)
-WATCH_S = 20.0  # how long a process that only watches a lease relies on what it read
+WATCH_S = 20.0  # how long a process that watches a lease relies on its last read
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one taking.
+    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one acquisition.
 
-    `process` is the holder's, None where its system doesn't tell. `tasks_stop_after_s` is how long other processes may
-    still work under the lease once it is another's, or under an earlier one that was taken over: 0 while none do.
+    `process` identifies the holder's process, None if its system doesn't provide that. `tasks_stop_after_s` is how long
+    other processes may still work under the lease after it changed hands, or under an earlier one that was taken over;
+    0 while there are none.
     """
 
     who: str
@@ -77,12 +78,12 @@ class Holder:
 
 
 def seconds_passed() -> float:
-    """A clock that never goes back, and goes on while the machine sleeps, where the system has such a one."""
+    """A monotonic clock that keeps running while the machine sleeps, if the system has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Lease:
-    """A held lease: renewed by a thread of its own until it is released."""
+    """A lease of this process, renewed by a thread until it is released."""
 
     def __init__(self, store: Store, holder: Holder, tag: str, valid_until: float, clock: Callable[[], float]) -> None:
         self._store, self._holder, self._tag = store, holder, tag
@@ -102,11 +103,11 @@ class Lease:
         return self._holder.token
 
     def left(self) -> timedelta:
-        """How long it surely lasts, by the monotonic clock of this process."""
+        """How long it is certain to last, by the monotonic clock of this process."""
         return timedelta(seconds=self._valid_until - self._clock())
 
     def check(self, *, at_least: timedelta = timedelta(seconds=30)) -> None:
-        """Raise `Refused` where the lease was lost or has less left than a request may take."""
+        """Raise `Refused` if the lease was lost or has less time left than a request may take."""
         if self._lost is not None or self.left() < at_least:
             raise Refused(
                 f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
@@ -130,11 +131,10 @@ class Lease:
 
     @contextmanager
     def watched(self, request: timedelta, at_rest: Callable[[], bool]) -> Iterator[None]:
-        """Around work of other processes that watch this lease, whose requests may take so long.
+        """Wraps work of other processes that watch this lease; `request` is the longest that a request of theirs takes.
 
-        Unless `at_rest` says afterwards that none of them can be at work any more, also none whose work was given to
-        another one, the lease outlives them: a release leaves it to last until each has looked at it again, and what it
-        sent before has ended.
+        If `at_rest` can't confirm afterwards that all of them have stopped, including those whose work was reassigned,
+        the lease outlives them: after a release it lasts until each has read it again and its last requests have ended.
         """
         stop_after_s = WATCH_S + request.total_seconds()
         with self._lock:
@@ -151,14 +151,14 @@ class Lease:
                 self.outlive(timedelta(seconds=stop_after_s))
 
     def outlive(self, span: timedelta) -> None:
-        """Let the lease last so much longer from now on, whenever it is released: somebody may still rely on it."""
+        """Let the lease last for this span from now on, even if released: other processes may still rely on it."""
         self._watched_until = max(self._watched_until, self._clock() + span.total_seconds())
 
     def release(self) -> None:
-        """Give it back, so that the next run needn't wait. Never raises: an unreleased lease ends by itself."""
+        """Release it, so that the next run needn't wait. Never raises: an unreleased lease expires by itself."""
         self._stop.set()
         self._thread.join(timeout=30)
-        # what the store can't do after its own retries is left: the lease ends by itself when its time is over
+        # if the release fails even after the store's retries, the lease expires by itself
         with self._lock, suppress(LakegcError):
             try:
                 self._give_back()
@@ -167,13 +167,13 @@ class Lease:
                     self._give_back()
 
     def _give_back(self) -> None:
-        # expired instead of deleted: between reading and deleting, another run could have taken it
+        # set to expired instead of deleted: between read and delete, another run could take it
         left = timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
         until = datetime.fromtimestamp(0, UTC) if left is None else min(self._holder.until, self._store.now() + left)
         self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
 
     def _found_again(self) -> bool:
-        """Whether the lease is still this one, written by a renewal whose answer was lost."""
+        """Whether the lease is still this one, written by a renewal whose response was lost."""
         data, tag = self._store.read_with_tag(LEASE_KEY)
         if tag == self._tag or Holder.from_json(data, self._store.where).token != self.token:
             return False
@@ -185,13 +185,13 @@ class Lease:
             try:
                 self.renew()
             except Refused:
-                return  # check() says so to whoever works under it
+                return  # check() raises it to the caller
             except LakegcError:
-                continue  # tried again at the next turn, while the lease still has time left
+                continue  # retried at the next interval, while the lease still has time left
 
 
 class LeaseWatch:
-    """Sees from another process that a lease still holds: it is read again before it could run out, never renewed."""
+    """Watches a lease from another process: reads it again before it could expire, and never renews it."""
 
     def __init__(self, store: Store, token: str, clock: Callable[[], float] = seconds_passed) -> None:
         self._store, self._token, self._clock = store, token, clock
@@ -199,7 +199,7 @@ class LeaseWatch:
         self._lock = threading.Lock()
 
     def check(self, *, at_least: timedelta) -> None:
-        """Raise `Refused` where the lease is another's, or has less left than a request may take."""
+        """Raise `Refused` if the lease has another holder, or less time left than a request may take."""
         with self._lock:
             if self._clock() >= min(self._look_again, self._valid_until - at_least.total_seconds()):
                 self._read()
@@ -222,13 +222,13 @@ class LeaseWatch:
                 f"the lease on {self._store.where} {whose}. Nothing more was done; run the same command again.",
                 invariant=11,
             )
-        # the store's clock may be a grain further than it says
+        # the store's clock may be ahead by as much as its resolution
         left = holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
         self._valid_until, self._look_again = began + left.total_seconds(), began + WATCH_S
 
 
 def current_holder(store: Store) -> Holder | None:
-    """Who holds the lease now by the store's clock, or None."""
+    """The present holder of the lease by the store's clock, or None."""
     try:
         holder = Holder.from_json(store.read(LEASE_KEY), store.where)
     except NotThere:
@@ -247,10 +247,10 @@ def take_lease(
     wait: Callable[[float], None] = time.sleep,
     log_message: Callable[[str], None] = lambda _: None,
 ) -> Lease:
-    """Take the lease of a namespace, or raise `Refused` saying who holds it and until when.
+    """Take the lease of a namespace, or raise `Refused` with its holder and end.
 
-    An expired lease (by the store's clock) is taken over. So is that of a process that is known to be dead, and this
-    waits until no task of it can still send a delete. `token` must be unique to this call.
+    An expired lease (by the store's clock) is taken over. So is the lease of a process that is known to be dead, after
+    waiting until none of its tasks can still send a delete. `token` must be unique to this call.
     """
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
@@ -268,13 +268,13 @@ def take_lease(
             data, seen = store.read_with_tag(LEASE_KEY)
             held = Holder.from_json(data, store.where)
             if held.token == token:
-                tag = seen  # our own write, whose answer was lost and which was then repeated
+                tag = seen  # our own write, which was retried after its response was lost
             else:
                 if held.until > store.now():
                     if held.process is None or not known_dead(held.process):
                         raise _held_by(held, store)
                     dead = held
-                    mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for who comes next
+                    mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for the next holder
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
         except (Changed, NotThere) as error:
             raise Refused(
@@ -289,7 +289,7 @@ def take_lease(
 def outlast(
     lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
 ) -> None:
-    """Wait until no task of a dead holder can still send a delete. A release meanwhile leaves as much of the lease."""
+    """Wait until no task of a dead holder can still send a delete. If released meanwhile, the lease lasts that long."""
     seconds = tasks_left_s(dead, store)
     if seconds <= 0:
         return
@@ -303,7 +303,7 @@ def outlast(
 
 
 def tasks_left_s(dead: Holder, store: Store) -> float:
-    """For how many seconds from now on a task of a dead holder may still be at work."""
+    """For how many more seconds a task of a dead holder may still be running."""
     return max(0.0, min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds()))
 
 

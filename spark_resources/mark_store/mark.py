@@ -1,10 +1,10 @@
-"""A mark in the namespace: its folder, its record, its states (design, "A mark in the namespace").
+"""A mark in the namespace: its folder, record and states (design, "A mark in the namespace").
 
     _lakefs/retention/gc/lakegc/<mark_id>/mark.json      the record: state, cutoff, scope, rules, steps, digest
     _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
     _lakefs/retention/gc/unified/<mark_id>/deleted/…     the expired set in the reference collector's layout
 
-The state is read from here and nowhere else. A mark is finished when its record says so, which is the last write.
+The record is the only source of the state. A mark is finished when its record says so, which is the last write.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MARKS_ROOT = GC_ROOT + "lakegc/"
 OWNER_KEY = MARKS_ROOT + "owner.json"
 OWNER_FORMAT = 1
 
-# what may follow what; anything else is refused, whoever asks
+# allowed transitions; any other is refused
 TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
     MarkState.MARKING: frozenset({MarkState.MARKED, MarkState.FAILED}),
     MarkState.FAILED: frozenset({MarkState.MARKING}),
@@ -61,7 +61,7 @@ UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
 def in_words(value: Any) -> Any:
-    """A value of ASKED_FOR as people read it."""
+    """A value of ASKED_FOR in readable form."""
     return duration(value) if isinstance(value, timedelta) else value
 
 
@@ -79,7 +79,7 @@ def reference_folder(mark_id: str) -> str:
 
 
 def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
-    """The record of this mark. Raises `DamagedData` where it can't be read, or is that of another one."""
+    """The record of this mark. Raises `DamagedData` if it can't be read or belongs to another mark."""
     record = MarkRecord.from_json(data, where)
     if record.mark_id != mark_id:
         raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: its folder was copied or renamed.")
@@ -105,15 +105,15 @@ class Mark:
         return self.place.store()
 
     def folder(self, asset: str, part: str = "") -> str:
-        """Where an asset's dataset is, or will be."""
+        """The folder of an asset's dataset, existing or not."""
         return f"{self._root}{asset}/{part + '/' if part else ''}"
 
     @classmethod
     def begin(cls, place: Place, record: MarkRecord, *, root: str = "") -> Mark:
-        """Start a mark, or go on with an unfinished one of the same id and the same options.
+        """Start a mark, or resume an unfinished one with the same id and options.
 
-        `root` is another folder for a record of the same kind, such as a proof's; it is always a new one.
-        Raises `Refused` for a finished one, `WrongUsage` where the options or the repository differ.
+        `root` is another folder for a record of the same kind, such as that of a re-verification, which is always new.
+        Raises `Refused` for a finished mark, `WrongUsage` if the options or the repository differ.
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
@@ -131,13 +131,13 @@ class Mark:
                     f"({in_words(getattr(old, name))}, now {in_words(getattr(record, name))}). Give this mark an id of "
                     "its own."
                 )
-        # the first start stays: an older cutoff can only keep more
+        # keep the first start: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))
         return mark
 
     @classmethod
     def exists(cls, place: Place, mark_id: str) -> bool:
-        """Whether there is a record of this mark, readable or not."""
+        """Whether this mark has a record, readable or not."""
         try:
             place.store().stat(mark_folder(mark_id) + "mark.json")
         except NotThere:
@@ -146,7 +146,7 @@ class Mark:
 
     @classmethod
     def open(cls, place: Place, mark_id: str, *, root: str = "") -> Mark:
-        """The mark with this id, or the record in another folder. Raises `NotThere` where no record of it exists."""
+        """Open the mark with this id, or its record in another folder. Raises `NotThere` if it has no record."""
         store, key = place.store(), (root or mark_folder(mark_id)) + "mark.json"
         try:
             data, version = place.records().read_with_version(key)
@@ -157,8 +157,8 @@ class Mark:
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
-        """Raise `NothingToDo` where the mark is finished: it is never made again (invariant 12). Raises `Refused` for
-        one that an earlier lakegc began: its steps are in the format of then."""
+        """Raise `NothingToDo` if the mark is finished: it is never made again (invariant 12). Raises `Refused` if an
+        earlier version of lakegc began it: its steps are in an older format."""
         if self.record.state not in UNFINISHED:
             raise NothingToDo(
                 f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
@@ -168,13 +168,13 @@ class Mark:
         refuse_earlier_format(self.record, "resumed")
 
     def add_step(self, asset: str, step: StepRecord) -> None:
-        """Note that an asset of this unfinished mark is computed."""
+        """Record that an asset of this unfinished mark is computed."""
         self.check_unfinished()
         number = 1 + max((done.number for done in self.record.steps.values()), default=0)
         self._write(replace(self.record, steps={**self.record.steps, asset: replace(step, number=number)}))
 
     def move_to(self, state: MarkState, **changes: Any) -> None:
-        """Go to another state, or raise `Refused` with both where that isn't allowed."""
+        """Change the state. Raises `Refused` with both states if the transition isn't allowed."""
         if state not in TRANSITIONS[self.record.state]:
             raise Refused(
                 f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}; "
@@ -184,27 +184,27 @@ class Mark:
         self._write(replace(self.record, state=state, **changes))
 
     def make_full(self, why: str) -> None:
-        """Note that this unfinished mark is not made since an earlier one after all.
+        """Turn this unfinished incremental mark into a full one, and record why.
 
-        Its steps are forgotten: what they did has another basis.
+        Its steps are dropped, since they relied on a base mark.
         """
         self.check_unfinished()
         basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
         self._write(replace(self.record, basis=basis, steps={}))
 
     def fail(self, why: str) -> None:
-        """Note why an unfinished mark stopped. It stays unfinished, and can be gone on with."""
+        """Record why an unfinished mark stopped. It stays unfinished, and can be resumed."""
         if self.record.state is MarkState.MARKING:
             self.move_to(MarkState.FAILED, failure=why)
 
     def saw_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Note that a sweep of this mark uses newer holds than any that it knew of."""
+        """Record that a sweep of this mark uses newer holds than the record names."""
         if number > newest_holds(self.record)[0]:
             seen = {"number": number, "ids": list(ids)}
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
 
     def dataset(self, asset: str, part: str = "") -> Dataset:
-        """A dataset that a step recorded, checked against the record. Raises `Refused` where the step is missing."""
+        """A dataset that a step recorded, checked against the record. Raises `Refused` if the step is missing."""
         step = self.record.steps.get(asset)
         if step is None or part not in step.datasets:
             raise DamagedData(
@@ -224,22 +224,21 @@ class Mark:
                     "Nothing was overwritten.",
                     invariant=12,
                 ) from error
-            self._version = version  # our own write, whose answer was lost
+            self._version = version  # our own write, whose response was lost
         self.record = record
 
 
 def marks(place: Place) -> Iterator[MarkRecord]:
-    """The records of all marks that lakegc made in a namespace, by id. Folders without a record don't exist.
+    """The records of all of lakegc's marks in a namespace, by id. Folders without a record are ignored.
 
-    Raises `DamagedData` for a record that can't be read. Leaves out those that aren't signed where a key is set, and
-    those of an unknown format.
+    Raises `DamagedData` for a record that can't be read. Skips records of an unknown format and, if a key is set,
+    unsigned ones.
     """
     return (record for _, record in each_mark(place) if isinstance(record, MarkRecord))
 
 
 def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
-    """The same with each mark's id first, and in the place of a record that isn't trusted, or is of an unknown format,
-    what is wrong with it."""
+    """The same as pairs of id and record. An error stands in for a record that is untrusted or of an unknown format."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
@@ -252,9 +251,9 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
 
 
 def own_marks(place: Place) -> frozenset[str]:
-    """The ids of all marks that lakegc made or began, recorded or not.
+    """The ids of all marks that lakegc finished or began, with or without a record.
 
-    A folder in which only an approval lies, or what a sweep left, is none: so lakegc works on marks of the reference's.
+    A folder with only an approval, or files of a sweep, isn't included: lakegc makes such folders for foreign marks.
     """
     store, found = place.store(), set()
     for folder in folders_in(store, MARKS_ROOT):
@@ -268,8 +267,8 @@ def own_marks(place: Place) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The records of all finished marks of a namespace; the ids of marks whose record can't be read, and of those that
-    aren't signed by a known key, where one is set."""
+    """The records of all finished marks of a namespace; the ids of marks with an unreadable record, and, if a key is
+    set, of those not signed by a known key."""
 
     finished: list[MarkRecord] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -281,7 +280,7 @@ def earlier_marks(place: Place) -> Earlier:
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             record = Mark.open(place, mark_id).record
-        except (NotThere, WrongUsage):  # a folder without a record, or with a name that no mark can have
+        except (NotThere, WrongUsage):  # a folder without a record, or with an invalid id
             continue
         except Untrusted:
             found.untrusted.append(mark_id)
@@ -295,9 +294,9 @@ def earlier_marks(place: Place) -> Earlier:
 
 
 def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
-    """What `MarkRecord.previous` says: the newest earlier finished mark of the same repository and scope.
+    """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
-    An earlier record that can't be read is named, never passed over: it may have been the one to compare with.
+    An earlier record that can't be read is named, not skipped: it may be the one to compare with.
     """
     whose = (record.repository, record.repository_created, record.namespace, record.scope)
     earlier = earlier_marks(place)
@@ -315,13 +314,13 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
     return {**known, "unreadable": unreadable}
 
 
-# --- whose namespace it is ------------------------------------------------------------------------------------------
+# --- ownership of the namespace -------------------------------------------------------------------------------------
 
 
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Write the owner's mark of a namespace, or raise `Refused` where another repository did (invariant 5).
+    """Write the owner file of a namespace, or raise `Refused` if another repository has written one (invariant 5).
 
-    Raises `UnknownFormat` for one that a newer lakegc wrote; one without a format is of the first.
+    Raises `UnknownFormat` for one that a newer lakegc wrote. A file without a format is of the first format.
     """
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}

@@ -1,4 +1,4 @@
-"""The format of what is written about a quarantine, `quarantine.json` in a mark's folder."""
+"""The format of `quarantine.json` in a mark's folder, which has the counts of a quarantine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ READ_AT_ONCE = 16
 
 
 def refuse_unknown_quarantine(place: Place) -> None:
-    """Raise `UnknownFormat` where a newer lakegc wrote what became of a quarantine of any mark of this namespace.
+    """Raise `UnknownFormat` if a newer lakegc wrote the `quarantine.json` of any mark in this namespace.
 
-    One request a mark. What isn't JSON stops nothing here: lists of marks and reports name it.
+    Sends one request per mark. A file that isn't JSON is ignored here: lists of marks and reports name it.
     """
     records, store = place.records(), place.store()
 

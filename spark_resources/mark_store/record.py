@@ -1,4 +1,4 @@
-"""The record of a mark, `mark.json`, as a value: what it says, in which order its steps ran, and its digest. Pure."""
+"""The record of a mark, `mark.json`, as a value: its fields, the order of its steps, and its digest. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FULL_MARK: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "d
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What one asset did. Times by the store's clock; `datasets` by part: hash of its list of files, and its rows.
+    """The result of one asset. Times by the store's clock; `datasets` by part: hash of its list of files, and its rows.
 
-    `number` counts the steps of this mark as they ended, whatever the clocks say; 0 until it is recorded.
+    `number` counts the steps of this mark in the order in which they ended, independent of clocks; 0 until recorded.
     """
 
     started: datetime
@@ -36,20 +36,20 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord:
-    """All that `mark.json` says. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
+    """The content of `mark.json`. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
 
     `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
     ones that are `unreadable`; None for the first mark of a repository and scope.
-    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds; of a signed file
-    its `number`, too, and what a sweep of the mark saw of newer ones (`seen`, with `number` and `ids`). `approval` is
-    the SHA-256 of the approval that made it `approved` (see `spark_resources.mark_store.approval`).
-    `inventory` says which list of objects was read instead of the store's own (see
-    `spark_resources.stores.inventory`): then `start` is the time when that was taken.
-    `basis` says how this mark was made: `incremental` since earlier marks (or not, and then `why` not), and the `chain`
-    of marks that it was made since with their `digests`, the newest first, back to one that looked at everything. A
-    full mark with a chain tells what an incremental one would have missed. `full_in`, of an incremental one, says after
-    how many more of its kind a full mark is due. `spellings` are those of the namespace (`Namespace.also`) that
-    addresses were read by.
+    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds. For a signed
+    file it also has the `number`, and the newer version that a sweep of the mark used (`seen`, with `number` and
+    `ids`). `approval` is the SHA-256 of the approval that made it `approved` (see
+    `spark_resources.mark_store.approval`).
+    `inventory` names the list of objects that was read instead of listing the store (see
+    `spark_resources.stores.inventory`); `start` is then the time at which it was taken.
+    `basis` describes how this mark was made: whether `incremental` (if not, `why`), and the `chain` of its base marks
+    with their `digests`, newest first, back to a full mark. A full mark with a chain records what an incremental one
+    would have missed. `full_in` of an incremental mark is the number of further incremental marks before a full one is
+    due. `spellings` are those of the namespace (`Namespace.also`) by which addresses were read.
     """
 
     mark_id: str
@@ -80,7 +80,7 @@ class MarkRecord:
     format: int = RECORD_FORMAT
 
     def step(self, name: str) -> StepRecord:
-        """What one asset did. Raises `Refused` (invariant 2) where it isn't there yet."""
+        """The step of one asset. Raises `Refused` (invariant 2) if it isn't recorded yet."""
         if name not in self.steps:
             raise Refused(
                 f"{name} of mark {self.mark_id} ({self.repository}) is not there yet. Materialize it first; "
@@ -91,7 +91,7 @@ class MarkRecord:
 
     @property
     def incremental(self) -> bool:
-        """Whether this mark looked only at what may have changed since an earlier one."""
+        """Whether this mark read only what may have changed since an earlier one."""
         return bool(self.basis[_incremental(self.format)])
 
     def to_json(self) -> bytes:
@@ -151,12 +151,12 @@ def _holds(plain: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _incremental(record_format: int) -> str:
-    """What `basis` calls an incremental mark in records of this format."""
+    """The name of `basis`' field for an incremental mark in records of this format."""
     return "optimized" if record_format == EARLIER_FORMAT else "incremental"
 
 
 def _basis(plain: Mapping[str, Any], record_format: int) -> Mapping[str, Any]:
-    """As it was written: a record's digest, and the record when it is written again, have the names of its format."""
+    """`basis` in a record's own format: its digest, and the record when rewritten, use the names of that format."""
     try:
         chain = [check_mark_id(one) for one in plain["chain"]]
     except WrongUsage as error:
@@ -175,7 +175,7 @@ SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WI
 
 
 def refuse_earlier_format(record: MarkRecord, what: str) -> None:
-    """Raise `Refused` (invariant 7) for a mark of an earlier format; `what` is what it can't be: approved, swept."""
+    """Raise `Refused` (invariant 7) for a mark of an earlier format. `what` is the refused action: approved, swept."""
     if record.format != RECORD_FORMAT:
         name = f"{record.repository} {record.mark_id}"
         aside = (
@@ -196,7 +196,7 @@ def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
 
 
 def finished_at(record: MarkRecord) -> datetime:
-    """When a mark ended, by the store's clock: what orders marks, for one by an inventory begins in the past."""
+    """When a mark ended, by the store's clock. It orders marks, since a mark by an inventory starts in the past."""
     return record.finished or record.start
 
 
@@ -211,7 +211,7 @@ CHAIN = (
 
 
 def check_order(record: MarkRecord, *, before: str) -> None:
-    """Raise `Refused` (invariant 2) unless all steps before this one were done, each one after the one before it."""
+    """Raise `Refused` (invariant 2) unless all steps before this one were done, in order."""
     done = [(name, record.step(name)) for name in CHAIN[: CHAIN.index(before)]]
     for (earlier, first), (later, second) in pairwise(done):
         if first.number >= second.number or first.finished > second.started:
@@ -224,8 +224,8 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 
 
 def digest_of(record: MarkRecord) -> str:
-    """SHA-256, hex, over what a person approves (invariant 7): rows and live ranges by their files' hashes, scope,
-    cutoff, rules, holds, namespace and repository, and the numbers that the brakes compare."""
+    """SHA-256, hex, over what is approved (invariant 7): rows and live ranges by their files' hashes, scope, cutoff,
+    rules, holds, namespace and repository, and the numbers that the brakes compare."""
     named = {
         "mark_id": record.mark_id,
         "repository": [record.repository, record.repository_created.isoformat()],

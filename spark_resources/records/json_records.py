@@ -1,6 +1,6 @@
-"""The small JSON records of a namespace: how they look, and the one place where they are written and read.
+"""The small JSON records of a namespace: their form, and the only place where they are written and read.
 
-Where a signing key is configured, a record lies in an envelope with its signature (`records.signing`):
+If a signing key is configured, a record is wrapped in an envelope with its signature (`records.signing`):
 
     {"record": {…}, "signed": {"format": 1, "key": id, "written": time, "number": 0, "hmac": hex}}
 """
@@ -26,7 +26,7 @@ attempts. What is further apart was put back."""
 
 
 def record_bytes(plain: Mapping[str, Any]) -> bytes:
-    """A record as a file has it; times in UTC. Raises `TypeError` for what has no place in JSON."""
+    """Serialize a record; times in UTC. Raises `TypeError` for a value that JSON can't represent."""
     return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
 
 
@@ -37,7 +37,7 @@ def _as_text(value: object) -> str:
 
 
 def check_format(found: object, known: int, where: str) -> None:
-    """Raise `UnknownFormat` where a record is of another format than the one that is known."""
+    """Raise `UnknownFormat` if a record has another format than the known one."""
     if type(found) is not int or found != known:
         raise UnknownFormat(
             f"{where} is of format {found!r}, and this lakegc knows {known}: a newer lakegc wrote it, and what it "
@@ -46,7 +46,7 @@ def check_format(found: object, known: int, where: str) -> None:
 
 
 def time_of(text: str) -> datetime:
-    """A time of a record, in UTC. Raises `ValueError` for what isn't one, or has no zone."""
+    """Parse a time of a record, in UTC. Raises `ValueError` if it isn't a time or has no zone."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"the time {text} has no zone")
@@ -58,7 +58,8 @@ def time_of(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a record is replaced by: the tag of the object that was read, and whether that was signed."""
+    """The version of a record for a conditional replace: the tag of the object that was read, and whether it was
+    signed."""
 
     tag: str
     signed: bool = False
@@ -66,7 +67,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one namespace. With a seal all are signed, and what isn't is refused; without one, none is."""
+    """The records of one namespace. With a seal, all are signed and unsigned ones refused; without, none is signed."""
 
     store: Store
     seal: Seal | None
@@ -75,8 +76,8 @@ class Records:
         return self.read_with_version(key)[0]
 
     def read_with_version(self, key: str) -> tuple[bytes, Version]:
-        """A record, without its envelope. Raises `NotThere`, and `Untrusted` for one that wasn't signed as it is."""
-        while True:  # no retry: the record has to be the newest of its versions, so it is read again if it was replaced
+        """A record without its envelope. Raises `NotThere`, and `Untrusted` for one without a valid signature."""
+        while True:  # not a retry: the newest version is needed, so it is read again if it was replaced
             data, tag = self.store.read_with_tag(key)
             where = f"{self.store.where}/{key}"
             content, signature = opened(data, where)
@@ -86,25 +87,25 @@ class Records:
             assert signature is not None
             if was_written_then(self.store, key, signature):
                 return content, Version(tag, True)
-            if self.store.read_with_tag(key)[1] == tag:  # otherwise somebody replaced it in between
+            if self.store.read_with_tag(key)[1] == tag:  # otherwise it was replaced in between
                 raise put_back(where, signature)
 
     def read_untrusted(self, key: str) -> tuple[bytes, Version]:
-        """A record as it lies there, whoever wrote it: to replace it, and for nothing else."""
+        """A record without verification, only for replacing it."""
         data, tag = self.store.read_with_tag(key)
         try:
             content, signature = opened(data, f"{self.store.where}/{key}")
-        except Untrusted:  # a signature of no known form
+        except Untrusted:  # a signature of an unknown form
             return data, Version(tag, signed=True)
         return content, Version(tag, signature is not None)
 
     def create(self, key: str, content: bytes) -> Version:
-        """Write a record that isn't there yet. Raises as `Store.write_if_absent` does."""
+        """Write a new record. Raises as `Store.write_if_absent` does."""
         return self._version(self.store.write_if_absent(key, self._sealed(key, content)))
 
     def replace(self, key: str, content: bytes, version: Version) -> Version:
-        """Write a record in the place of the one that was read. Raises as `Store.replace_if_unchanged` does, and
-        `Refused` where a signed record would lose its signature."""
+        """Replace the record that was read. Raises as `Store.replace_if_unchanged` does, and `Refused` if a signed
+        record would lose its signature."""
         self.refuse_unsigned(key, version)
         return self._version(self.store.replace_if_unchanged(key, self._sealed(key, content), version.tag))
 
@@ -131,7 +132,7 @@ class Records:
 
 
 def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
-    """What an envelope holds, and its signature; the bytes themselves where there is no envelope."""
+    """The content of an envelope and its signature; the bytes themselves if there is no envelope."""
     try:
         plain = json.loads(data)
     except ValueError:
@@ -142,7 +143,7 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
 
 
 def was_written_then(store: Store, key: str, signature: Signature) -> bool:
-    """Whether the store dates an object as its signature does; a copy that was put back later has a later time."""
+    """Whether the store's time of an object matches its signature; a copy that was put back later has a later time."""
     return abs(store.stat(key).modified - signature.written) <= MOST_LATE
 
 

@@ -1,8 +1,8 @@
-"""Signatures of what lakegc keeps in a namespace: HMAC-SHA-256 with a key that is kept outside it. Pure.
+"""Signatures of lakegc's records in a namespace: HMAC-SHA-256 with a key that is kept outside it. Pure.
 
-A signature covers the repository (id and creation date), its namespace, the key in the store under which a record is
-kept, when it was written, its number, and its content. So a record can't be altered, nor moved to another place or
-repository; and one that was put back later has another time of modification than it says.
+A signature covers the repository (id and creation date), its namespace, the record's key in the store, the time of
+writing, its number, and its content. So a record can't be altered, nor moved to another key or repository; and a record
+that was put back later has a modification time that differs from the signed one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
 
 class SigningKey:
-    """One key and its id, which tells nothing of it. It is never shown, and never leaves this process."""
+    """One key and its id, which reveals nothing of the key. The key is never shown, and never leaves this process."""
 
     __slots__ = ("_secret", "id")
 
@@ -36,7 +36,7 @@ class SigningKey:
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """The key of a text of FORM. Raises `ValueError`, without the text, for anything else."""
+        """Parse a key of FORM. Raises `ValueError`, without the text, for anything else."""
         stripped = text.strip()
         if not _HEX.fullmatch(stripped) or len(stripped) < 2 * LEAST_BYTES or len(set(stripped)) == 1:
             raise ValueError(f"expected {FORM}")
@@ -54,7 +54,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The key that signs, and all that may verify, that one among them."""
+    """The signing key, and all keys accepted for verification, including the signing key."""
 
     current: SigningKey
     retired: tuple[SigningKey, ...] = ()
@@ -65,8 +65,8 @@ class SigningKeys:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What stands beside a signed record. `key` is the id of the key; `written` is by the store's clock; `number`
-    counts the versions of a record that has several, 0 where nobody counts."""
+    """The signature of a record. `key` is the id of the key; `written` is by the store's clock; `number` is the version
+    of a record whose versions are numbered, otherwise 0."""
 
     key: str
     written: datetime
@@ -82,7 +82,7 @@ class Signature:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any], where: str) -> Signature:
-        """Raises `Untrusted` for what is no signature, or one of a format that this lakegc doesn't know."""
+        """Parse a signature. Raises `Untrusted` for an invalid one, or one of an unknown format."""
         try:
             if plain["format"] != FORMAT:
                 raise Untrusted(
@@ -99,7 +99,7 @@ class Signature:
 class Seal:
     """Signs and verifies the records of one repository's namespace.
 
-    Pickled for a task it leaves its keys behind, and refuses to work there: records are read and written by the driver.
+    Pickling for a task drops the keys, and the seal then refuses to work: only the driver reads and writes records.
     """
 
     __slots__ = ("_context", "_keys")
@@ -112,13 +112,13 @@ class Seal:
         return cls(keys, (repository, created.astimezone(UTC).isoformat(), namespace))
 
     def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
-        """The signature of a record that is kept under this key of the store (`name`)."""
+        """The signature of a record with this key in the store (`name`)."""
         key = self._here().current
         unsigned = Signature(key.id, written, "", number)
         return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)
 
     def check(self, name: str, content: bytes, signature: Signature | None, where: str) -> None:
-        """Raise `Untrusted` unless the record was signed by a known key, for this place, with this content."""
+        """Raise `Untrusted` unless the record was signed by a known key, with this name and this content."""
         keys = self._here()
         if signature is None:
             raise Untrusted(
@@ -155,7 +155,7 @@ class Seal:
 
 
 def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | None:
-    """The keys of these texts; None where there is none. Raises `ValueError`, without the texts, for what is none."""
+    """Parse keys; None if none is given. Raises `ValueError`, without the texts, for an invalid one."""
     others = tuple(_parsed(one, RETIRED_VARIABLE) for one in retired)
     if current is None:
         if others:
@@ -165,7 +165,7 @@ def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | Non
 
 
 def without_signing_keys(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for another process: lakegc's signing keys stay here."""
+    """A copy of the environment for another process, without lakegc's signing keys."""
     return {name: value for name, value in environ.items() if name not in (VARIABLE, RETIRED_VARIABLE)}
 
 

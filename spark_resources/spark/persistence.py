@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Persisted:
-    """The DataFrames that one piece of work had kept, so that its end can let go of all of them.
+    """The DataFrames that one piece of work persisted, so that its end can unpersist them all.
 
     A session that outlives the work would hold them otherwise: their rows, and a plan each that every later query of
     the session is compared with.
@@ -24,6 +24,6 @@ class Persisted:
         return frame
 
     def release(self) -> None:
-        """Let go of all, the newest first: earlier ones are what these were made from."""
+        """Unpersist all, newest first: later ones are computed from earlier ones."""
         while self._frames:
             self._frames.pop().unpersist()

@@ -32,7 +32,7 @@ def delete_keys(
     client: ContainerClient, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
     no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says.
+    """One result a key, in the order given; a key given twice is deleted once. Never raises for an error of the store.
 
     `no_batches` is called where the account turns out to take none. A batch that has to be deleted one by one is begun
     at most for ONE_BY_ONE_S; what is left of it has failed with the code NotSent, and may be asked for again.

@@ -46,7 +46,7 @@ def delete_keys(
     batch: int,
     check_bucket: Callable[[], None],
 ) -> list[DeleteResult]:
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for what a store says.
+    """One result a key, in the order given; a key given twice is deleted once. Never raises for an error of the store.
 
     The store says 404 of an object that isn't there, and of a bucket that isn't: `check_bucket` raises for the latter.
     """
