@@ -1,8 +1,8 @@
-"""A backup from a finished mark to its summary. The order of effects, and what a kill right after each leaves:
+"""A backup from a finished mark to its summary. The order of effects, and the state after a kill right behind each:
 
-1. begun.json                                nothing; the same command goes on
+1. begun.json                                nothing; the same command resumes
 2. copies, and a log of each chunk           copies without a line: the same command finds and compares them
-3. a listing of the copies is held against the log      nothing
+3. the log is checked against a listing of the copies   nothing
 4. the list of all objects                   the same command writes another one
 5. backup.json                               done
 """
@@ -40,10 +40,10 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 
 
 def back_up(run: BackupRun) -> Backup:
-    """Copy what the mark holds and the backup doesn't yet, and write its summary.
+    """Copy the mark's objects that the backup lacks, and write its summary.
 
-    Raises `SweptWithFailures` where something could not be copied; then there is no summary. What vanished, changed or
-    is too cold to be read is named in the list of objects and counted.
+    Raises `SweptWithFailures` if an object could not be copied; then there is no summary. Objects that vanished,
+    changed or are too cold to be read are listed and counted.
     """
     began, start = run.to.store().now(), time.monotonic()
     with errors_from_executors():
@@ -63,12 +63,12 @@ def _is_held() -> Any:
     return F.coalesce(F.col("outcome").isin(*HAS_COPY), F.lit(False))
 
 
-# --- what is known ----------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
 def state_of(run: BackupRun) -> DataFrame:
-    """Each object of the mark with the log's last word on it, nulls where there is none; a copy that isn't listed as it
-    was copied has none, either. Columns of MARKED, then those of the log.
+    """Each object of the mark with the latest line of the log, nulls if there is none. A copy whose listing differs
+    from the log counts as having no line. Columns of MARKED, then those of the log.
     """
     from pyspark.sql import functions as F
 
@@ -83,7 +83,7 @@ def state_of(run: BackupRun) -> DataFrame:
 
 
 def with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str) -> DataFrame:
-    """Rows of a log with `as_copied`: whether the copy is listed with the size and checksum that it was left with."""
+    """Rows of a log with `as_copied`: whether the copy is listed with the size and checksum recorded in the log."""
     from pyspark.sql import functions as F
 
     there = copies(spark, place, folder)
@@ -125,11 +125,11 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
         return run_tasks(in_order, work).by_key["objects"]
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- finishing --------------------------------------------------------------------------------------------------------
 
 
 def finished(run: BackupRun, began: datetime, start: float) -> Backup:
-    """Hold the copies against the log, write the list of objects, then the summary."""
+    """Check the copies against the log, write the list of objects, then the summary."""
     run.log_message("looking at the copies")
     rows = listed_rows(run).persist()
     totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
@@ -157,7 +157,7 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
 
 
 def listed_rows(run: BackupRun) -> DataFrame:
-    """One line an object of the mark (SCHEMA). What no log and no copy vouches for has failed."""
+    """One line per object of the mark (SCHEMA). An object without a log line and a matching copy has failed."""
     from pyspark.sql import functions as F
 
     given = {
@@ -177,7 +177,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
 
 
 def refuse_unfinished(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
-    """Raise `SweptWithFailures` where something of the mark has no copy, and no reason that lies in itself."""
+    """Raise `SweptWithFailures` if an object of the mark has no copy for any reason other than its own state."""
     from pyspark.sql import functions as F
 
     failed = sum(objects.get(bad, 0) for bad in NEVER)

@@ -1,4 +1,4 @@
-"""What every part of a backup works with, and how a run comes to it: a finished mark, and a place for its copies."""
+"""Shared state of a backup, and how it is opened: a finished mark, and a place for its copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.fiel
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """What a person bounds: copies at once, and bytes a second in all (None for no bound)."""
+    """Limits of a backup: concurrent copies, and total bytes per second (None for no limit)."""
 
     at_once: int = AT_ONCE
     bandwidth: float | None = None
@@ -55,17 +55,17 @@ class CopyLimits:
 
 @dataclass(slots=True)
 class MarkedSet:
-    """The objects of one finished mark, verified. `cutoff` counts where it doesn't say what it marked."""
+    """The verified objects of one finished mark. `cutoff` is used if the mark doesn't record times."""
 
     subject: Subject
     dataset: Dataset | None
-    addresses: pa.ChunkedArray | None = None  # of a mark of the reference's
+    addresses: pa.ChunkedArray | None = None  # of a foreign mark
     cutoff: datetime | None = None
 
 
 @dataclass(slots=True)
 class BackupRun:
-    """One backup at work. `folder` is the key of its folder in `to`; `resumed` says that somebody began it before."""
+    """A running backup. `folder` is the key of its folder in `to`; `resumed` means that an earlier run began it."""
 
     target: Target
     marked: MarkedSet
@@ -82,7 +82,7 @@ class BackupRun:
         return Log(self.to, f"{self.folder}log/")
 
     def objects(self) -> DataFrame:
-        """What the mark holds (MARKED)."""
+        """The objects of the mark (MARKED)."""
         if self.marked.dataset is not None:
             rows = read_dataset(self.spark(), self.target.place, self.marked.dataset, EXPIRED_OBJECTS)
             return rows.select(*MARKED.names)
@@ -95,7 +95,7 @@ class BackupRun:
         return row_tasks(self.spark(), table.cast(MARKED), batch=50_000)
 
     def task_config(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyTaskConfig:
-        """What each of so many tasks of a run is given; the bounds are divided between them."""
+        """The configuration of each of `tasks` tasks of a run; the limits are divided among them."""
         bandwidth = self.limits.bandwidth
         return CopyTaskConfig(
             source=source,
@@ -112,7 +112,7 @@ class BackupRun:
 
 
 def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
-    """Never more than copies at once, so that the bound holds over all of them."""
+    """The number of tasks: at most the number of concurrent copies, so that the limit holds over all tasks."""
     return max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK, limits.at_once))
 
 
@@ -120,10 +120,10 @@ def open_backup(
     lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str, *, spark: Callable[[], SparkSession],
     limits: CopyLimits, log_message: LogMessage,
 ) -> BackupRun:  # fmt: skip
-    """The finished mark of this id, or of the reference's `layout/id`, and the place of its backup, with begun.json.
+    """Open the backup of a finished mark, given by its id or a foreign `layout/id`, and write begun.json.
 
-    Raises `WrongUsage` for an unfinished mark and for a place that is none, `Refused` for one in a namespace, and
-    `Forbidden` where it can't be written to.
+    Raises `WrongUsage` for an unfinished mark or an invalid place, `Refused` for a place in a namespace, and
+    `Forbidden` if the place isn't writable.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
     target = probed(find_target(lakefs, repository, settings))
@@ -138,8 +138,8 @@ def open_backup(
 
 
 def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise what a backup would be refused for that small records tell: no such mark, an unfinished one, a place that
-    is none or lies in a namespace."""
+    """Raise what would refuse a backup, checking small records only: a missing or unfinished mark, an invalid place or
+    one in a namespace."""
     target = probed(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
     refuse_overlap(backup_place(to, settings.store()), target, folder, lakefs)
@@ -158,7 +158,7 @@ def no_mark(target: Target, name: str) -> WrongUsage:
 
 
 def marked_set(target: Target, name: str) -> MarkedSet:
-    """The objects of a finished mark, verified to be those of its digest; of one of the reference's as well."""
+    """The objects of a finished mark, own or foreign, verified against its digest."""
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         mark = Mark.open(place, name)
@@ -176,7 +176,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 
 
 def cutoff_of_foreign(target: Target, found: ReferenceMark) -> datetime:
-    """What is younger has changed since their mark; a whole-second time may truly be almost a second later."""
+    """Objects younger than this have changed since the foreign mark. A time in whole seconds may stand for almost a
+    second later."""
     store = target.place.store()
     return cutoff_of(store, found) - store.capabilities.time_resolution
 
@@ -190,7 +191,7 @@ def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> S
 def logging_copies(
     log_message: LogMessage, doing: str, log: Log, run: int, objects: int, size: int | None
 ) -> AbstractContextManager[None]:
-    """Say how far a run is, from the logs that its tasks wrote so far."""
+    """Report the progress of a run, from the logs that its tasks have written."""
     began = time.monotonic()
 
     def how_far() -> str:
@@ -201,7 +202,7 @@ def logging_copies(
 
 
 def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:
-    """How far it is, at which rate, and how long it will take, by bytes where they are known."""
+    """A sentence with progress, rate and remaining time, by bytes if they are known."""
     share = copied / size if size else done / objects
     left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
     rate = f"{done / seconds:,.0f} and {copied / seconds / 2**20:,.1f} MiB a second"

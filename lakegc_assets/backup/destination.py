@@ -1,4 +1,4 @@
-"""Where a backup is: any bucket, container or folder that no repository lives in."""
+"""Destinations of backups: any bucket, container or folder without a repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOCAL = "local://"
 
 
 def backup_place(uri: str, settings: StoreSettings) -> Place:
-    """The place of a URI as namespaces have it, or of a folder's path. Raises `WrongUsage` where it is neither."""
+    """Parse a place: a URI as used for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither."""
     text = uri.strip()
     if not text:
         raise WrongUsage("no place for the backup is given: a URI such as s3://bucket/backups, or a folder's path")
@@ -37,7 +37,7 @@ def backup_place(uri: str, settings: StoreSettings) -> Place:
 
 
 def _folder(text: str, settings: StoreSettings) -> Path:
-    """The folder of a path, of file:///path, or of the local adapter's two forms, in its one true spelling."""
+    """The canonical folder of a path, of file:///path, or of the local adapter's two forms."""
     if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
         if settings.local_path is None:
             raise WrongUsage(f"{text} lies under the local block adapter's path: set LAKEGC_LOCAL_PATH, or give a path")
@@ -48,8 +48,8 @@ def _folder(text: str, settings: StoreSettings) -> Path:
 
 
 def made(place: Place) -> Place:
-    """The place, its folder made where it is one, with what a probe found of its store. Raises `Forbidden` and others
-    where it can't be written to.
+    """The place with the probed capabilities of its store; a folder is created. Raises `Forbidden` and other errors if
+    it isn't writable.
     """
     folder = _path(place)
     if folder is not None:
@@ -63,7 +63,7 @@ def made(place: Place) -> Place:
 
 
 def known(place: Place) -> Place:
-    """The place with what a probe found of its store, where that is a compatible store."""
+    """The place with the probed capabilities of its store, if that is an S3-compatible store."""
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
@@ -75,13 +75,13 @@ def folder_of(repository: str, mark_id: str) -> str:
     return f"{repository}/{mark_id}/"
 
 
-# --- where it may not be ----------------------------------------------------------------------------------------------
+# --- forbidden places -------------------------------------------------------------------------------------------------
 
 
 def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
-    """Raise `Refused` where the backup would lie in the namespace that it is of, in whatever spelling, or in another's.
+    """Raise `Refused` if the backup would be inside its own repository's namespace, in any spelling, or in another's.
 
-    A collector would take it for garbage there, and deleting the repository would delete it, too.
+    A collector would treat it as garbage there, and deleting the repository would delete it, too.
     """
     mine = _spelled(place) + "/" + folder.rstrip("/")
     for name, foreign in _namespaces(target, lakefs):
@@ -98,7 +98,7 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
 
 
 def refuse_owned(place: Place) -> None:
-    """Raise `Refused` for a place in which lakegc keeps marks: it is a namespace, by whatever name it is reached."""
+    """Raise `Refused` for a place in which lakegc keeps marks: it is a namespace, whichever name it is reached by."""
     try:
         place.store().stat(OWNER_KEY)
     except NotThere:
@@ -117,7 +117,7 @@ def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
             if other.id != target.repository.id:
                 yield other.id, place_of(other, target.blockstore, target.place.settings)
     except Forbidden:
-        pass  # who may not list repositories relies on their owner's marks
+        pass  # without permission to list repositories, only the owner files protect them
 
 
 def _same_kind(one: Place, other: Place) -> bool:
@@ -133,7 +133,7 @@ def _spelled(place: Place) -> str:
 
 
 def _path(place: Place) -> Path | None:
-    """The folder of a place on this machine; None where it is none."""
+    """The folder of a place on this machine; None for other places."""
     if place.namespace.scheme != "local":
         return None
     uri, configured = place.namespace.uri, place.settings.local_path or "/"

@@ -1,4 +1,4 @@
-"""The two small files of a backup: what it was begun for, and its summary, which is written last."""
+"""The two small files of a backup: begun.json, which names its set, and the summary, which is written last."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from spark_resources.stores.place import Place
 BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
-NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # what no backup that is whole has
+NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
 SCHEMA = BACKED_UP
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a backup is of: one set of objects, byte for byte. `layout` is the reference collector's, of its marks."""
+    """The subject of a backup: one exact set of objects. `layout` is the reference collector's, for a foreign mark."""
 
     repository: str
     repository_created: str
@@ -37,9 +37,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """The summary of a backup that is whole. Times by the clock of the place that it is in, `seconds` of its last run.
+    """The summary of a complete backup. Times by the clock of its place; `seconds` of its last run.
 
-    `objects`, and `sizes` in bytes, by outcome (`CopyStatus`) add up to the set; `dataset` names the list of them all.
+    `objects`, and `sizes` in bytes, by outcome (`CopyStatus`) add up to the set; `dataset` refers to the list of all
+    objects.
     """
 
     subject: Subject
@@ -55,7 +56,7 @@ class Backup:
 
     @property
     def held(self) -> int:
-        """How many objects it holds."""
+        """The number of objects with a copy."""
         return sum(self.objects.get(outcome, 0) for outcome in HAS_COPY)
 
     @property
@@ -63,7 +64,7 @@ class Backup:
         return sum(self.sizes.get(outcome, 0) for outcome in HAS_COPY)
 
     def sentence(self) -> str:
-        """What a person wants to know first."""
+        """The result in short."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing in it"
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
@@ -78,7 +79,7 @@ class Backup:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Backup:
-        """The summary of a file. Raises `DamagedData` where it can't be read, or doesn't add up."""
+        """Parse a summary. Raises `DamagedData` if it can't be read or doesn't add up."""
         try:
             plain = json.loads(data)
             if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
@@ -96,7 +97,7 @@ class Backup:
 
 
 def read_backup(place: Place, folder: str) -> Backup | None:
-    """The summary of a backup; None where there is none, so that it isn't whole."""
+    """The summary of a backup; None if there is none, which means that the backup is incomplete."""
     store, key = place.store(), folder + SUMMARY
     try:
         return Backup.from_json(store.read(key), f"{store.where}/{key}")
@@ -105,14 +106,14 @@ def read_backup(place: Place, folder: str) -> Backup | None:
 
 
 def listed_objects(place: Place, backup: Backup) -> Dataset:
-    """The list of a backup's objects. Raises `DamagedData` where it isn't the one that the summary names."""
+    """The list of a backup's objects. Raises `DamagedData` if it isn't the one that the summary names."""
     return open_dataset(place, str(backup.dataset["folder"]), sha256=str(backup.dataset["sha256"]))
 
 
 def begin(place: Place, folder: str, subject: Subject) -> bool:
-    """Say for which set a folder is; whether somebody began the same before. The first thing that is written there.
+    """Record the set that a folder is for; returns whether the same backup was begun before. This is the first write.
 
-    Raises `Refused` where it is for another set, and what the store raises where it can't be written to.
+    Raises `Refused` if the folder is for another set, and what the store raises if it isn't writable.
     """
     store, key = place.store(), folder + BEGUN
     plain = asdict(subject)

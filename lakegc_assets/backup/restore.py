@@ -1,4 +1,4 @@
-"""What a backup holds, back in its repository: what is missing there and nothing else, and then read through lakeFS."""
+"""Restore a backup into its repository: copy back missing objects only, then read them through lakeFS."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from spark_resources.stores.transfer import About, copies_if_absent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NAMED = 1_000  # objects that a summary names at most; the log has all
-ASKED = 1_000  # paths that lakeFS is asked for at most
+NAMED = 1_000  # at most so many objects are named in a summary; the log has all
+ASKED = 1_000  # at most so many paths are read through lakeFS
 ASKED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which objects are wanted: all, those whose address begins so, or those of a list."""
+    """Which objects to restore: all, those with an address prefix, or those of a list."""
 
     prefix: str = ""
     keys: tuple[str, ...] | None = None
@@ -49,7 +49,7 @@ class Chosen:
 
 @dataclass(slots=True)
 class RestoreRun:
-    """One restore at work, under the repository's lease."""
+    """A running restore, under the repository's lease."""
 
     target: Target
     backup: Backup
@@ -68,16 +68,16 @@ class RestoreRun:
         return Log(self.target.place, f"{mark_folder(self.backup.subject.mark_id)}restored/")
 
     def rows(self) -> DataFrame:
-        """What the backup says of every object of its mark (SCHEMA)."""
+        """The backup's list of all objects of its mark (SCHEMA)."""
         return read_dataset(self.spark(), self.source, listed_objects(self.source, self.backup), SCHEMA)
 
 
 @dataclass(slots=True)
 class Restored:
-    """What became of the objects that were wanted. `unheld` counts those that the backup never held, by why; `unknown`
-    names keys of a list that it knows nothing of, or never held; `lacking` copies that are gone from it. At most NAMED
-    of each are named. `size` is what was brought back, in bytes; `stored` is how many the store has, asked anew, and
-    `read` how many of the `asked` paths lakeFS reads, of `paths` that the mark knows.
+    """The result of a restore. `unheld` counts the wanted objects that the backup never had, by reason; `unknown` names
+    keys of a list that are unknown to it or that it never had; `lacking` names copies that are missing from it. At most
+    NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that the store has on a
+    new lookup, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by the mark.
     """
 
     backup: Backup
@@ -96,7 +96,7 @@ class Restored:
 
     @property
     def success(self) -> bool:
-        """Everything that was wanted is where it belongs, and is read."""
+        """True if every wanted object is stored at its key and readable."""
         return not (self.unknown or self.unread) and not any(
             self.objects[status.value]
             for status in (CopyStatus.VANISHED, CopyStatus.TAKEN, CopyStatus.FAILED, CopyStatus.COLD)
@@ -104,7 +104,7 @@ class Restored:
 
 
 def open_source(target: Target, settings: StoreSettings, mark_id: str, source: str) -> tuple[Place, Backup]:
-    """The backup of a mark in a place. Raises `NotThere` where there is none that is whole, `Refused` for another
+    """The backup of a mark in a place. Raises `NotThere` if there is no complete one, `Refused` for another
     repository's.
     """
     place, folder = backup_place(source, settings), folder_of(target.repository.id, mark_id)
@@ -130,7 +130,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
 
 
 def restore(run: RestoreRun, chosen: Chosen) -> Restored:
-    """Bring back what is missing of the objects that are wanted, never over what is there, and look at all of it."""
+    """Restore the wanted objects that are missing, without overwriting anything, and verify all of them."""
     done = Restored(run.backup)
     with errors_from_executors():
         rows = wanted(run, chosen).persist()
@@ -140,7 +140,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         in_backup = rows.where(has_copy())
         objects = sum(totals.get(name, 0) for name in HAS_COPY)
         if objects:
-            # before anything is back: a mark that goes on from an earlier one looks at all of this mark's objects then
+            # before the first copy: from then on an incremental mark lists all of this mark's objects again
             run.log.place.store().write(run.log.folder + BEGUN, b"{}")
             number = restore_round(run, in_backup, objects, done)
             look_at(run, rows, number, done)
@@ -167,7 +167,7 @@ def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
 
 
 def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]:
-    """Keys of the list that the backup knows nothing of. Raises `WrongUsage` where nothing of it is wanted at all."""
+    """Keys of the list that are unknown to the backup. Raises `WrongUsage` if none of its objects is wanted."""
     if chosen.keys is None:
         if chosen.prefix and rows.isEmpty():
             raise WrongUsage(
@@ -181,7 +181,7 @@ def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]
 
 
 def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored) -> int:
-    """One Spark job over rows that the backup holds; the number of its run."""
+    """Run one Spark job over rows with a copy in the backup. Returns the number of its run."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
@@ -210,19 +210,19 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
 
 
 def never_replaces(place: Place) -> bool:
-    """Whether a copy on the store's side fails where something is.
+    """Whether a server-side copy fails if the target exists.
 
-    It is tried out, for some S3-compatible stores ignore the condition.
+    This is tested, since some S3-compatible stores ignore the condition.
     """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
     return copies_if_absent(store.streams, store, scratch, About(0, store.now(), None, ""))
 
 
-# --- looking at what is back ------------------------------------------------------------------------------------------
+# --- verification -----------------------------------------------------------------------------------------------------
 
 
 def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> None:
-    """Name what isn't back, and ask store and lakeFS for what is."""
+    """Name the objects that weren't restored, and look up the others in the store and through lakeFS."""
     from pyspark.sql import functions as F
 
     lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()
@@ -248,7 +248,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
 
 
 def stored(run: RestoreRun, rows: DataFrame) -> int:
-    """How many of these the store has, asked anew, with the size that they are to have."""
+    """How many of these objects the store has on a new lookup, with the expected size."""
     place = run.target.place
 
     def look(batches: Batches, report: TaskReport) -> None:
@@ -268,7 +268,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
 
 
 def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
-    """Read the first byte of each path of a commit; how many could be read, and why the others couldn't."""
+    """Read the first byte of each path of a commit. Returns how many could be read, and why the others couldn't."""
 
     def one(place: tuple[str, str]) -> str:
         try:

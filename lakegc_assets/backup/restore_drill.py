@@ -1,4 +1,4 @@
-"""A restore for practice: a few objects of a backup, brought to a scratch place, compared, and deleted there."""
+"""Restore drill: copy a few objects of a backup to a scratch place, compare them, and delete them there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BY_SIZE = "its size alone"
 
 @dataclass(slots=True)
 class Drilled:
-    """What a drill found: how many objects came back the same, by what they were compared with; and what didn't."""
+    """The result of a drill: counts of identical objects by what they were compared with, and those that differ."""
 
     wanted: int
     same: Counter[str] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Drilled:
 
 
 def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place) -> Drilled:
-    """Bring a random sample of the wanted objects to the scratch place, compare, and delete what was brought."""
+    """Copy a random sample of the wanted objects to the scratch place, compare, and delete the copies."""
     with errors_from_executors():
         rows = sampled(run, chosen, count, seed)
     done, folder = Drilled(len(rows)), f"lakegc-drill-{secrets.token_hex(8)}/"
@@ -66,16 +66,16 @@ def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place
 
 
 def sampled(run: RestoreRun, chosen: Chosen, count: int, seed: int) -> list[dict[str, Any]]:
-    """The sample that this seed gives of this backup, whatever machine draws it."""
+    """A sample of this backup, determined by the seed on any machine."""
     from pyspark.sql import functions as F
 
-    rows = wanted(run, chosen)  # starts Spark, without which no expression can be made
+    rows = wanted(run, chosen)  # starts Spark, which expressions need
     order = F.sha2(F.concat(F.lit(f"{seed} "), F.col("address")), 256)
     return [row.asDict() for row in rows.where(has_copy()).orderBy(order).limit(count).collect()]
 
 
 def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """What an object was compared with, and why it isn't the same; "" where it is."""
+    """What an object was compared with, and why it differs; "" if it is identical."""
     try:
         copy = backed_up(copier, row, run.folder)
         copier.copy(copy, key, kept=from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"])
@@ -100,7 +100,7 @@ def judged(run: RestoreRun, row: Mapping[str, Any], back: Hashed) -> tuple[str, 
 
 
 def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of the original, where it is still in its place as it was; None where it isn't."""
+    """The SHA-256 of the original if it still exists unchanged, otherwise None."""
     streams = run.target.place.store().streams
     try:
         about = streams.about(row["address"])
@@ -113,7 +113,7 @@ def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def scratch_place(run: RestoreRun, uri: str, settings: StoreSettings) -> Iterator[Place]:
-    """The place for a drill: the given one, which may be in no repository, or a folder that is gone afterwards."""
+    """The scratch place of a drill: the given one, which must be outside all repositories, or a temporary folder."""
     if uri:
         place = backup_place(uri, settings)
         refuse_overlap(place, run.target, "lakegc-drill/", run.lakefs)

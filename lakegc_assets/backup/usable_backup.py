@@ -1,4 +1,4 @@
-"""What a sweep may rely on: a backup of this very set that is whole, and the copies that lie in it right now."""
+"""The backup that a sweep may rely on: complete, of this very set, and with copies that exist right now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_HELD = "NotInBackup"
 def required(
     to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
 ) -> tuple[Place, Backup]:
-    """The whole backup of this very set. Raises `Refused` where there is none: nothing may be deleted then."""
+    """The complete backup of this very set. Raises `Refused` if there is none: then nothing may be deleted."""
     place, folder = backup_place(to, settings), folder_of(repository, mark_id)
     backup = read_backup(place, folder)
     again = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
@@ -50,8 +50,8 @@ def required(
 
 
 def held(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
-    """Every object of the set with what the backup says of it (SCHEMA), and `as_copied`: it is held, and its copy is
-    listed now with the size and checksum that it was left with."""
+    """Every object of the set as listed by the backup (SCHEMA), with `as_copied`: whether it has a copy that is listed
+    now with the recorded size and checksum."""
     from pyspark.sql import functions as F
 
     subject = backup.subject
@@ -61,10 +61,10 @@ def held(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
 
 
 def divided(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The approved objects that the backup holds with the same size and checksum, and what becomes of the others.
+    """The approved objects that the backup holds with the same size and checksum, and the outcomes of the others.
 
-    `approved` has address, size and checksum; `rows` are those of `held`. The second has address, size, outcome, code
-    and why.
+    `approved` has address, size and checksum; `rows` are those of `held`. The second DataFrame has address, size,
+    outcome, code and why.
     """
     from pyspark.sql import functions as F
 

@@ -1,1 +1,1 @@
-"""The command line: `main` has the commands, the other modules what they do and show: tables, or one JSON document."""
+"""The command line: `main` runs it, `commands` defines it, and the other modules print tables or one JSON document."""

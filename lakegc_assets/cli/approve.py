@@ -1,4 +1,4 @@
-"""`lakegc approve` and `lakegc revoke`: what would be approved is shown, and the approval asked for and recorded."""
+"""`lakegc approve` and `lakegc revoke`: show what would be approved, ask for confirmation, and record the approval."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TO_THE_REFERENCE = (
 
 @dataclass(frozen=True, slots=True)
 class ApproveOptions:
-    """What was typed: the options of `lakegc approve`."""
+    """The options of `lakegc approve`, as typed."""
 
     digest: str | None = None
     yes: bool = False
@@ -52,7 +52,7 @@ class ApproveOptions:
 
 
 def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
-    """Show a mark, ask for its approval, and record that. Raises before anything is written."""
+    """Show a mark, ask for confirmation, and record its approval. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
         raise WrongUsage("--yes needs --digest: the digest of the set that was reviewed, as lakegc review shows it")
@@ -81,7 +81,7 @@ def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bo
 def request_of(
     proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], *, now: datetime
 ) -> ApprovalRequest:
-    """What was typed, as a request made at a moment of the store's clock."""
+    """The approval request for the typed options. `now` by the store's clock."""
     return ApprovalRequest(
         who=single_line(asked.by, "the name after --by") if asked.by is not None else me(),
         how=ENTRANCE,
@@ -96,7 +96,7 @@ def request_of(
 def whole_command(
     proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
-    """The command that was typed, with exactly the brakes that have tripped released."""
+    """The typed command, changed to release exactly the tripped brakes."""
     options = [word for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
              if value is not None for word in (name, value)]  # fmt: skip
     options += [name for name, given in (("--yes", asked.yes), ("--for-reference", asked.for_reference)) if given]
@@ -105,13 +105,13 @@ def whole_command(
 
 
 def mark_name(proposal: Proposal) -> str:
-    """How the mark is named on the command line: one of the reference collector's with its layout."""
+    """The mark's name on the command line: its id, or layout/id for a foreign mark."""
     foreign = proposal.foreign
     return proposal.record.mark_id if foreign is None else f"{foreign.layout}/{foreign.mark_id}"
 
 
 def report_to_dagster(proposal: Proposal, given: Approval) -> None:
-    """Have the approval seen in Dagster's graph, too, and by the sensor that follows approvals there."""
+    """Report the approval to Dagster, for its graph and for the sensor that follows approvals."""
     from lakegc_assets.assets.approval_events import report_approval
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
 
@@ -129,11 +129,11 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
         print_command("To approve it again", command("approve", repository, mark_name(proposal)))
 
 
-# --- what was typed -------------------------------------------------------------------------------------------------
+# --- input ----------------------------------------------------------------------------------------------------------
 
 
 def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str, str]:
-    """The brakes to release, each with the reason beside it. Raises `WrongUsage`."""
+    """The brakes to release, each with its reason. Raises `WrongUsage`."""
     if len(releases) != len(reasons):
         raise WrongUsage(
             f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: each "
@@ -148,7 +148,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
 
 
 def end_of(text: str, *, now: datetime) -> datetime:
-    """When an approval ends: in a while, such as 36h, or at a date or time in UTC. Raises `WrongUsage`."""
+    """Parse the end of an approval: a duration such as 36h, or a date or time in UTC. Raises `WrongUsage`."""
     try:
         return now + parse_duration(text)
     except (ValueError, OverflowError):
@@ -166,11 +166,11 @@ def me() -> str:
     return who().partition(" (")[0]
 
 
-# --- asked and told -------------------------------------------------------------------------------------------------
+# --- confirmation and output ----------------------------------------------------------------------------------------
 
 
 def ask(proposal: Proposal, asked: ApproveOptions) -> None:
-    """Show what would be approved, and have the word typed. Raises `WrongUsage` where another is."""
+    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if anything else is typed."""
     show(proposal, asked)
     answer = typed(f"Type '{YES}' to approve that these objects are deleted, anything else to stop: ")
     if answer.strip() != YES:

@@ -1,4 +1,4 @@
-"""Backups of marks on the terminal, and their way back."""
+"""`lakegc backup` and `lakegc restore` on the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_bandwidth(text: str) -> float | None:
-    """Bytes a second of a text such as 50M or 1.5GiB; None for no text. Raises `WrongUsage`."""
+    """Parse bytes per second, such as 50M or 1.5GiB; None for an empty text. Raises `WrongUsage`."""
     if not text:
         return None
     found = _RATE.match(text.strip())
@@ -50,11 +50,11 @@ def parse_bandwidth(text: str) -> float | None:
     return rate
 
 
-# --- there ------------------------------------------------------------------------------------------------------------
+# --- backup -----------------------------------------------------------------------------------------------------------
 
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Backup, str]:
-    """Run the job `backup` for one finished mark. Returns its summary, and the place that it lies in."""
+    """Run the job `backup` for one finished mark. Returns its summary and its place."""
     server = Server.configured()
     layout, _, mark_id = name.rpartition("/")
     partition, settings = Partition.of(repository, mark_id), server.settings
@@ -75,7 +75,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
 
 
 def show_backup(made: tuple[Backup, str], *, as_json: bool) -> None:
-    """Print what a backup holds. Raises `SweptWithFailures` where archived objects could not be copied."""
+    """Print the content of a backup. Raises `SweptWithFailures` if archived objects could not be copied."""
     found, to = made
     with printing():
         if as_json:
@@ -101,12 +101,12 @@ def show_summary(found: Backup, to: str) -> None:
     print_command("Try that with a few", command("restore", *name, to, "--drill", few))
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------
+# --- restore ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Practice:
-    """A drill: how many objects, drawn by which seed, and where to; a temporary folder if no place is given."""
+    """Options of a drill: number of objects, seed of the sample, and scratch place; by default a temporary folder."""
 
     objects: int
     seed: int = 0
@@ -116,7 +116,7 @@ class Practice:
 def restore(
     partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None
 ) -> Restored | Drilled:
-    """Bring back what is missing; or, for practice, a few objects to a scratch place."""
+    """Restore what is missing; or, for a drill, copy a few objects to a scratch place."""
     with opened(partition, source, limits, lease=practice is None) as run:
         if practice is not None:
             settings = Settings.load(os.environ, home_folder()).store()
@@ -129,7 +129,7 @@ def restore(
 def opened(
     partition: Partition, source: str, limits: CopyLimits, *, lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
-    """A backup of a mark, with the repository's lease where something is to be written, and a Spark session of its own
+    """Open a backup of a mark, under the repository's lease if something will be written, and with a new Spark session
     unless one is given."""
     from lakegc_assets.resources import MarksResource
     from lakegc_assets.sweep.preconditions import located
@@ -151,7 +151,7 @@ def opened(
 
 
 def show_restored(partition: Partition, done: Restored | Drilled, source: str, *, as_json: bool) -> None:
-    """Print what came back. Raises `SweptWithFailures` where not all did."""
+    """Print what was restored. Raises `SweptWithFailures` if anything wasn't."""
     if isinstance(done, Drilled):
         show_drill(partition, done, source, as_json=as_json)
         return
@@ -187,7 +187,7 @@ def document(partition: Partition, done: Restored) -> dict[str, Any]:
 
 
 def lines(done: Restored) -> Iterator[str]:
-    """What a person is told of a restore."""
+    """The lines of a restore's output for people."""
     subject, back = done.backup.subject, done.objects[CopyStatus.COPIED.value]
     yield (
         f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
@@ -205,7 +205,7 @@ def lines(done: Restored) -> Iterator[str]:
 
 
 def problems(done: Restored) -> Iterator[str]:
-    """What kept objects from coming back, with the first few of each."""
+    """The reasons why objects weren't restored, with the first few objects of each."""
     named = (
         (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
         (

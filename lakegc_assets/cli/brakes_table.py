@@ -18,7 +18,7 @@ from spark_resources.settings import Settings
 
 
 def configured(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
-    """The brakes of a finished mark by the bounds that are configured. `now` by the store's clock."""
+    """The brakes of a finished mark by the configured limits. `now` by the store's clock."""
     return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
 
 
@@ -30,7 +30,7 @@ def in_words(found: Sequence[Brake]) -> str:
 
 
 def show(found: Sequence[Brake]) -> None:
-    """Print a row for each brake: whether it tripped, and what was measured against which bound."""
+    """Print a row for each brake: whether it tripped, the measured value, and the limit."""
     table = Table()
     for heading in ("brake", "", "measured"):
         table.add_column(heading)

@@ -1,4 +1,4 @@
-"""The commands of `lakegc` with their options; what each does is in a module of its own."""
+"""The commands of `lakegc` with their options. Each is implemented in a separate module."""
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 import os
@@ -70,7 +70,7 @@ def settings_options(
 
 
 def take_settings(given: list[str]) -> None:
-    """Put options into the environment, where the job's resources read their settings. Raises `WrongUsage`."""
+    """Set options as environment variables, from which the job's resources read settings. Raises `WrongUsage`."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import RENAMED, Settings
 
@@ -417,9 +417,9 @@ def check_java() -> None:
 
 
 def start_spark_ahead(context: typer.Context) -> None:
-    """Let Spark start while this process still reads what else it needs: a machine with two cores does both at once.
+    """Start Spark while this process is still importing: with two cores, both run in parallel.
 
-    Only where the process is the command's own: Spark runs until it ends, whether it came to be needed or not.
+    Only if the process runs nothing but this command: Spark runs until the process ends, even if it isn't needed.
     """
     if context.obj.own_process:
         from spark_resources.settings import Settings
@@ -430,7 +430,7 @@ def start_spark_ahead(context: typer.Context) -> None:
 
 @contextmanager
 def progress() -> Iterator[Any]:
-    """Show what is being done on stderr while the context lasts: a line that moves on a terminal, lines elsewhere."""
+    """Show progress on stderr while the context lasts: an updated line on a terminal, separate lines elsewhere."""
     from lakegc_assets.cli.progress import shown
 
     with shown() as log_message, listening(log_message):

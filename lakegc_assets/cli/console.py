@@ -1,4 +1,4 @@
-"""What every command prints with."""
+"""The output functions of all commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_A_TERMINAL = 130
 
 
 class EscapingConsole(Console):
-    """Rich's console, which by itself lets escape sequences through that stand in what it prints."""
+    """Rich's console with escape sequences in the output neutralized, which Rich itself lets through."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -33,13 +33,13 @@ class EscapingConsole(Console):
 
 
 def console() -> Console:
-    """Standard output; wide enough for tables where it isn't a terminal."""
+    """Standard output; wide enough for tables if it isn't a terminal."""
     return EscapingConsole() if sys.stdout.isatty() else EscapingConsole(width=NOT_A_TERMINAL)
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Around what prints: where the reader went away, as `head` does, it stops, and Python has nothing left to say."""
+    """Wraps output: if the reader closes the pipe, as `head` does, printing stops without an error from Python."""
     try:
         yield
         sys.stdout.flush()
@@ -49,16 +49,16 @@ def printing() -> Iterator[None]:
 
 
 def print_sentence(text: str) -> None:
-    """A sentence or paragraph. A terminal gets it wrapped between words, and a key or digest is never cut into; a file
-    gets each line as one line."""
+    """Print a sentence or paragraph. On a terminal it is wrapped between words, without breaking a key or digest; in a
+    file each line stays one line."""
     out = console()
     out.print(Text(harmless_lines(text), overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
 
 
 def print_command(what: str, line: str) -> None:
-    """A command to be copied, after what it does; on a line of its own where both are wider than the terminal.
+    """Print a command to be copied, after its purpose; on a separate line if both are wider than the terminal.
 
-    It is never broken by lakegc: what a terminal itself wraps is copied as one line.
+    lakegc never breaks the command: text wrapped by the terminal itself is copied as one line.
     """
     out = console()
     one_line = not out.is_terminal or len(what) + len(line) + 2 <= out.width
@@ -66,7 +66,7 @@ def print_command(what: str, line: str) -> None:
 
 
 def print_table(title: str, table: Table) -> None:
-    """A table under its title, which may be wider than the table."""
+    """Print a table under its title, which may be wider than the table."""
     out = console()
     out.print(Text(harmless(title), style="italic", overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
     out.print(table)
@@ -77,7 +77,7 @@ def harmless_lines(text: str) -> str:
 
 
 def typed(question: str) -> str:
-    """What somebody types at a question; nothing where they end the input."""
+    """Ask a question and return what is typed; "" at the end of input."""
     try:
         return input(question)
     except EOFError:
@@ -85,14 +85,14 @@ def typed(question: str) -> str:
 
 
 def cell(name: str) -> Text:
-    """A name from outside as a table's cell: shown harmlessly, and brackets in it are brackets, not colours."""
+    """An external name as a table cell: escaped, and with brackets shown literally instead of read as markup."""
     return Text(harmless(name))
 
 
 def outcomes(
     names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
 ) -> Table:
-    """Objects and bytes by outcome, those that there are, and a last row with its name."""
+    """A table of objects and bytes by outcome, without empty outcomes, and with a total as its last row."""
     table = Table()
     table.add_column("outcome")
     table.add_column("objects", justify="right")

@@ -1,4 +1,4 @@
-"""Runs the same Dagster job as the UI, in this process, for the command line and for tests."""
+"""Run the same Dagster jobs as the UI, in this process, for the command line and for tests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from spark_resources.model import Partition
 
 
 def dagster_home(environ: Mapping[str, str]) -> Path:
-    """Where Dagster keeps its history: `DAGSTER_HOME`, or a folder of lakegc's own. Made where it isn't there.
+    """The folder of Dagster's history: `DAGSTER_HOME`, or a folder of lakegc's own. Created if it doesn't exist.
 
-    Only this user may enter what is made, and lakegc's own; a `DAGSTER_HOME` that is there stays as somebody made it.
-    Raises `Refused` for a folder of lakegc's own that is a link or belongs to somebody else, `WrongUsage` where
-    `DAGSTER_HOME` names what can't be made.
+    A created folder, and lakegc's own, is accessible to this user only; an existing `DAGSTER_HOME` keeps its
+    permissions. Raises `Refused` if lakegc's own folder is a link or belongs to another user, `WrongUsage` if
+    `DAGSTER_HOME` can't be created.
     """
     named = environ.get("DAGSTER_HOME", "").strip()
     if not named:
@@ -53,7 +53,7 @@ def _warn_of_lost_history(folder: Path) -> None:
 
 
 LOCATION = "lakegc_assets.definitions"
-REPOSITORY = "__repository__"  # as Dagster calls the one that a `Definitions` makes
+REPOSITORY = "__repository__"  # Dagster's name for the repository of a `Definitions`
 IN_THE_UI = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
 """By this tag the UI finds a job's runs; Dagster itself sets it on runs that a server launched, and on no others."""
 
@@ -77,7 +77,7 @@ concurrency:
 
 
 def prepare_home(home: Path) -> None:
-    """Make it this process's home of Dagster, with settings that suit lakegc unless it has its own `dagster.yaml`."""
+    """Make this the Dagster home of this process, with lakegc's settings unless it has its own `dagster.yaml`."""
     settings = home / "dagster.yaml"
     with suppress(FileExistsError), open_private(settings, os.O_EXCL) as file:
         file.write(DAGSTER_SETTINGS.encode())
@@ -91,14 +91,14 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
-    """Become Dagster's web server and daemon on this project and home, in place of this process."""
+    """Replace this process by Dagster's web server and daemon for this project and home."""
     prepare_home(home)
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 
 
 def refuse_taken(host: str, port: int) -> None:
-    """Raise `Unavailable` where nothing can listen there: Dagster itself would say so pages later, or not at all."""
+    """Raise `Unavailable` if the address is taken: Dagster itself would report it pages later, or not at all."""
     try:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:
@@ -168,7 +168,7 @@ def run_job(
             tags={REPOSITORY_TAG: partition.repository, **IN_THE_UI},
         )
     except dg.DagsterExecutionInterruptedError:
-        raise KeyboardInterrupt from None  # as Ctrl-C is called everywhere else
+        raise KeyboardInterrupt from None  # the usual exception for Ctrl-C
     except dg.Failure as failure:
         if isinstance(failure.__cause__, LakegcError):
             raise failure.__cause__ from failure.__cause__.__cause__
@@ -179,9 +179,9 @@ def run_job(
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Have the UI's start page show an ended run of this process: it shows those of a code location that it knows.
+    """Make the UI's start page show a finished run of this process: it shows runs of known code locations only.
 
-    Dagster has no public names for that, so the tests of the UI look whether it still works.
+    Dagster has no public API for this, so the UI tests check that it still works.
     """
     if (run := instance.get_run_by_id(run_id)) is not None and run.is_finished:
         location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=LOCATION), LOCATION)
@@ -190,7 +190,7 @@ def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
 
 
 def raise_if_left(result: dg.ExecuteInProcessResult) -> None:
-    """Raise `NothingToDo` where the run left its assets as they are, with the sentence that it shows beside them."""
+    """Raise `NothingToDo` if the run left its assets unchanged, with the message that it shows for them."""
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
             seen = event.asset_observation_data.asset_observation

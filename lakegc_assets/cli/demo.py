@@ -1,4 +1,4 @@
-"""`lakegc demo`: runs the worked example, and shows the verdict on each commit and the outcome of each object."""
+"""`lakegc demo`: run the worked example, and show the verdict on each commit and the outcome of each object."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ LONGEST_WAIT_S, POLL_S = 30.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the demo found, as rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and what became of it.
+    """The result of the demo: rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and counts of paths after the sweep.
 
-    `kept` counts what readers get byte for byte as before the sweep, `lost` what they don't; `gone` what answered
-    410 Gone after it, and `back` how much of that is read byte for byte since it was restored.
+    `kept` counts paths that read byte for byte as before the sweep, `lost` those that don't; `gone` those that returned
+    410 Gone after it, and `back` how many of these read byte for byte after the restore.
     """
 
     story: worked_example.Story
@@ -73,9 +73,9 @@ class Outcome:
 
 def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
     """Replay the example in a sandbox under a folder, or with its objects in a store; mark, review, approve, back up,
-    sweep and restore it; and read all of it again after each.
+    sweep and restore it, and read everything again after sweep and restore.
 
-    Raises `WrongUsage` for a folder that isn't empty and for a place in a store where a demo was before.
+    Raises `WrongUsage` for a folder that isn't empty, or a place in a store with an earlier demo.
     """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
@@ -95,8 +95,8 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
 
 
 def wait_until_old(store: Store, written: datetime) -> None:
-    """Wait until a mark without a minimum age finds nothing young among what was written before a moment, by the
-    store's clock: its times are as coarse as its capabilities say. Two seconds at the most, on a folder none.
+    """Wait until a mark without a minimum age treats nothing written by this time (store's clock) as young, given the
+    resolution of the store's times. Two seconds at most; no wait on a folder.
     """
     old = written + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
@@ -159,7 +159,7 @@ def collected(
 
 
 def approve(server: Server) -> None:
-    """Approve the mark, as `lakegc approve` does for a person who has reviewed it."""
+    """Approve the mark, as `lakegc approve` does after a review."""
     target = server.target(worked_example.REPOSITORY)
     now = target.place.store().now()
     proposal = propose(target, MARK_ID, now=now)
@@ -173,7 +173,7 @@ def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
 
 
 def read(server: Server, ref: str, path: str) -> bytes | None:
-    """What a reader gets at a path, or None for 410 Gone; by lakeFS's own SDK, as any reader would."""
+    """Read a path with lakeFS's own SDK, as any reader would; None for 410 Gone."""
     from lakefs_sdk.api.objects_api import ObjectsApi
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
@@ -194,7 +194,7 @@ def read(server: Server, ref: str, path: str) -> bytes | None:
 
 
 def show(outcome: Outcome) -> None:
-    """Print the verdicts, the expired objects, where the mark is, and what to type next."""
+    """Print the verdicts, the expired objects, the mark's location, and the next commands."""
     story = outcome.story
     print_sentence(
         "The worked example of lakeFS's documentation: main keeps 21 days, dev 7. Dates are the documented ones, with "

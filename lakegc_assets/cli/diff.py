@@ -1,4 +1,4 @@
-"""What changed from one mark to another: in sums, or every object; each set is read once, in the order of addresses."""
+"""Changes from one mark to another, as totals or object by object. Each set is read once, in address order."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from spark_resources.spark.datasets import all_rows, file_batches
 
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
-AT_ONCE = 200_000  # objects whose fate is looked up together, and for which the later listing is read once
+AT_ONCE = 200_000  # objects per batch: their fates are looked up together, with one read of the later listing
 GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
 OUTCOMES = (GONE, HELD, KEPT)
 
 
 @dataclass(slots=True)
 class Difference:
-    """What changed between two marks, in sums; `fates` tell what became of objects that are no longer expired."""
+    """Totals of the changes between two marks. `fates` are of objects that are no longer expired."""
 
     newly: Totals = field(default_factory=Totals)
     no_longer: Totals = field(default_factory=Totals)
@@ -47,7 +47,7 @@ class Difference:
 
 
 def difference(before: Mark, after: Mark) -> Difference:
-    """The sums of what changed. Raises `DamagedData` where a set isn't what its mark recorded."""
+    """The totals of the changes. Raises `DamagedData` if a set isn't what its mark recorded."""
     found = Difference()
     for change, outcome, rows in compared(before, after):
         if change is Change.STILL:
@@ -65,7 +65,7 @@ def total(rows: pa.Table) -> int:
 
 
 def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
-    """Every row of both sets once, with its change, and its fate where it is no longer expired ("" otherwise)."""
+    """Every row of both sets once, with its change, and its fate if it is no longer expired ("" otherwise)."""
     waiting: list[pa.Table] = []
     for change, rows in changes(expired_tables(before), expired_tables(after)):
         if change is not Change.NO_LONGER:
@@ -80,7 +80,7 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
-    """What became of objects that are no longer expired in a later mark, as far as that mark recorded it."""
+    """The fates of objects that are no longer expired in a later mark, as far as that mark recorded them."""
     held = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
     stored = pc.or_(held, still_there(after, rows))
     for outcome, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
@@ -89,8 +89,8 @@ def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]
 
 
 def still_there(after: Mark, rows: pa.Table) -> pa.Array:
-    """Which rows a mark found in the store; what it had no reason to look at is as the mark before it in its chain
-    found it, and counts as there where that one can't be read any more."""
+    """Which rows a mark found in the store. For objects that it didn't read, the earlier mark in its chain decides; if
+    that mark can't be read any more, they count as present."""
     there = told = none_of(rows)
     for mark in chain_of(after):
         found = none_of(rows)
@@ -107,7 +107,7 @@ def still_there(after: Mark, rows: pa.Table) -> pa.Array:
 
 
 def chain_of(mark: Mark) -> Iterator[Mark]:
-    """A mark and those that it was made since, the newest first, as far as they can be read."""
+    """A mark and its chain of base marks, newest first, as far as they can be read."""
     yield mark
     with suppress(NotThere, DamagedData):
         for mark_id in mark.record.basis["chain"] if mark.record.incremental else ():
@@ -119,7 +119,7 @@ def none_of(rows: pa.Table) -> pa.Array:
 
 
 def among(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
-    """Which rows have their address in a dataset of a mark; none where the mark has no such part."""
+    """Which rows have their address in a dataset of a mark; none if the mark has no such part."""
     wanted = rows["address"].combine_chunks()
     found = none_of(rows)
     if part not in mark.record.steps[asset].datasets:
@@ -207,7 +207,7 @@ def document(before: MarkRecord, after: MarkRecord, found: Difference) -> dict[s
 
 
 def unlike(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
-    """In which of the things that decide what expires two marks differ, in words."""
+    """The differences between two marks in the settings that decide what expires, in words."""
     both = {
         "scope": (before.scope.value, after.scope.value),
         "minimum age": (duration(before.min_age), duration(after.min_age)),

@@ -1,5 +1,5 @@
-"""The one way to a terminal: keys, a file of holds and a server's words can hold sequences that move the cursor, change
-colours or hide text, so whatever is printed is escaped here, and nothing else prints."""
+"""The only output path to a terminal. Keys, a file of holds and server messages can contain sequences that move the
+cursor, change colours or hide text, so all output is escaped here, and no other module prints."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _COLOURS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
 
 
 def escaped(text: str) -> str:
-    """Text as a terminal can show it: all but its line breaks is harmless."""
+    """Text that is safe to show on a terminal; line breaks are kept."""
     return text if text.isprintable() else "\n".join(map(harmless, text.split("\n")))
 
 
 def print_text(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print to standard output, or another stream; lines stay lines."""
+    """Print to standard output, or another stream; line breaks are kept."""
     print(escaped(text), end=end, file=file, flush=file is not None)
 
 
 def print_error(text: str, *, colour: str = "") -> None:
-    """Print a message to standard error; on a terminal in a colour, where one is named."""
+    """Print a message to standard error; on a terminal in a colour, if one is named."""
     if colour and sys.stderr.isatty():
         print(f"{_COLOURS[colour]}{escaped(text)}\x1b[0m", file=sys.stderr, flush=True)  # noqa: T201
     else:
@@ -33,7 +33,7 @@ def print_error(text: str, *, colour: str = "") -> None:
 
 
 def show_warnings() -> None:
-    """From now on show lakegc's own warnings as it shows errors; those of libraries as Python does."""
+    """From now on, show lakegc's own warnings like its errors; those of libraries are shown as usual in Python."""
     others = warnings.showwarning
 
     def show(
@@ -53,7 +53,7 @@ def show_warnings() -> None:
 
 
 class EscapedOutput(io.TextIOBase):
-    """Standard error for libraries that print by themselves, escaped line by line."""
+    """Standard error for libraries that print directly, escaped line by line."""
 
     def write(self, text: str) -> int:
         print_text(text, end="", file=sys.stderr)

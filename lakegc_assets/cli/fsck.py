@@ -1,4 +1,4 @@
-"""`lakegc fsck` on the terminal: what was verified, everything that is wrong, and who needs it."""
+"""`lakegc fsck` on the terminal: what was verified, all findings, and what they affect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOUND, DAMAGED = 0, 1
 
 @contextmanager
 def session() -> Iterator[Callable[[], SparkSession]]:
-    """A Spark session of this command's own, started when it is first asked for and stopped at the end."""
+    """A Spark session for this command, started at first use and stopped at the end."""
     from spark_resources.spark.resource import SparkResource
 
     resource = SparkResource()
@@ -43,7 +43,7 @@ def session() -> Iterator[Callable[[], SparkSession]]:
 
 
 def run(repository: str, *, missing: Path | None) -> Report:
-    """Check a repository; write the addresses of lost objects to a file, where one is asked for."""
+    """Check a repository; write the addresses of lost objects to a file if one is given."""
     refuse_unwritable(missing)
     server = Server.configured()
     target = server.target(repository)
@@ -64,7 +64,7 @@ def refuse_unwritable(path: Path | None) -> None:
 
 
 def write_list(path: Path, lost: Iterator[str]) -> list[str]:
-    """Write addresses one a line, replacing the file at the end. Returns those that hold a line break."""
+    """Write one address per line, replacing the file at the end. Returns the addresses that contain a line break."""
     left_out: list[str] = []
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8", newline="") as file:
@@ -77,7 +77,7 @@ def write_list(path: Path, lost: Iterator[str]) -> list[str]:
     return left_out
 
 
-# --- shown ----------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------------------------
 
 
 def show(report: Report, *, missing: Path | None, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""Holds on the terminal: those there are, one more, one less, and what each matches today."""
+"""Holds on the terminal: list, add, drop, sign, and show what each matches today."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from spark_resources.mark_store.holds import add_hold, drop_hold, read_holds, re
 from spark_resources.model import Rules
 
 SIGN = "sign"
-COUNTED_AT_MOST = 1000  # objects under a prefix: what one page of a listing has
+COUNTED_AT_MOST = 1000  # objects under a prefix: one page of a listing
 
 
 def add(repository: str, fields: Mapping[str, Any]) -> None:
-    """Write one more hold. Raises `WrongUsage` for one that can't be, or that has run out by the server's clock."""
+    """Add a hold. Raises `WrongUsage` if it is invalid, or has expired by the server's clock."""
     server, hold = Server.configured(), made_hold(fields)
     target = server.target(repository)
     now = server.lakefs.server_time()
@@ -53,7 +53,7 @@ def drop(repository: str, hold_id: str) -> None:
 
 
 def sign(repository: str, *, yes: bool) -> None:
-    """Show what is to be signed, have somebody confirm it unless `yes`, and sign it."""
+    """Show what will be signed, ask for confirmation unless `yes`, and sign it."""
     target = Server.configured().target(repository)
     seen = read_unsigned(target.place)
     print_sentence(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:")
@@ -96,7 +96,7 @@ def show(repository: str, *, as_json: bool) -> None:
 
 @printing()
 def check(repository: str, *, as_json: bool) -> None:
-    """Raises `BadHolds` for a file that isn't right, `Refused` where what it holds can't be told."""
+    """Print what each hold matches. Raises `BadHolds` for an invalid file, `Refused` if matches can't be determined."""
     server = Server.configured()
     target = server.target(repository)
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
@@ -120,7 +120,7 @@ def check(repository: str, *, as_json: bool) -> None:
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
-    """What each hold matches; None where its kind has nothing to count."""
+    """What each hold matches; None if its kind has nothing to count."""
     report = Report(target.repository.id, target.place.namespace.uri)
     graph = read_graph(target, server.lakefs, report)
     if report.findings:
@@ -173,5 +173,5 @@ def until(hold: Hold) -> str:
 
 
 def state(hold: Hold, now: datetime) -> str:
-    """Whether a hold counts. `now` is the lakeFS server's clock."""
+    """Whether a hold is in effect. `now` is the lakeFS server's clock."""
     return "in force" if in_force([hold], now) else "outdated"

@@ -1,4 +1,4 @@
-"""How lakegc was called, so that the commands that it names can be pasted."""
+"""How lakegc was called, so that the commands that it prints can be pasted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def command(*arguments: str) -> str:
 
 
 def as_called(text: str, commands: Collection[str]) -> str:
-    """A text in which `lakegc` is followed by one of these commands, with whatever lakegc was called by in its place.
+    """The text with `lakegc`, where one of these commands follows, replaced by how lakegc was called.
 
-    What is no part of the terminal, such as an error of a sweep, names commands without knowing how it was called.
+    Modules outside the command line, such as errors of a sweep, name commands without knowing how lakegc was called.
     """
     called = _called()
     if called == "lakegc":
@@ -37,10 +37,9 @@ def _called() -> str:
 
 
 def prefix(program: str, environ: Mapping[str, str], here: Path, *, has_tests: bool) -> str:
-    """What calls lakegc: `lakegc` where the shell finds it, otherwise its path, an interpreter, or `uv run`.
+    """The command that runs lakegc: `lakegc` if it is on the PATH, otherwise its path, an interpreter, or `uv run`.
 
-    `program` is sys.argv[0]; uv names itself in the variable UV. Without the tests' packages, uv is told not to fetch
-    them.
+    `program` is sys.argv[0]; uv sets the variable UV. Without the tests' packages, uv gets an option not to fetch them.
     """
     path = Path(program)
     if path.parts[-2:] == ("cli", "__main__.py"):
@@ -56,7 +55,7 @@ def prefix(program: str, environ: Mapping[str, str], here: Path, *, has_tests: b
 
 
 def nearest(program: str, here: Path) -> str:
-    """A program's path from this folder, where it lies in it; as it is otherwise."""
+    """A program's path relative to this folder if it is inside, otherwise unchanged."""
     path = Path(program)
     if path.is_absolute() and path.is_relative_to(here):
         return str(path.relative_to(here))

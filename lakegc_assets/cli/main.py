@@ -23,22 +23,22 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
     show_warnings()
     code = run(arguments, own_process=True)
-    gc.freeze()  # otherwise Python looks through all that was imported before it ends: a second of a mark
+    gc.freeze()  # otherwise Python collects all imported modules at exit, which takes a second
     sys.exit(code)
 
 
-# click's class or Typer's own copy of it, as the version of Typer has it
+# click's class or Typer's own copy of it, depending on the version of Typer
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-INTERRUPTED = 130  # as shells have it, and what Typer makes of Ctrl-C
+INTERRUPTED = 130  # as in shells, and Typer's exit code for Ctrl-C
 RESUMED = frozenset({"sweep", "backup", "restore", "undo", "purge"})
 """Commands that go on where they were when they are given again."""
 
 
 @dataclass
 class Invocation:
-    """One call of lakegc: whether the process is its own, and which command was found in its arguments."""
+    """One call of lakegc: whether it has its own process, and which command was found in its arguments."""
 
     own_process: bool
     command: str = ""
@@ -73,7 +73,7 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
 
 
 def interrupted(name: str, arguments: list[str]) -> str:
-    """What to do after Ctrl-C."""
+    """The message after Ctrl-C, with the next step."""
     if name in RESUMED:
         return f"interrupted. What was done is written down; the same command resumes:\n  {command(*arguments)}"
     return "interrupted. Nothing was deleted; run the command again." if name == "mark" else "interrupted"
@@ -89,6 +89,6 @@ def _failed(message: str, code: int) -> int:
 
 
 def command_names() -> set[str]:
-    """The commands of lakegc, groups of them included."""
+    """The commands of lakegc, including groups."""
     names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
     return names | {str(group.name) for group in app.registered_groups}

@@ -1,4 +1,4 @@
-"""Marks on the terminal: making one, and the list of those there are."""
+"""Marks on the terminal: make one, and list them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from spark_resources.stores.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A lakeFS server and the settings that lead to it and to its stores."""
+    """A lakeFS server and the settings for it and its stores."""
 
     settings: Settings
     lakefs: LakeFS
@@ -66,8 +66,8 @@ class Server:
 
 
 def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise what a mark would be refused for that small records tell, before a partition or a run of it exists: the id
-    is in use, by a mark of ours or the reference's, or the mark that it names as its base isn't there or unfinished."""
+    """Raise what would refuse a mark, checking small records only, before its partition or run exists: the id is in use
+    by an own or foreign mark, or the base mark is missing or unfinished."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
@@ -97,7 +97,7 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 
 def basis_in_words(record: MarkRecord) -> str:
-    """Whether a mark is full, and why, or incremental, and how much it compared."""
+    """Whether a mark is full, with the reason, or incremental, with how much it compared."""
     if record.incremental:
         looked_at = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(looked_at, 'object')} compared"
@@ -152,7 +152,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
 
 
 def show_late_uploads(record: MarkRecord) -> None:
-    """What an incremental mark leaves to a full one, and the command that makes one; nothing after a full mark."""
+    """Print what an incremental mark leaves to a full one, and the command for it; nothing after a full mark."""
     if left := late_uploads(record):
         print_sentence(left)
         print_command("To make a full mark now", command("mark", record.repository, "--full"))
@@ -166,7 +166,7 @@ def summary(record: MarkRecord) -> dict[str, Any]:
     return document
 
 
-# --- those there are ------------------------------------------------------------------------------------------------
+# --- list of marks --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """Marks of one repository. Each id stands whole, however narrow the terminal is: it is there to be copied."""
+    """Marks of one repository. Ids are never truncated, however narrow the terminal, so that they can be copied."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     longest = max(len(harmless(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
@@ -239,7 +239,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
-    """What comes after the newest of these marks that was finished, and the command for it."""
+    """The next step for the newest finished mark among these, and the command for it."""
     finished = [row for row in rows if row.state in FOLLOWED_BY]
     if not finished:
         return "No marks yet. This makes one" if not rows else "To make one", command("mark", repository or "REPO")
@@ -249,7 +249,7 @@ def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]
 
 
 def rows_of(target: Target, repository: str) -> Iterator[Row]:
-    """The marks of a repository, ours by age and then the reference's."""
+    """The marks of a repository: lakegc's by age, then foreign ones."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
     ours = dict(each_mark(target.place))
     for mark_id, record in ours.items():
@@ -261,7 +261,7 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
             withdraw_stale_summary(target.place, record, now=now)
         state = proposals.state_of(target.place, record, now=now)
         if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
-            state = "failed (interrupted)"  # success has to be said; a mark nobody works on any more failed
+            state = "failed (interrupted)"  # success must be recorded; an unfinished mark without a run has failed
         counts = record.counts
         made = f"{record.start:%Y-%m-%d %H:%M:%S}"
         yield Row(
@@ -274,7 +274,7 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
 
 
 def outcome_of(place: Place, record: MarkRecord) -> str:
-    """What a mark's sweep came to; "" where it wasn't swept."""
+    """The result of a mark's sweep; "" if it wasn't swept."""
     if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         return ""
     try:
@@ -292,7 +292,7 @@ def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
 
 
 def state_of(found: ReferenceMark) -> str:
-    """A mark of the reference collector is finished by its summary; the oldest layouts have none."""
+    """The state of a foreign mark. Its summary means finished; the oldest layouts have none."""
     if found.summary is None:
         return "unfinished (no summary)" if found.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
     said = found.summary.get("success")
@@ -304,7 +304,7 @@ def made_by(found: ReferenceMark) -> str:
 
 
 def named(place: Place, repository: str, mark_id: str) -> str:
-    """A mark's id; 'latest' stands for that of the newest finished one of lakegc's. Raises `NotThere`."""
+    """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotThere`."""
     if mark_id != "latest":
         return mark_id
     finished = [record for record in marks(place) if record.finished is not None]
@@ -324,7 +324,7 @@ def open_mark(repository: str, mark_id: str) -> Mark:
 
 
 def expired_tables(mark: Mark) -> Iterator[pa.Table]:
-    """The expired set, each file verified, a part of one at a time in memory."""
+    """The expired set, each file verified, with part of one file in memory at a time."""
     dataset = mark.dataset("expired_set")
     for file in dataset.files:
         yield from file_batches(mark.place, dataset.folder, file, EXPIRED_OBJECTS)

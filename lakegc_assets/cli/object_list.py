@@ -1,4 +1,4 @@
-"""Every object of a set, written as it is read: lines for people, CSV, JSON lines, or one JSON array."""
+"""Stream every object of a set: lines for people, CSV, JSON lines, or one JSON array."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakegc_assets.cli.escaping import print_text
 from spark_resources.model import EXPIRED_OBJECTS
 
 ROWS_AT_ONCE = 10_000
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets run
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
 
 
 def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Sequence[str] = ()) -> None:
@@ -27,7 +27,7 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
-        shown = harmless if sys.stdout.isatty() else str  # a file gets every key as it is, a screen can't take them all
+        shown = harmless if sys.stdout.isatty() else str  # keys are unchanged in a file, but escaped on a terminal
         writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
     elif form == "jsonl":
         for row in rows:
@@ -54,7 +54,7 @@ def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[s
 
 
 def with_times_as_text(table: pa.Table) -> pa.Table:
-    """Times as `datetime.isoformat` writes them, all at once: one by one they take as long as all else together."""
+    """Format times like `datetime.isoformat`, vectorized: row by row it takes as long as everything else together."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             text = pc.strftime(table.column(number).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
@@ -64,7 +64,7 @@ def with_times_as_text(table: pa.Table) -> pa.Table:
 
 
 def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
-    known = row["size"] is not None  # what others would delete may be gone by now
+    known = row["size"] is not None  # objects of a foreign mark may be gone by now
     large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
     was = f"  {harmless(row['path'])}" if row["path"] is not None else ""
     begun = f"{', '.join(row[name] for name in first if row[name]):<51}" if first else ""
@@ -72,7 +72,7 @@ def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
 
 
 def as_json_line(row: Mapping[str, Any]) -> str:
-    """One line of ASCII: whatever could move a cursor is escaped."""
+    """One line of ASCII: control sequences are escaped."""
     return json.dumps(row)
 
 
@@ -81,6 +81,6 @@ def as_json(value: object) -> object:
 
 
 def as_cell(value: object) -> str:
-    """A CSV cell that no spreadsheet takes for a formula."""
+    """A CSV cell that no spreadsheet evaluates as a formula."""
     text = "" if value is None else str(value)
     return f"'{text}" if isinstance(value, str) and text[:1] in FORMULAS else text

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take, and what is checked before a command begins."""
+"""Options and arguments shared by several commands, and checks before a command starts."""
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 import os
@@ -40,7 +40,7 @@ StoreOption = typer.Option(
 
 
 def check_mark_options(options: Mapping[str, Any]) -> None:
-    """Raise what a mark with these options would raise, before anything is started for it."""
+    """Raise what a mark with these options would raise, before anything is started."""
     from lakegc_assets.mark.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
     from spark_resources.settings import Settings
 

@@ -27,7 +27,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class TasksColumn(MofNCompleteColumn):
-    """How many of Spark's tasks are done; nothing while there are none, instead of `0/?`."""
+    """The number of Spark tasks that are done; empty if there are none, instead of `0/?`."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text()
@@ -62,7 +62,7 @@ def shown() -> Iterator[Callable[[str], None]]:
 
 
 def _watch(bars: Progress, bar: object, ended: threading.Event) -> None:
-    """Take over how far Spark is with the tasks of the stages that run now."""
+    """Poll the progress of the running Spark stages, and update the bar."""
     while not ended.wait(SECONDS_BETWEEN_LOOKS):
         done, total = spark_tasks()
         if total:
@@ -70,7 +70,7 @@ def _watch(bars: Progress, bar: object, ended: threading.Event) -> None:
 
 
 def spark_tasks() -> tuple[int, int]:
-    """The tasks that are done and that there are in Spark's running stages; (0, 0) while nothing runs."""
+    """Finished and total tasks of the running Spark stages; (0, 0) if nothing runs."""
     spark = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
     if context is None:
@@ -78,7 +78,7 @@ def spark_tasks() -> tuple[int, int]:
     try:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    except Exception:  # the session may end at any moment, and a bar that stands still harms nobody
+    except Exception:  # harmless: the session may end at any moment, and the bar then stands still
         return 0, 0
     known = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

@@ -1,4 +1,4 @@
-"""`lakegc report`: what a sweep did, at any time after it; from its files, without Spark."""
+"""`lakegc report`: show the result of a sweep at any later time, from its files and without Spark."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from spark_resources.stores.place import Place
 
 EXPLAINED = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
 """Outcomes that need a reason: the approved object was not deleted by this sweep."""
-SHOWN, NAMED = 10, 1_000  # objects of an outcome: to people; to scripts
-REASONS = 10_000  # that are told apart; a store may say something else of each object
+SHOWN, NAMED = 10, 1_000  # objects per outcome: for people; for scripts
+REASONS = 10_000  # distinct reasons at most; a store may give a different one for each object
 OTHERWISE = "for other reasons"
 
 
@@ -67,7 +67,7 @@ class Reasons:
 
 @printing()
 def show(repository: str, name: str, *, as_json: bool) -> None:
-    """Print the report of a mark's sweep. Raises `WrongUsage` where there is none yet."""
+    """Print the report of a mark's sweep. Raises `WrongUsage` if there is none yet."""
     target = Server.configured().target(repository)
     place, report = target.place, found(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
@@ -88,7 +88,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
 
 
 def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
-    """What a mark of lakegc's noted of its expired set; nothing for a mark of the reference collector."""
+    """What a mark of lakegc's recorded about its expired set; empty for a foreign mark."""
     return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
 
 
@@ -111,7 +111,7 @@ def found(target: Target, name: str) -> Report:
 
 
 def without_report(target: Target, mark_id: str) -> str:
-    """Why there is no report, and what makes one."""
+    """Why there is no report, and how to get one."""
     repository = target.repository.id
     mark = Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else begun(target, mark_id)
     name = f"mark {mark_id} of {repository}"

@@ -1,4 +1,4 @@
-"""`lakegc review`: what a mark would delete, from its files, a part of one at a time: no Spark, and little memory."""
+"""`lakegc review`: show what a mark would delete, streamed from its files without Spark and with little memory."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ NEXT = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """All that a review tells of a mark. `changed` is None for the first mark of a repository and scope, and where
-    the previous one can't be read, which `incomparable` then says."""
+    """The content of a review. `changed` is None for the first mark of a repository and scope, or if the previous mark
+    can't be read; `incomparable` then has the reason."""
 
     record: MarkRecord
     totals: Totals
@@ -84,13 +84,13 @@ class Review:
 
     @property
     def held(self) -> Mapping[str, Mapping[str, int]]:
-        """Objects and bytes that each hold keeps; what two holds keep counts for both."""
+        """Objects and bytes that each hold keeps; an object under two holds counts for both."""
         found: Mapping[str, Mapping[str, int]] = self.facts.get("on_hold", {})
         return found
 
 
 def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | None, str | None]:
-    """The mark before, what changed since, and why that can't be told."""
+    """The previous mark, the changes since, and the reason if they can't be compared."""
     previous = (mark.record.previous or {}).get("mark_id")
     if previous is None:
         lost = (mark.record.previous or {}).get("unreadable", ())
@@ -178,7 +178,7 @@ def how_much(review: Review) -> list[str]:
 
 
 def show_sweep(record: MarkRecord) -> None:
-    """That a mark was swept already, and where its report is: what follows is what was approved."""
+    """Print that a mark was swept already, and where its report is. The rest of the review is the approved set."""
     name = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
         print_command("Its sweep has begun. To resume it", command("sweep", *name))
@@ -197,7 +197,7 @@ def costs(review: Review) -> str:
 
 
 def why_not_more(review: Review) -> list[str]:
-    """What isn't known about reasons, where it matters, and what was kept because a path probe had no clear answer."""
+    """Notes on unknown reasons, and on objects that were kept because a path probe had no clear result."""
     reasons = {label.name for label in review.totals.by["reason"]}
     found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:

@@ -1,5 +1,5 @@
-"""Reviews of marks that lakegc didn't make. Addresses are all that their collectors recorded: sizes and times are the
-store's of today, and why an object is expired is not known.
+"""Review foreign marks. They record addresses only: sizes and times are those in the store today, and the reasons for
+expiry are unknown.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ForeignReview:
 
 
 def opened(repository: str, name: str) -> ForeignReview | None:
-    """The reference's mark of this id, or of `layout/id`; None where it is lakegc's or nobody's."""
-    if name == "latest":  # of lakegc's own
+    """The foreign mark of this id, or of `layout/id`; None if it is lakegc's or doesn't exist."""
+    if name == "latest":  # stands for lakegc's own marks only
         return None
     target = Server.configured().target(repository)
     found = reference_mark(target.place, name, ours=own_marks(target.place))

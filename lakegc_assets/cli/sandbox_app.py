@@ -53,7 +53,7 @@ def up(
         print_text(f"\nThen, for the marks there are:\n\n  {command('status')}\n")
         print_text("Ctrl-C ends the sandbox; its data stays.")
         sys.stdout.flush()
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as service managers and containers say Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # the signal of service managers and containers
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`lakegc sweep`, `undo` and `purge`: what was approved is deleted; quarantined objects come back or go for good."""
+"""`lakegc sweep`, `undo` and `purge`: delete what was approved; restore quarantined objects or delete them for good."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
 
 @printing()
 def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None = None) -> None:
-    """Print a report; `quarantine` says what became of quarantined objects since, None right after the sweep."""
+    """Print a report. `quarantine` has the present state of quarantined objects, None right after the sweep."""
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
@@ -94,7 +94,7 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
 
 
 def what_was_done(report: Report, left: int) -> Iterator[str]:
-    """How long it took, what it means for space, and what became live too late; `left` objects are in quarantine."""
+    """Duration, effect on space, and objects that became live too late; `left` objects are in quarantine."""
     deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
         how = "quarantining" if report.quarantine else "deleting"
@@ -129,7 +129,7 @@ def why_failed(report: Report) -> Iterator[str]:
 
 
 def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
-    """The commands that follow a sweep, each after what it does."""
+    """The next commands after a sweep, each with its purpose first."""
     name = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
@@ -144,7 +144,7 @@ def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of quarantined objects, by outcome."""
+    """Quarantined objects by outcome."""
 
     partition: Partition
     objects: dict[str, int]
@@ -170,14 +170,14 @@ class Done:
 
 
 def undo(partition: Partition) -> Done:
-    """Bring back what lies in a mark's quarantine."""
+    """Restore a mark's quarantined objects."""
     from lakegc_assets.sweep import undo as work
 
     return Done(partition, {}) if in_quarantine(partition) == 0 else finish(partition, work.undo)
 
 
 def purge(partition: Partition) -> Done:
-    """Delete for good what lies in a mark's quarantine and is still garbage."""
+    """Delete a mark's quarantined objects for good if they are still garbage."""
     from lakegc_assets.sweep import undo as work
 
     return Done(partition, {}) if is_purged(partition) else finish(partition, work.purge)
@@ -188,8 +188,8 @@ def is_purged(partition: Partition) -> bool:
 
 
 def confirm_purge(partition: Partition, *, yes: bool) -> None:
-    """Have somebody type that quarantined objects are to be deleted for good, where there are any and `yes` isn't
-    given. Raises `WrongUsage` where they type something else, or nobody is there."""
+    """Ask for confirmation to delete quarantined objects for good, if there are any and `yes` isn't given. Raises
+    `WrongUsage` if something else or nothing is typed."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -199,9 +199,9 @@ def confirm_purge(partition: Partition, *, yes: bool) -> None:
 
 
 def in_quarantine(partition: Partition) -> int | None:
-    """How many objects of a swept mark lie in quarantine; None where its sweep is at work or was cut off.
+    """How many objects of a swept mark are in quarantine; None if its sweep is running or was interrupted.
 
-    Raises `WrongUsage` for a mark that was never swept, `NotThere` for one that isn't there.
+    Raises `WrongUsage` for a mark that was never swept, `NotThere` for one that doesn't exist.
     """
     target = Server.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id
@@ -217,7 +217,7 @@ def in_quarantine(partition: Partition) -> int | None:
 
 
 def has_copies(partition: Partition) -> bool:
-    """Whether anything lies in a mark's quarantine, a copy that an interrupted sweep left beside its original too."""
+    """Whether a mark's quarantine has any copy, including stray copies of an interrupted sweep."""
     store = Server.configured().target(partition.repository).place.store()
     return any(page.objects for page in store.pages(quarantine_key(partition.mark_id, ""), page_size=1))
 
@@ -241,7 +241,7 @@ def finish(partition: Partition, work: Callable[[SweepRun], Tally]) -> Done:
 
 @contextmanager
 def opened(partition: Partition) -> Iterator[SweepRun]:
-    """A swept mark under its lease, with a Spark session of this command's own."""
+    """Open a swept mark under the lease, with a Spark session for this command."""
     from lakegc_assets.resources import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.spark.resource import SparkResource

@@ -1,4 +1,4 @@
-"""Totals as tables of a terminal and as JSON: what a review and a comparison have in common."""
+"""Totals as tables on a terminal and as JSON, shared by reviews and comparisons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADINGS = {"reason": "Why", "age": "Age", "prefix": "Path in lakeFS", "slice": 
 
 
 def show_sums(totals: Totals, kind: str, *, title: str = "") -> None:
-    """Print the largest sums of a kind, and what all others come to."""
+    """Print the largest totals of a kind, and the sum of all others."""
     found = totals.ordered(kind)
     if not found:
         return
@@ -54,7 +54,7 @@ def amounts(one: Sum) -> dict[str, int]:
 
 
 def named(kind: str, label: Label) -> dict[str, str | int | None]:
-    """What a label stands for; a reason has the branch whose rule decided beside it, and its days."""
+    """The fields of a label; a reason also has the branch whose rule decided, and its days."""
     if kind == "reason":
         return {"reason": label.name, "branch": label.branch, "days": label.days}
     return {kind: label.name}

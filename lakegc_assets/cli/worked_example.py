@@ -1,6 +1,6 @@
-"""The documented worked example, in a sandbox of its own: main keeps 21 days, dev 7, run on 2022-03-31 (formats §6).
+"""The documented worked example in a new sandbox: main keeps 21 days, dev 7, run on 2022-03-31 (formats §6).
 
-The history is shifted so that its run day is now, and told with the documented dates.
+The history is shifted so that its run day is now, and shown with the documented dates.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ AFTER_MERGE = [Change(3, 26, "main")]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The example as it was replayed: `shift` leads from documented dates to real ones, `paths` from addresses to the
-    lakeFS paths that they were written for."""
+    """The replayed example. `shift` is the offset from documented to real dates; `paths` maps addresses to the lakeFS
+    paths that they were written for."""
 
     now: datetime
     paths: Mapping[str, str] = field(default_factory=dict)
 
     def documented(self, moment: datetime) -> str:
-        """A real moment as the day that the documentation gives it."""
+        """The documented day of a real time."""
         return f"{moment - (self.now - RUN_DAY):%Y-%m-%d}"
 
 
 def replay(sandbox: Sandbox, *, now: datetime) -> Story:
-    """Make the example's repository in a sandbox, the whole history shifted so that its run day is `now`.
+    """Create the example's repository in a sandbox, with the history shifted so that its run day is `now`.
 
-    In a folder its objects are as old as their commits; a store dates them by its own clock.
+    In a folder, objects are as old as their commits; a store dates them by its own clock.
     """
     shift = now - RUN_DAY
     paths: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""`lakegc fsck`: is all metadata of a repository there and whole, and does the store hold what is live.
+"""`lakegc fsck`: check that a repository's metadata is complete and intact, and that the store has all live objects.
 
-Ids are content hashes (formats §3), so the whole chain commit → metarange → range → entry can be proved. Unlike a mark,
-which stops at the first thing that is wrong, a check goes on and names all of them; it writes nothing.
+Ids are content hashes (formats §3), so the whole chain commit → metarange → range → entry can be verified. Unlike a
+mark, which stops at the first problem, a check continues and names all of them. It writes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The check itself: graph, tables, live objects, and who needs what is wrong."""
+"""The check itself: commit graph, tables, live objects, and which references each finding affects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Keep = Callable[[Iterator[str]], None]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check works on. `keep` gets every lost address, in order, once they are known."""
+    """The input of a check. `keep` is called with all lost addresses, in order, once they are known."""
 
     target: Target
     lakefs: LakeFS
@@ -55,7 +55,7 @@ class Checked:
 
 
 def check(run: Checked) -> Report:
-    """Everything that can be proved of a repository, and everything that is wrong. Raises only where nothing can be."""
+    """Verify everything that can be verified, and report all findings. Raises only if nothing can be verified."""
     began = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
     run.log_message("looking through _lakefs/")
@@ -98,9 +98,9 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known once metaranges are read: `found` is RANGES_FOUND, `ranges` rows of RANGES.
+    """The state after metaranges are read: `found` is RANGES_FOUND, `ranges` are rows of RANGES.
 
-    `complete` says that no commit or metarange is hidden, so that nobody needs what these don't refer to.
+    `complete` means that all commits and metaranges could be read, so anything they don't refer to is unreferenced.
     """
 
     run: Checked
@@ -121,7 +121,7 @@ def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
 
 
 def note_what_is_hidden(context: Context, metaranges: set[str]) -> None:
-    """Objects behind a table that can't be read were not looked up, and are on no list."""
+    """Report that objects behind unreadable tables were not looked up and are on no list."""
     live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
     ranges = live_ranges & {one.id for one in context.report.findings}
     if metaranges or ranges:
@@ -142,7 +142,7 @@ def metarange_findings(found: DataFrame, metaranges: int, report: Report) -> lis
 
 
 def distinct_ranges(found: DataFrame, report: Report) -> list[dict[str, Any]]:
-    """Each range that a metarange refers to, once (rows of RANGES). Two that describe it differently are a finding."""
+    """The distinct ranges of all metaranges (rows of RANGES). Metaranges with differing descriptions are a finding."""
     from pyspark.sql import functions as F
 
     names = RANGE_REFS.names
@@ -161,7 +161,7 @@ def distinct_ranges(found: DataFrame, report: Report) -> list[dict[str, Any]]:
 
 
 def check_ranges(context: Context, strays: list[str]) -> None:
-    """Prove all ranges and other tables, and compare the live addresses with what the store lists, in one job."""
+    """Verify all ranges and other tables, and compare the live addresses with the store's listing, in one job."""
     from pyspark.sql import Observation
 
     run, report = context.run, context.report
@@ -190,7 +190,7 @@ def check_ranges(context: Context, strays: list[str]) -> None:
 
 
 def sort_findings(context: Context, findings: list[Finding]) -> None:
-    """Add who needs each range. Tables that nothing known refers to are a finding where they are damaged tables."""
+    """Add what each range is needed by. An unreferenced table is a finding only if it is a damaged table."""
     broken = [one.id for one in findings if one.what == "range"]
     broken += [one.id for one in context.report.findings if one.what == "range"]
     needs = needs_of_ranges(context, broken)
@@ -209,7 +209,7 @@ def sort_findings(context: Context, findings: list[Finding]) -> None:
 
 
 def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
-    """Who needs these ranges, by range."""
+    """What these ranges are needed by, per range."""
     return {
         range_id: context.graph.needs(commit for one in metaranges for commit in context.by_metarange.get(one, []))
         for range_id, metaranges in metaranges_of_ranges(context, ids).items()
@@ -217,7 +217,7 @@ def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
 
 
 def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[str]]:
-    """The metaranges that have these ranges: of heads all, of others up to a bound."""
+    """The metaranges that contain these ranges: all of heads, and others up to a limit."""
     from pyspark.sql import functions as F
 
     wanted = sorted(set(ids))
@@ -240,7 +240,7 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 
 
 def find_lost(context: Context, absent: DataFrame) -> None:
-    """Live addresses that neither the listing nor a second look has: named, with paths and branches."""
+    """Find live addresses that neither the listing nor a second lookup has, and name them with paths and branches."""
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
@@ -293,7 +293,7 @@ def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
 
 
 def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
-    """The branches and paths at which these addresses are staged, as far as the server tells."""
+    """The branches and paths at which these addresses are staged, as far as the server reports them."""
     found: dict[str, list[tuple[str, str]]] = {}
     run = context.run
     for branch in sorted(context.graph.heads) if addresses else ():

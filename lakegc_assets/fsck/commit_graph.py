@@ -1,4 +1,4 @@
-"""The commit graph with every commit proved by its id, from a dump of references or, without one, from logs."""
+"""The commit graph, with every commit verified by its id, from a dump of references or, without one, from logs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Graph:
-    """Commits by id, branch heads and tags. `whole` says that a dump named every commit there is.
+    """Commits by id, branch heads and tags. `whole` means that a dump listed all commits.
 
-    `forged` are commits that aren't what their ids promise, `absent` those that somebody names and nobody has.
+    `forged` are commits whose content doesn't match their id; `absent` are commits that are referenced but missing.
     """
 
     heads: Mapping[str, str]
@@ -41,7 +41,7 @@ class Graph:
     _reached: dict[str, int] | None = None
 
     def take(self, commit: Commit) -> None:
-        """Add a commit, and write down where it isn't what its id promises. No forged one replaces a true one."""
+        """Add a commit, and record it as forged if it doesn't match its id. A forged one never replaces a valid one."""
         why = forgery(commit)
         if why is not None:
             self.forged.setdefault(commit.id, why)
@@ -50,7 +50,7 @@ class Graph:
             self.commits[commit.id] = commit
 
     def needs(self, ids: Iterable[str]) -> Needs:
-        """Who needs what these commits hold."""
+        """What the content of these commits is needed by."""
         commits = sorted(set(ids))
         heads = {branch for branch, head in self.heads.items() if head in set(commits)}
         return Needs(
@@ -62,7 +62,7 @@ class Graph:
         )
 
     def branches_with(self, commits: Iterable[str]) -> list[str]:
-        """The branches whose history has one of these commits."""
+        """The branches whose history contains one of these commits."""
         if self._reached is None:
             self._reached = reached(self.commits, self.heads)
         mask = 0
@@ -72,7 +72,7 @@ class Graph:
 
 
 def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
-    """Every commit that can be known, each proved; what can't be is in the graph or the report."""
+    """Read every available commit and verify each. Failures are recorded in the graph or the report."""
     repository = target.repository.id
     graph = Graph(lakefs.branches(repository))
     try:
@@ -88,7 +88,7 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
 
 
 def report_commits(graph: Graph, report: Report) -> None:
-    """Findings for the commits that are forged or absent, with who needs them."""
+    """Report forged and absent commits as findings, with what needs them."""
     for one, why in graph.forged.items():
         report.findings.append(Finding("commit", one, Problem.DAMAGED, why, graph.needs([one])))
     for one, error in graph.absent.items():
@@ -104,7 +104,7 @@ def report_commits(graph: Graph, report: Report) -> None:
 
 
 def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[Commit]:
-    """The commits of a dump of references, all three of its tables proved; nothing where it may not be had."""
+    """The commits of a dump of references, with all three of its tables verified; none if the dump isn't permitted."""
     try:
         dump = lakefs.dump_refs(target.repository.id)
     except LakegcError as error:
@@ -129,7 +129,7 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
 def entries_of(
     target: Target, dump: str, entity: str, read: Callable[..., list[_T]], graph: Graph, report: Report
 ) -> list[_T]:
-    """What one table of a dump and its parts hold, as far as they are whole."""
+    """The entries of one table of a dump and its parts, as far as they are intact."""
     found: list[_T] = []
     parts: list[str] = []
     for table_id, data in tables(target.place, [dump] if dump else []):
@@ -152,7 +152,7 @@ def entries_of(
 
 
 def forgery(commit: Commit) -> str | None:
-    """Why a commit is not the one that its id promises (formats §3); None where it is."""
+    """Why a commit doesn't match its id (formats §3); None if it does."""
     if commit.version not in KNOWN_VERSIONS:
         return f"it is of version {commit.version}, which this lakegc doesn't know"
     try:
@@ -163,7 +163,7 @@ def forgery(commit: Commit) -> str | None:
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
-    """The commits that the server's logs show: all of them without a whole dump; beside one, what costs little."""
+    """Read commits from the server's logs: all of them without a complete dump; with one, only a cheap part."""
     left = LOGGED_BESIDE_DUMP if graph.whole else None
     seen: set[str] = set()
     names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}
@@ -181,7 +181,7 @@ def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> 
 
 
 def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
-    """Ask for every head, tag and parent that is not in the graph; what the server lacks, too, is absent."""
+    """Fetch every head, tag and parent that isn't in the graph. Those that the server lacks are absent."""
     wanted = {*graph.heads.values(), *graph.tags.values()}
     wanted |= {parent for commit in graph.commits.values() for parent in commit.parents}
     while missing := wanted - graph.commits.keys() - graph.absent.keys():
@@ -198,16 +198,16 @@ def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
 
 
 def reached(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
-    """For each commit the branches that reach it, as a mask over the sorted names of branches."""
+    """For each commit the branches that reach it, as a bit mask over the sorted branch names."""
     masks: dict[str, int] = dict.fromkeys(commits, 0)
-    waiting = dict.fromkeys(commits, 0)  # for so many children
+    waiting = dict.fromkeys(commits, 0)  # the number of children not visited yet
     for place, branch in enumerate(sorted(heads)):
         masks[heads[branch]] = masks.get(heads[branch], 0) | 1 << place
     for commit in commits.values():
         for parent in commit.parents:
             waiting[parent] = waiting.get(parent, 0) + 1
     order = [one for one in commits if not waiting[one]]
-    for one in order:  # grows while it is read; a cycle, which only damage can make, is left out
+    for one in order:  # grows during iteration; a cycle, possible only through damage, is left out
         for parent in commits[one].parents if one in commits else ():
             masks[parent] = masks.get(parent, 0) | masks[one]
             waiting[parent] -= 1

@@ -1,4 +1,4 @@
-"""What a check finds, as values: each thing that is wrong, who needs it, and what could not be proved."""
+"""Results of a check as values: findings, what needs the affected data, and what could not be verified."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spark_resources.errors import LakegcError, NotThere, Unavailable
 
 class Problem(StrEnum):
     MISSING = "missing"
-    DAMAGED = "damaged"  # it is there, and it is not what its id promises
-    UNREADABLE = "unreadable"  # nobody could look
+    DAMAGED = "damaged"  # it exists, but doesn't match its id
+    UNREADABLE = "unreadable"  # it could not be read
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Who needs a table, commit or object.
+    """What needs a table, commit or object.
 
-    `commits` are named as far as there are few; `commit_count` and `retained` count all. `branches` are those whose
-    head needs it, so that their readers meet the damage now; `history_of` are branches that have it further back.
+    `commits` names the first few; `commit_count` and `retained` count all. `branches` are those whose head needs it, so
+    their readers are affected now; `history_of` are branches that have it further back.
     """
 
     commits: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `what` says what `id` is the id of: a commit, a metarange, a range, a dump, …"""
+    """One problem. `what` is the kind of `id`: a commit, a metarange, a range, a dump, …"""
 
     what: str
     id: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LostObject:
-    """A live address that the store lacks, a path that it stands at where one is known, and who needs it."""
+    """A live address that the store lacks, a path of it if one is known, and what needs it."""
 
     address: str
     path: str | None
@@ -61,7 +61,7 @@ COUNTED = (
 
 @dataclass(slots=True)
 class Report:
-    """All that a check found. `lost` are the first of `lost_count`; `alien` of `alien_count`; `proved` counts by what.
+    """The result of a check. `lost` are the first of `lost_count`; `alien` of `alien_count`; `verified` counts by kind.
 
     `not_proved` are sentences about what nobody could prove, with these rights or on this repository; `hints` say what
     findings together may mean. `proving_seconds` are those of `seconds` in which tables were proved and objects listed.
@@ -96,7 +96,7 @@ class Report:
             self.verified[name] = self.verified.get(name, 0) + number
 
     def found(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
-        """Write down that something can't be used, for the reason that this error gives."""
+        """Record a finding with the reason given by this error."""
         self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needs))
 
 
@@ -107,5 +107,5 @@ def problem_of(error: LakegcError) -> Problem:
 
 
 def reason_of(error: LakegcError) -> str:
-    """What is wrong, without the advice of a mark. A table's error has it in its cause."""
+    """The reason of an error, without the advice for marks. An error of a table has it in its cause."""
     return str(error.__cause__ or error)

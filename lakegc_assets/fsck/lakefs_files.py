@@ -1,4 +1,4 @@
-"""What lies under `_lakefs/`: tables by name, lakeFS's and collectors' own files, and files that nobody knows."""
+"""The files under `_lakefs/`: tables by name, files of lakeFS and of collectors, and unknown files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN_FOLDERS = frozenset(
         *(f"{ROOT}retention/gc/{name}/" for name in ("rules", "commits", "uncommitted", "unified", "lakegc")),
         *(f"{ROOT}retention/gc/{name}/" for name in ("addresses", "addresses.text")),
         f"{ROOT}actions/",  # logs of hooks
-        f"{ROOT}logs/gc/",  # older collectors' own
+        f"{ROOT}logs/gc/",  # of older collectors
     }
 )
 ALIENS_NAMED = 1000
@@ -24,7 +24,7 @@ _TABLE = re.compile(rf"^{ROOT}([0-9a-f]{{64}})$")
 
 @dataclass(slots=True)
 class Folder:
-    """`tables` are ids by name only; `alien` the first keys of `alien_count` that are none of lakeFS's or ours."""
+    """`tables` are ids by name only; `alien` are the first of `alien_count` keys that aren't lakeFS's or lakegc's."""
 
     tables: set[str] = field(default_factory=set)
     alien: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Folder:
 
 
 def walk(store: Store) -> Folder:
-    """All that lies under `_lakefs/`, without the insides of folders that are known."""
+    """Everything under `_lakefs/`, without the content of known folders."""
     found, waiting = Folder(), [ROOT]
     while waiting:
         prefix = waiting.pop()

@@ -1,4 +1,4 @@
-"""What is live, and what of it the store lacks: heads, retained commits and staged changes against a listing."""
+"""Live objects, and those that the store lacks: heads, retained commits and staged changes against a listing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ TABLES = "_lakefs/"
 
 
 def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report, *, now: datetime) -> set[str]:
-    """The metaranges of heads and of all commits that the rule or the server's list retains.
+    """The metaranges of heads and of all commits retained by the rules or the server's list.
 
-    `now` is the lakeFS server's clock. Says who is retained in the graph.
+    `now` is the lakeFS server's clock. Records the retained commits in the graph.
     """
     listed = server_list(target, lakefs, report)
     retained = {*graph.heads.values()}
@@ -62,7 +62,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
 
 
 def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
-    """The metaranges of the commits that the server retains; none without rules, or where it may not be asked."""
+    """The metaranges of the commits that the server retains; none without rules or without permission."""
     if target.repository.read_only:
         report.not_verified.append(
             "What only the server's list of retained commits keeps: the repository is read-only."
@@ -85,9 +85,9 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
 
 
 def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[DataFrame]:
-    """What is staged on any branch, as SIGHTINGS: path by path, and by the server's list."""
+    """Addresses staged on any branch, as SIGHTINGS: from each branch's changed paths, and from the server's list."""
     found = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
-    if target.repository.read_only:  # no list is made for such a repository
+    if target.repository.read_only:  # the server makes no list for such a repository
         report.not_verified.append(
             "Staged objects are those that branches show as changed: the repository is read-only."
         )
@@ -147,7 +147,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
-    """The added and changed paths of a branch with the addresses inside the namespace that it serves there."""
+    """The added and changed paths of a branch, with those of their addresses that are inside the namespace."""
     paths = [change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed"]
     with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         for path, served in zip(
@@ -162,7 +162,7 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
 
 
 def stored(spark: SparkSession, place: Place) -> DataFrame:
-    """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may lie in any folder."""
+    """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may be in any folder."""
     store = place.store()
     folders = [one for one in folders_in(store, ROOT) if one != TABLES]
     if DATA in folders:
@@ -183,7 +183,7 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def census(sightings: DataFrame) -> DataFrame:
-    """Each address and each note once, with who saw it."""
+    """The distinct addresses and notes, with the inputs that contain each."""
     from pyspark.sql import functions as F
 
     seen: Iterator[Column] = (
@@ -193,7 +193,7 @@ def census(sightings: DataFrame) -> DataFrame:
 
 
 def counted_live() -> dict[str, Column]:
-    """What is said of a census, as aggregates."""
+    """Aggregates over a census."""
     from pyspark.sql import functions as F
 
     known = F.col("note").isNull()

@@ -1,6 +1,6 @@
-"""Metaranges and ranges, proved on the executors: each table read once, and a broken one is told of instead of raised.
+"""Verify metaranges and ranges on the executors: each table is read once, and a damaged one is reported, not raised.
 
-What is wrong travels in a column `note` (JSON) beside the rows, so that one job gives both.
+Findings are returned in a column `note` (JSON) beside the rows, so that one job returns both.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _FLAG = pa.bool_()
 
 #: `live`: a retained commit or a head has it; `head`: a head has it.
 METARANGES = pa.schema([("metarange_id", pa.string()), ("live", _FLAG), ("head", _FLAG)])
-#: A row for each range of a metarange, and one with a note for a metarange that is broken.
+#: A row for each range of a metarange, and one with a note for a damaged metarange.
 RANGES_FOUND = pa.schema([*METARANGES, *_DESCRIBED, ("bytes", pa.int64()), ("note", pa.string())])
-#: A table to prove: a range as its metarange describes it, or one that is there and that nothing known refers to.
+#: A table to verify: a range as its metarange describes it, or an existing but unreferenced table.
 RANGES = pa.schema([*_DESCRIBED, ("live", _FLAG)])
 #: A live or stored address, or a note: a finding, or the report of a task.
 SIGHTINGS = pa.schema(
@@ -54,7 +54,7 @@ SIGHTINGS = pa.schema(
 
 
 def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
-    """Ids with the bytes of their tables, fetched ahead, or with the error that reading them gave."""
+    """Ids with the bytes of their tables, prefetched, or with the error of reading them."""
     errors: dict[str, LakegcError] = {}
 
     def read(table_id: str) -> bytes:
@@ -69,7 +69,7 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
 
 
 def verified(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
-    """The bytes of a table that is what its id promises. Raises the `LakegcError` that says why it isn't."""
+    """The bytes of a table that matches its id. Raises a `LakegcError` with the reason if it doesn't."""
     if isinstance(found, LakegcError):
         raise found
     sstable.verify_table(found, name=table_id, decoder=decoder)
@@ -77,12 +77,12 @@ def verified(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder
 
 
 def note_of(what: str, thing: str, error: LakegcError) -> str:
-    """A finding as it travels from an executor."""
+    """A finding serialized for the way from an executor to the driver."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
 
 
 def report_of(work: str, report: TaskReport) -> pa.RecordBatch:
-    """The report of a task as a row of SIGHTINGS. The task is named in it, for equal notes count once."""
+    """The report of a task as a row of SIGHTINGS. It names the task, since equal notes are counted once."""
     return batch_of(SIGHTINGS, note=[json.dumps({"task": f"{work} {task_name()}", "report": report.to_json()})])
 
 
@@ -91,7 +91,7 @@ def finding_of(note: dict[str, Any]) -> Finding:
 
 
 def batch_of(schema: pa.Schema, **columns: Any) -> pa.RecordBatch:
-    """A batch of these columns, the others null; a single value stands for all rows."""
+    """A batch with these columns, the others null; a scalar applies to all rows."""
     rows = next(len(values) for values in columns.values() if isinstance(values, list | pa.Array))
     arrays = []
     for field in schema:
@@ -107,7 +107,7 @@ def batch_of(schema: pa.Schema, **columns: Any) -> pa.RecordBatch:
 
 
 def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table) -> DataFrame:
-    """What each metarange (rows of METARANGES) refers to, content hash proved: RANGES_FOUND."""
+    """The ranges that each metarange (rows of METARANGES) refers to, content hash verified: RANGES_FOUND."""
 
     def read(batches: Batches) -> Batches:
         rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}
@@ -136,7 +136,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 
 
 def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
-    """The inside addresses of the live ones of these tables (rows of RANGES), all of them proved: SIGHTINGS."""
+    """Verify all these tables (rows of RANGES), and return the live ones' addresses in the namespace: SIGHTINGS."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()
@@ -162,14 +162,14 @@ UNREFERRED_TABLE, NO_TABLE = "table", "file"
 
 
 def unreferred(data: bytes | LakegcError) -> str:
-    """What a broken table that nothing refers to is called: a file of somebody's own may have such a name, too."""
+    """The kind of a damaged, unreferenced table: it may also be a user's file with such a name."""
     return UNREFERRED_TABLE if isinstance(data, LakegcError) or data.endswith(MAGIC) else NO_TABLE
 
 
 def addresses_of_range(
     place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, report: TaskReport
 ) -> Batches:
-    """The inside addresses of one range where it is live; every entry is decoded in any case."""
+    """The addresses of one range in the namespace if it is live. Every entry is decoded in any case."""
     range_id = str(ref["range_id"])
     whole = verified(range_id, data, decoder)
     check_range(sstable.read_properties(whole, name=range_id), ref)
@@ -181,13 +181,13 @@ def addresses_of_range(
         yield batch_of(SIGHTINGS, address=keys, committed=True)
 
 
-# --- where an address stands ----------------------------------------------------------------------------------------
+# --- paths of an address --------------------------------------------------------------------------------------------
 
 HOLDERS = pa.schema([("address", pa.string()), ("range_id", pa.string()), ("path", pa.string())])
 
 
 def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: Sequence[str]) -> DataFrame:
-    """Which of these ranges (rows of RANGES) hold one of the addresses, and at which path: HOLDERS."""
+    """Which of these ranges (rows of RANGES) have one of the addresses, and at which path: HOLDERS."""
     wanted, known = frozenset(addresses), pa.array(addresses, pa.string())
 
     def read(batches: Batches) -> Batches:
@@ -195,7 +195,7 @@ def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: S
         decoder = sstable.default_decoder(sum(ref["entries"] for ref in refs.values()) * ENTRY_BYTES)
         for range_id, data in tables(place, refs):
             if isinstance(data, LakegcError):
-                continue  # is a finding already
+                continue  # already a finding
             try:
                 batch = sstable.read_entries(
                     data, name=range_id, columns=("path", "address", "address_type"), decoder=decoder
@@ -211,13 +211,13 @@ def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: S
 
 
 def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:
-    """The rows that can have one of the addresses: those that say so, and those in other forms."""
+    """The rows that may have one of the addresses: equal ones, and those with an address in another form."""
     other_form = pc.not_equal(batch.column("address_type"), pa.scalar(int(AddressType.RELATIVE), pa.int8()))
     return batch.filter(pc.or_(other_form, pc.is_in(batch.column("address"), value_set=addresses)))
 
 
 def inside_paths(batch: pa.RecordBatch, place: Place) -> Iterator[tuple[bytes, str]]:
-    """Paths with their addresses as keys of the namespace, without those outside."""
+    """Paths with their addresses as keys in the namespace, without addresses outside it."""
     for path, address, kind in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         where, key = place.namespace.place(address, AddressType(kind))
         if where is Where.INSIDE:

@@ -1,8 +1,8 @@
-"""What an address says of the object at it: its slice, and whether lakegc may ever delete it (invariant 5).
+"""Rules on addresses: the slice of an address, and whether lakegc may ever delete the object at it (invariant 5).
 
-Each rule has a plain form for one address and an Arrow form for columns; two have a Spark form, for filters that Spark
-runs itself. All of them are held to one list of addresses (`tests/unit/test_address_rules.py`). Addresses are keys
-relative to the namespace.
+Each rule has an Arrow form for columns; some have a plain form for one address, and two a Spark form for filters that
+Spark runs itself. All forms are tested against one list of addresses (`tests/unit/test_address_rules.py`). Addresses
+are keys relative to the namespace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_resources.model import DATA, ROOT
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_SLICE = f"{DATA}[^/]*/|{DATA}|"  # read alike by Arrow's and Java's regular expressions, as are the others
+_SLICE = f"{DATA}[^/]*/|{DATA}|"  # same meaning in Arrow's and Java's regular expressions, like the others
 _UPLOAD_PART = r"[0-9a-f]+-\p{Nd}{5}\n?"
 _PLAIN_UPLOAD_PART = re.compile(_UPLOAD_PART.replace(r"\p{Nd}", r"\d"))
 _DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"
@@ -28,9 +28,9 @@ _DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"
 
 
 def slice_of(address: str) -> str:
-    """The folder that a full listing finds an address in: `data/<name>/`, `data/`, or "" for the root (formats §1).
+    """The folder in which a full listing finds an address: `data/<name>/`, `data/`, or "" for the root (formats §1).
 
-    Shards (`data/!…/`) are not told apart.
+    Shards (`data/!…/`) get no special treatment.
     """
     if not address.startswith(DATA):
         return ROOT
@@ -77,7 +77,7 @@ def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 
 
 def in_listed_area(addresses: pa.Array) -> pa.Array:
-    """Whether a listing of the candidates would hold each address if the store does; null of a null."""
+    """Whether a listing of the candidates would include each address if it is stored; null of a null."""
     return pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
 
 
@@ -92,8 +92,8 @@ def listed_area_column(address: Column) -> Column:
 def have_dot_segments(addresses: pa.Array) -> pa.Array:
     """Whether each address has `.` or `..` between slashes; null of a null.
 
-    Such an object is kept, whoever refers to it: the store knows it by this name, but a tool or proxy on the way that
-    resolves paths would take the name for another object's, and that one would be deleted.
+    Such an object is kept, referenced or not: the store knows it by this key, but a tool or proxy on the way that
+    resolves paths would turn it into the key of another object, and that one would be deleted.
     """
     return pc.match_substring_regex(addresses, _DOT_SEGMENT)
 

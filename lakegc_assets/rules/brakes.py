@@ -1,6 +1,6 @@
-"""The brakes of a finished mark (invariant 9): what looks unusual has to be released by name before it may be swept.
+"""The brakes of a finished mark (invariant 9): anything unusual must be released by name before the mark can be swept.
 
-Pure: numbers in, verdicts out. A brake never stops a mark; it stops an approval that doesn't name it.
+Pure: numbers in, verdicts out. A brake never stops a mark; it blocks an approval that doesn't name it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class BrakeLimits:
-    """Bounds; a brake trips beyond its own. Shares are parts of 1; `live` and `listing` are what must at least be there
-    of what the previous mark found; `jump` counts from `jump_least` expired objects on; `gib` is of expired bytes."""
+    """Limits; each brake trips beyond its own. Shares are fractions of 1. `live` and `listing` are minimum fractions of
+    what the previous mark found; `jump` applies from `jump_least` expired objects on; `gib` limits expired bytes, in
+    GiB."""
 
     share: float
     first_share: float
@@ -41,14 +42,14 @@ class BrakeLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> BrakeLimits:
-        """The configured bounds: settings `brake_…`, which alone have defaults."""
+        """The configured limits (settings `brake_…`, the only place with defaults)."""
         return cls(**{name: getattr(settings, f"brake_{name}") for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """One brake: what was measured against which bound, and a sentence for people. `measured` is None where nothing
-    can be compared; then it is tripped only if the comparison was lost."""
+    """One brake: the measured value, its limit, and a sentence for people. `measured` is None if there is nothing to
+    compare with; then the brake trips only if an earlier mark exists but can't be read."""
 
     name: str
     tripped: bool
@@ -59,10 +60,10 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the brakes measure: COUNTS of a mark and of the previous one, and when the mark was finished, or the
-    inventory taken that it was made by (store's clock). `previous` is None for the first mark of a repository;
-    `unreadable` names earlier marks that can't be read; `unread` are other repositories that could not be read, each
-    with the reason, `*` for all.
+    """What the brakes measure: COUNTS of a mark and of the previous one, and when the mark was finished or its
+    inventory was taken (store's clock). `previous` is None for the first mark of a repository; `unreadable` names
+    earlier marks that can't be read; `unread` are other repositories that could not be read, each with the reason, `*`
+    for all.
     """
 
     counts: Mapping[str, int]
@@ -74,8 +75,8 @@ class Measured:
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
-        """The counts of a finished mark's record. Raises `WrongUsage` where the mark isn't finished, `DamagedData`
-        where one is missing.
+        """The counts in a finished mark's record. Raises `WrongUsage` if the mark isn't finished, `DamagedData` if a
+        count is missing.
         """
         if record.finished is None:
             raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
@@ -92,13 +93,13 @@ class Measured:
 
 
 def dated(record: MarkRecord) -> datetime:
-    """When what a finished mark shows was so: at its end, or when the inventory was taken that it was made by."""
+    """The time that a finished mark reflects: its end, or the time at which its inventory was taken."""
     return record.finished if record.finished is not None and record.inventory is None else record.start
 
 
 def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
-    """Every brake of a finished mark, in the order of BRAKES; where other repositories could not be read, `others` has
-    one brake for each. `now` by the store's clock."""
+    """Every brake of a finished mark, in the order of BRAKES; `others` has one brake for each repository that could not
+    be read. `now` is the store's clock."""
     return applied(Measured.of(record), limits, now=now)
 
 
@@ -116,7 +117,7 @@ def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Bra
 
 
 def share(found: Measured, limits: BrakeLimits) -> Brake:
-    """Too large a part of the repository, by objects or by bytes."""
+    """Too large a share of the repository, by objects or by bytes."""
     first = found.previous is None and not found.unreadable
     bound = limits.first_share if first else limits.share
     by_objects = part(found.counts["expired"], found.counts["candidates"])
@@ -140,7 +141,7 @@ def count(found: Measured, limits: BrakeLimits) -> Brake:
 
 
 def jump(found: Measured, limits: BrakeLimits) -> Brake:
-    """Many more objects or bytes than last time; small sets may jump."""
+    """Many more objects or bytes than in the previous mark; small sets are exempt."""
     if found.previous is None:
         return uncompared("jump", found, limits.jump)
     times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
@@ -158,7 +159,7 @@ def jump(found: Measured, limits: BrakeLimits) -> Brake:
 
 
 def live(found: Measured, limits: BrakeLimits) -> Brake:
-    """Nothing is live in a repository that holds something, or much less than last time."""
+    """Nothing is live in a repository that isn't empty, or much less than in the previous mark."""
     now = found.counts["live"]
     if now == 0 and found.counts["candidates"]:
         return Brake("live", True, 0.0, limits.live, "nothing in this repository is live: all of it looks like garbage")
@@ -172,7 +173,7 @@ def live(found: Measured, limits: BrakeLimits) -> Brake:
 
 
 def listing(found: Measured, limits: BrakeLimits) -> Brake:
-    """Much less is stored than the previous mark left, even if all that it found has been deleted since."""
+    """Much less is stored than the previous mark would leave after a sweep of its whole expired set."""
     if found.previous is None:
         return uncompared("listing", found, limits.listing)
     expected = max(found.previous["candidates"] - found.previous["expired"], 0)
@@ -188,7 +189,7 @@ def listing(found: Measured, limits: BrakeLimits) -> Brake:
 
 
 def others(found: Measured) -> tuple[Brake, ...]:
-    """Other repositories may refer to objects here, and could not be read (invariants 2 and 5): a brake for each."""
+    """One brake for each other repository that may refer to objects here and could not be read (invariants 2 and 5)."""
     if not found.unread:
         return (Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects here was read"),)
     return tuple(
@@ -203,7 +204,8 @@ def sentence_about(repository: str) -> str:
 
 
 def name_of_release(repository: str) -> str:
-    """The name that releases one repository that could not be read, and no other; `*` where none may be listed."""
+    """The name that releases a single repository that could not be read; `*` without the permission to list
+    repositories."""
     return f"{OTHERS}/{repository}"
 
 
@@ -214,8 +216,8 @@ def unread_in(record: MarkRecord) -> dict[str, str]:
 
 
 def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:
-    """The other repositories that may stay unread in a sweep, each with the reason given: those that the mark recorded
-    as unread and its approval released by name."""
+    """The other repositories that may stay unread in a sweep, with the given reasons: those that the mark recorded as
+    unread and its approval released by name."""
     names = {repository: name_of_release(repository) for repository in unread_in(record)}
     return {repository: released[name] for repository, name in names.items() if name in released}
 
@@ -227,7 +229,8 @@ def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:
 
 
 def uncompared(name: str, found: Measured, bound: float) -> Brake:
-    """No earlier mark to compare with: fine for a repository's first, not where one is there and can't be read."""
+    """No earlier mark to compare with: fine for a repository's first mark, but not if an earlier one exists and can't
+    be read."""
     if found.unreadable:
         which = ", ".join(found.unreadable)
         return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")

@@ -1,7 +1,7 @@
-"""The check right before a delete: whether what is at a key now is still the object that was marked (invariant 1).
+"""The check right before a delete: whether the object at a key is still the one that was marked (invariant 1).
 
-Pure, on Arrow tables. Executors are handed these as functions: a sweep before it deletes or quarantines, a backup
-before it copies. Both go by one rule, `differences`.
+Pure, on Arrow tables. These functions are passed to executors: a sweep runs them before it deletes or quarantines, a
+backup before it copies. Both use one rule, `differences`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NOW = ("size", "modified", "checksum")
 
 
 def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
-    """Each of the marked rows (PENDING) by what is at its key now, sizes filled in.
+    """Check each marked row (PENDING) against what is at its key now, and fill in sizes.
 
-    `found` is what a look-up just found (address, size, modified, checksum), `cutoff` a time of the store's clock. An
-    object that appeared where nothing was listed has changed, too: it was verified without knowing its size.
+    `found` is the result of a look-up just now (address, size, modified, checksum); `cutoff` is a time by the store's
+    clock. An object that appeared where nothing was listed has changed, too: it was verified without knowing its size.
     """
     present, now = _found_at(marked, found)
     appeared = pc.is_null(marked["size"])
@@ -37,8 +37,8 @@ def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime |
 
 
 def how_changed(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> list[str]:
-    """For each marked row (address, size, modified, checksum) a sentence on how what is there now differs from it; ""
-    where it doesn't, or where nothing is there."""
+    """For each marked row (address, size, modified, checksum), a sentence on how the object there now differs; "" if it
+    doesn't, or if nothing is there."""
     _, now = _found_at(marked, found)
     by_name = differences(marked, now, cutoff=cutoff)
     sentences = [""] * len(marked)
@@ -58,10 +58,11 @@ _SENTENCES = {
 
 
 def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> dict[str, pa.ChunkedArray]:
-    """Whether each object differs from the marked one of the same row, by what differs; false where nothing is there.
+    """Whether each object differs from the marked one in the same row, by attribute; false if nothing is there.
 
-    What either side doesn't know is no difference. Times are compared to the second: stores report them unequally.
-    Where a mark has no time, an object younger than `cutoff` (the store's clock) is another one; None for no cutoff.
+    A value unknown on either side is no difference. Times are compared to the second, because stores report them with
+    varying precision. If a mark has no time, an object younger than `cutoff` (the store's clock) counts as different;
+    None for no cutoff.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)
@@ -75,7 +76,7 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
 
 def _found_at(marked: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-    """Whether something is at the key of each marked row now, and what; nulls where nothing is."""
+    """Whether an object is at the key of each marked row now, and its row; nulls if there is none."""
     place = pc.index_in(marked["address"], value_set=found["address"].combine_chunks())
     return pc.is_valid(place), pa.table([found[name].take(place) for name in _NOW], names=list(_NOW))
 

@@ -1,7 +1,7 @@
-"""Why each object expires: objects are joined with the expired commits that they are attributed to. Arrow tables in, a
-table out.
+"""Why each object expires: joins objects with the expired commits that they are attributed to. Arrow tables in, a table
+out.
 
-Nothing here reads, and nothing here decides what expires: that comes in, address by address.
+Nothing here does I/O or decides what expires: the deletable addresses are an input.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 from spark_resources.model import EXPIRED_OBJECTS, STORED_OBJECTS, ExpiredReason
 
 LAST = ("until", "commit_id", "branch", "days")
-"""What orders the commits that kept an object: the one that kept it longest has the largest of these, None first."""
+"""Sort key of the commits that retained an object: the one that retained it longest is last; None sorts first."""
 VERDICTS = pa.schema([EXPIRED_OBJECTS.field(name) for name in ("commit_id", "branch", "days", "until")])
 ATTRIBUTIONS = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("verdict", pa.int64(), nullable=False),  # its place among `in_order`, so the largest is the last
-        pa.field("path", pa.string()),  # where that commit had it
+        pa.field("verdict", pa.int64(), nullable=False),  # its position in `in_order`, so the largest retained longest
+        pa.field("path", pa.string()),  # the object's path in that commit
     ]
 )
 """The expired commit that an address is attributed to."""
@@ -32,23 +32,23 @@ MIXED_ROWS = pa.schema(
         *(field.with_nullable(True) for field in ATTRIBUTIONS if field.name != "address"),
     ]
 )
-"""Rows of three kinds, by what they have: an object (`size`), a deletable address (`deletable`), an attribution
-(`verdict`)."""
+"""Rows of three kinds, distinguished by the column that is set: an object (`size`), a deletable address (`deletable`),
+an attribution (`verdict`)."""
 ATTRIBUTIONS_AT_ONCE = 500_000
 EXPLAINED = pa.schema([field.with_nullable(field.nullable or field.name == "reason") for field in EXPIRED_OBJECTS])
-"""EXPIRED_OBJECTS, where what is kept has no reason."""
+"""EXPIRED_OBJECTS with a nullable reason: objects that are kept have none."""
 
 
 def in_order(verdicts: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Commits' verdicts (VERDICTS), each once, the one that kept its objects longest at the end."""
+    """The distinct verdicts of commits (VERDICTS), sorted so that the one that retained its objects longest is last."""
     rows = {tuple(row[name] for name in LAST): row for row in verdicts}
     ordered = sorted(rows, key=lambda key: [(value is not None, value) for value in key])
     return pa.Table.from_pylist([{name: rows[key][name] for name in VERDICTS.names} for key in ordered], VERDICTS)
 
 
 def separated(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Rows of MIXED_ROWS by their kind: objects (STORED_OBJECTS), deletable ones (column address), and attributions
-    (ATTRIBUTIONS, each address once, so that no more are in memory than there are addresses)."""
+    """Split MIXED_ROWS by kind: objects (STORED_OBJECTS), deletable addresses (column address), and attributions
+    (ATTRIBUTIONS, one per address, which bounds memory by the number of addresses)."""
     others, attributions, new = [MIXED_ROWS.empty_table()], [ATTRIBUTIONS.empty_table()], 0
     for batch in batches:
         table = pa.Table.from_batches([batch]).select(MIXED_ROWS.names).cast(MIXED_ROWS)
@@ -66,10 +66,11 @@ def separated(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, pa.Table, pa
 def explained(
     objects: pa.Table, deletable: pa.Table, attributions: pa.Table, verdicts: pa.Table, *, all_known: bool
 ) -> pa.Table:
-    """The objects in the order of their addresses (EXPLAINED): deletable ones with a reason, and each with the
-    expired commit that kept it longest, as far as one did.
+    """The objects sorted by address (EXPLAINED): deletable ones with a reason, and each with the expired commit that
+    retained it longest, if there is one.
 
-    `verdicts` is `in_order`; `attributions` has an address once; with `all_known`, these are all there are.
+    `verdicts` are `in_order`; `attributions` has at most one row per address; `all_known` means that attributions are
+    complete.
     """
     objects = objects.sort_by("address")
     place = pc.index_in(objects["address"], value_set=attributions["address"])
@@ -87,7 +88,7 @@ def explained(
 
 
 def best(attributions: pa.Table) -> pa.Table:
-    """Of each address the attribution to the last verdict, and the largest path of these."""
+    """For each address, the attribution to the last verdict; among equals, the one with the largest path."""
     last = attributions.group_by("address", use_threads=False).aggregate([("verdict", "max")])
     if len(last) == len(attributions):
         return attributions
@@ -95,6 +96,6 @@ def best(attributions: pa.Table) -> pa.Table:
     best = attributions.filter(pc.equal(attributions["verdict"], last["verdict_max"].take(place)))
     if len(best) == len(last):
         return best
-    rows = best.sort_by([("address", "ascending"), ("path", "descending")])  # null comes last, as the least
+    rows = best.sort_by([("address", "ascending"), ("path", "descending")])  # nulls sort last, as the smallest
     same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
     return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))

@@ -1,8 +1,8 @@
-"""What is garbage: what is stored, minus committed, minus uncommitted, minus young. The rule of every mark, full or
+"""What is garbage: what is stored, minus committed, minus uncommitted, minus young. The one rule of all marks, full or
 incremental: Arrow tables in, a table out. Nothing here reads, writes or starts a job.
 
-Every difference errs towards keeping: a reference too many costs storage, a reference too few costs data. Age is part
-of the rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
+Every subtraction errs towards keeping: an extra reference costs storage, a missing one costs data. Age is part of the
+rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ LOOKED_UP, KNOWN = "looked_up", "known"  # of an incremental mark
 KNOWN_ADDRESSES = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("before", pa.bool_(), nullable=False),  # whether a range that has it counted at the base mark
+        pa.field("before", pa.bool_(), nullable=False),  # whether a range with it counted at the base mark
         pa.field("live", pa.bool_(), nullable=False),  # whether one counts now
-        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't then
+        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't at the base mark
     ]
 )
 
 
 class Status(StrEnum):
-    """What a mark decides about an address that no retained commit refers to, or that the listing lacks."""
+    """The status of an address that no retained commit refers to, or that is missing from the listing."""
 
     UNREFERENCED = "unreferenced"
-    """Stored, old enough, neither committed nor uncommitted: it expires unless there is another reason to keep it."""
+    """Stored, old enough, neither committed nor uncommitted: it expires unless another reason keeps it."""
     DOT_SEGMENT = "dot segment"
     """The same, but kept for its key (see `addresses.have_dot_segments`)."""
     YOUNG_OR_UNCOMMITTED = "young or uncommitted"
     MISSING = "missing"
-    """Live, and not stored where the listing would hold it (invariant 3)."""
+    """Live, but missing from the listing that should include it (invariant 3)."""
 
 
 _LISTED = ("size", "modified", "checksum", "slice")
@@ -54,25 +54,25 @@ REFERENCE_STATUS = pa.schema(
         pa.field("status", pa.string(), nullable=False),
     ]
 )
-"""Each address once; what is stored and committed is counted and has no row."""
+"""One row per address; objects that are stored and committed are only counted."""
 
 
 # --- the rule -------------------------------------------------------------------------------------------------------
 
 
 Rule: TypeAlias = Callable[[Mapping[str, pa.Table]], tuple[pa.Table, dict[str, int]]]
-"""From all rows of some addresses, by what they are rows of, to REFERENCE_STATUS and counts."""
+"""Maps all rows of some addresses, by the name of their input, to REFERENCE_STATUS and counts."""
 
 
 def reference_status(
     rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta
 ) -> tuple[pa.Table, dict[str, int]]:
-    """The status of some addresses (REFERENCE_STATUS), and what a review wants to know of all of them, as counts and
-    bytes.
+    """The status of some addresses (REFERENCE_STATUS), and counts and bytes for the review.
 
-    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and columns `address` of what counts as
-    committed, what counts so only where it is stored (`maybe_gone`), and what is uncommitted. `cutoff` is the store's
-    clock; `grain` is how coarse its times are: a whole-second time may truly be almost a second later.
+    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and columns `address` of what is committed,
+    what counts as committed only if it is stored (`maybe_gone`), and what is uncommitted. `cutoff` is a time by the
+    store's clock; `grain` is the resolution of its times: the true time may be almost a second after a whole-second
+    one.
     """
     stored = youngest_listing(rows[STORED])
     addresses = stored["address"]
@@ -107,13 +107,13 @@ def reference_status(
 def incremental_reference_status(
     rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
 ) -> tuple[pa.Table, dict[str, int]]:
-    """The same in an incremental mark, which has listed and looked up what may have changed since its base mark.
+    """The same for an incremental mark, which has listed and looked up what may have changed since its base mark.
 
-    What `rows` has as committed are addresses of ranges that were read now. It also has what earlier marks `known` of
-    its addresses (KNOWN_ADDRESSES) and which were `looked_up` one by one (column address); `folders` were listed. What
-    counted as committed before, and was neither listed nor looked up, is as it was, and has no row. The counts have
-    `again` and `again_bytes`, what the base mark counted as committed and this one counts again: rather too many than
-    too few, for the less is stored the stricter brakes are.
+    Committed addresses in `rows` are those of ranges that were read now. `rows` also has what earlier marks recorded
+    (`known`, KNOWN_ADDRESSES) and the addresses that were `looked_up` one by one (column address); `folders` were
+    listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has no
+    row. The counts include `again` and `again_bytes`: what the base mark counted as committed and this mark counts
+    again. They are rather too large than too small, because brakes are stricter the less is stored.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
@@ -134,18 +134,18 @@ def incremental_reference_status(
 
 
 def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:
-    """The distinct addresses whose status an incremental mark has to decide by itself."""
+    """The distinct addresses whose status an incremental mark must decide itself."""
     return distinct(*(rows[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_UP)))
 
 
 def distinct(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The distinct addresses of all of these."""
+    """The distinct addresses in all of these."""
     chunks = [column.chunks if isinstance(column, pa.ChunkedArray) else [column] for column in addresses]
     return pc.unique(pa.chunked_array([chunk for some in chunks for chunk in some], pa.string()))
 
 
 def youngest_listing(stored: pa.Table) -> pa.Table:
-    """Each address once: of several listings the youngest."""
+    """One row per address, with the youngest listed time."""
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]
@@ -155,7 +155,7 @@ def youngest_listing(stored: pa.Table) -> pa.Table:
 
 
 def _missing(addresses: pa.Array) -> pa.Table:
-    """These addresses as rows of REFERENCE_STATUS that aren't stored."""
+    """Rows of REFERENCE_STATUS for addresses that aren't stored."""
     listed = [pa.nulls(len(addresses), REFERENCE_STATUS.field(name).type) for name in _LISTED]
     status = pa.repeat(pa.scalar(Status.MISSING.value), len(addresses))
     return pa.table([addresses, *listed, status], schema=REFERENCE_STATUS)

@@ -1,6 +1,6 @@
-"""Which commits holds retain beyond the rules, and which paths they name: pure decisions, each with the holds' ids.
+"""Which commits holds retain beyond the rules, and which paths they match: pure decisions, each with the holds' ids.
 
-A hold can only keep more. What the rules retain anyway is no hold's doing, and is not ascribed to one.
+A hold can only keep more. What the rules retain anyway is not attributed to a hold.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Named: TypeAlias = tuple[str, str]  # a branch or tag, and its commit
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What was seen of branches and tags: every reading of the branches, and all tags of all readings."""
+    """Branches and tags as read: every reading of the branches, and the tags of all readings together."""
 
     branches: Sequence[Mapping[str, str]]
     tags: Collection[Named] = ()
 
 
 def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
-    """The holds that haven't run out. `now` is the lakeFS server's clock."""
+    """The holds that haven't expired. `now` is the lakeFS server's clock."""
     return tuple(hold for hold in holds if not hold.outdated(now))
 
 
 def commits_on_hold(
     holds: Iterable[Hold], commits: Mapping[str, Commit], seen: References, rules: Rules | None, *, now: datetime
 ) -> dict[str, tuple[str, ...]]:
-    """The commits that holds name, each with the ids of these holds in order; the rules may retain them, too.
+    """The commits that holds name, each with the ids of its holds in order; the rules may retain them, too.
 
-    Raises `DamagedData` where a commit that a hold reaches is not in the graph.
+    Raises `DamagedData` if a commit that a hold reaches is not in the graph.
     """
     found: dict[str, set[str]] = {}
     for hold in in_force(holds, now):
@@ -56,7 +56,7 @@ def commits_on_hold(
 
 
 def with_holds(verdicts: Iterable[Verdict], held: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts with what holds retain although the rules don't: retained, with the holds' ids."""
+    """The verdicts, with commits that only holds retain changed to retained, with the holds' ids."""
     return [
         replace(one, retained=True, why=Reason.HELD, hold=HOLDS_BETWEEN.join(held[one.commit_id]))
         if not one.retained and one.commit_id in held
@@ -81,13 +81,13 @@ def _named_by(
 
 
 def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: bool | None = None) -> set[str]:
-    """The commits of the tags that holds name; only of holds with (or without) history, if that is given."""
+    """The commits of the tags that holds name; if `history` is given, only for holds with (or without) history."""
     named = [hold for hold in holds if isinstance(hold, TagHold) and history in (None, hold.with_history)]
     return {commit_id for tag, commit_id in tags if any(fnmatchcase(tag, hold.tags) for hold in named)}
 
 
 def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
-    """Commits with everything behind them, by all parents. Raises `DamagedData` where one is not in the graph."""
+    """The commits and all their ancestors, by all parents. Raises `DamagedData` if one is not in the graph."""
     found: set[str] = set()
     waiting = list(starts)
     while waiting:
@@ -101,7 +101,8 @@ def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
 def _kept_longer(
     hold: BranchHold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
 ) -> set[str]:
-    """What would be retained with at least the hold's days on its branches; nothing expires without rules."""
+    """The commits that would be retained if its branches had at least the hold's days; without rules nothing
+    expires."""
     if rules is None:
         return set()
     found: set[str] = set()
@@ -124,13 +125,13 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
     return commits[commit_id]
 
 
-# --- what the graph has to show -------------------------------------------------------------------------------------
+# --- what the graph must contain ------------------------------------------------------------------------------------
 
 
 def unseen(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
     """The holds (ids) that can't be applied in full from what is known of the commits.
 
-    Without the whole graph nobody knows the commits that no branch or tag reaches, nor what expired ones hold.
+    Without the whole graph, commits that no branch or tag reaches are unknown, and so is what expired commits contain.
     """
     return [] if graph_known else [hold.id for hold in holds if isinstance(hold, CommitHold | PathHold)]
 
@@ -149,12 +150,13 @@ class PathHolds:
         return cls(tuple((hold.id, hold.paths) for hold in holds if isinstance(hold, PathHold)))
 
     def may_be_in(self, min_key: bytes, max_key: bytes) -> bool:
-        """Whether a range of paths from `min_key` to `max_key`, both in it, can have a path on hold."""
+        """Whether a range of paths from `min_key` to `max_key` (inclusive) can contain a path on hold."""
         prefixes = (literal_prefix(pattern).encode() for _, pattern in self.patterns)
         return any(min_key[: len(prefix)] <= prefix <= max_key for prefix in prefixes)
 
     def matching(self, paths: Sequence[bytes]) -> Iterator[tuple[str, list[int]]]:
-        """For each hold its id, and the places of the paths that it names. Bytes that are not UTF-8 are a character."""
+        """For each hold, its id and the indices of the paths that it matches. A byte that is not UTF-8 counts as a
+        character."""
         for hold_id, pattern in self.patterns:
             prefix, matches = literal_prefix(pattern).encode(), re.compile(translate(pattern)).match
             found = [
@@ -167,5 +169,5 @@ class PathHolds:
 
 
 def prefixes_of(holds: Iterable[Hold]) -> list[tuple[str, str]]:
-    """The physical prefixes on hold, each with its hold's id first."""
+    """The physical prefixes on hold, as pairs of hold id and prefix."""
     return [(hold.id, hold.prefix) for hold in holds if isinstance(hold, PrefixHold)]

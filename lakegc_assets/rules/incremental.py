@@ -1,12 +1,12 @@
-"""Incremental marks: what has to be looked for, given a finished mark. Nothing here reads, writes or starts a job.
+"""Incremental marks: what must be checked, given a finished mark. Nothing here reads, writes or starts a job.
 
-Whatever the store had when the base mark listed it was then either committed, in a range that a retained commit
-referred to, or written down as not committed. So what may expire now was written down, or was in a range that no
-retained commit refers to any more, or came since: into a slice that was open then, or is new, or into a folder whose
-name says nothing about its age. These candidates are compared with all that is live now, as a full mark compares them.
+Every object that was stored when the base mark listed was either committed, in a range that a retained commit referred
+to, or recorded as not committed. So an object that may expire now was recorded then, was in a range that no retained
+commit refers to any more, or was written since: into a slice that was open then or is new, or into a folder whose name
+has no date. These candidates are compared with everything that is live now, as in a full mark.
 
-Ranges are told apart by their ids, never by dates (clients set them), and never by the keys at their ends (which are
-paths, and a copy puts one address at many).
+Ranges are identified by their ids, never by dates (clients set them), and never by their first and last keys (which are
+paths, and copies put one address at many paths).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE = timedelta(hours=48)
-"""How long after a slice was opened something may arrive in it: an hour of naming and a link token's 24 (formats §1),
-and as much again for uploads that take their time and clocks that differ."""
+"""How long after a slice was opened objects may arrive in it: an hour in which new objects get its name and the 24
+hours of a link token (formats §1), with a margin for slow uploads and clock differences."""
 
 LATE_UPLOADS = (
     f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was opened were not "
     "looked for: a full mark finds them"
 )
-"""What an incremental mark says of itself: the price of its speed."""
+"""What an incremental mark reports as the price of its speed."""
 
-_YEAR_4000 = 64_060_588_800  # what slices' names count back from, so that later ones sort first
-_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there were none before
+_YEAR_4000 = 64_060_588_800  # names of slices count back from here, so that later ones sort first
+_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # no slices exist from before
 _XID = 20  # characters
 NO_BASE: Mapping[str, Any] = {"why": "no finished mark is there"}
 
 
 def opened(name: str) -> datetime | None:
-    """When a slice was opened, by its name (formats §1); None for a name that is none of a slice."""
+    """When a slice was opened, by its name (formats §1); None for a name that isn't a slice's."""
     if len(name) != _XID or name != name.lower():
         return None
     try:
@@ -56,7 +56,7 @@ def opened(name: str) -> datetime | None:
 
 
 def can_have_changed(name: str, since: datetime) -> bool:
-    """Whether something may have come into a folder since a moment, by the folder's name."""
+    """Whether objects may have been written into a folder since a time, by the folder's name."""
     when = opened(name)
     return when is None or when >= since - LATE
 
@@ -73,12 +73,12 @@ def basis_of(
     full: bool = False,
     every: int,
 ) -> Mapping[str, Any]:
-    """How a new mark is to be made (`MarkRecord.basis`): since the newest finished one, or the one named, or full.
+    """How to make a new mark (`MarkRecord.basis`): since the newest finished one or a named one, or full.
 
-    Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` tells after how
-    many more incremental marks a full one is due; 0: the next mark that names no base is one. `untrusted` are the ids
-    of marks that aren't signed, where a key is set: since one of these no mark is made. The new record's own basis
-    tells its spellings. Raises `NotThere` where the named one isn't among the earlier ones.
+    Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` is the number of
+    incremental marks until a full one is due; 0 means that the next mark without a named base is full. `untrusted` are
+    the ids of marks that aren't signed although a key is set: these can't be base marks. The spellings are taken from
+    the new record's own basis. Raises `NotThere` if the named mark isn't among the earlier ones.
     """
     if since in untrusted and not full:
         chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
@@ -108,7 +108,7 @@ def _basis_of(
         return {"why": why}
     chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
     digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
-    since_full = max(len(chain), without_full + 1)  # where each mark names its base, chains don't grow
+    since_full = max(len(chain), without_full + 1)  # if each mark names its base, chains don't grow
     if since_full >= max(every, 1) and not since:
         return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
@@ -116,8 +116,8 @@ def _basis_of(
 
 
 def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
-    """How many incremental marks were made since the newest full one. Only a full listing finds late uploads, so a mark
-    of another scope or by an inventory doesn't count as full."""
+    """The number of incremental marks since the newest full one. Only a full listing finds late uploads, so a mark of
+    another scope or from an inventory doesn't count as full."""
     found = 0
     for one in sorted(finished, key=finished_at, reverse=True):
         if one.incremental:
@@ -128,11 +128,11 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
 
 
 def late_uploads(record: MarkRecord) -> str:
-    """What an incremental mark leaves to a full one, and when that is due; "" for a full mark."""
+    """What an incremental mark leaves to the next full one, and when that is due; "" for a full mark."""
     if not record.incremental:
         return ""
     marks = record.basis.get("full_in")
-    if marks is None:  # made before this was recorded
+    if marks is None:  # from a version that didn't record this
         return f"{LATE_UPLOADS}."
     if marks == 0:
         return (
@@ -143,7 +143,7 @@ def late_uploads(record: MarkRecord) -> str:
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
-    """Why a mark made since this one might differ from a full one; "" where it can't."""
+    """Why an incremental mark with this base might differ from a full one; "" if it can't."""
     which = f"mark {base.mark_id}"
     if base.format != RECORD_FORMAT:
         return f"{which} was made by an earlier lakegc (format {base.format}; now {RECORD_FORMAT})"
@@ -169,7 +169,7 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all of these."""
+    """The union of the rows of all frames."""
     first, *rest = frames
     for one in rest:
         first = first.unionByName(one)

@@ -1,6 +1,6 @@
-"""Why an object that nothing references is kept all the same: every reason by its name, in order, with its decision.
+"""Reasons to keep an unreferenced object: each with its name and decision, in order.
 
-A mark and the re-verification of a sweep run this one list, `KEEP_REASONS`. Each reason decides from facts that were
+Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
 looked up before (`mark/keep_lookups.py`). Pure: DataFrames in, DataFrames out; nothing here reads, writes or starts a
 job. Every doubt is a reason to keep.
 """
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Attribution: TypeAlias = "Callable[[DataFrame], DataFrame]"
-"""Adds a column `found` (text) to objects: what a reason says of one that it keeps, null for the others. It neither
-adds nor drops a row."""
+"""Adds a column `found` (text) to objects: the detail of a reason for each object that it keeps, null for the others.
+It neither adds nor drops rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepReason:
-    """One reason. `sentence` is what people read, with what was found of an object in the place of `{}`."""
+    """One reason. `sentence` is the text for people; `{}` is replaced by `found`."""
 
     name: str
     sentence: str
 
 
-# --- references: a re-verification reads them again; a mark has subtracted them before ------------------------------
+# --- references: read again by a re-verification, already subtracted by a mark --------------------------------------
 
 STAGED = KeepReason("staged", "it is staged on a branch")
 COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it")
@@ -42,7 +42,7 @@ MEANWHILE = KeepReason("meanwhile", "it was staged or committed meanwhile")
 HOLD = KeepReason("hold", "it is on hold by {}")
 
 KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
-"""In the order in which they are looked up and decided; the first that keeps an object is the one that is reported."""
+"""In the order of look-up and decision; the first reason that keeps an object is reported."""
 
 
 # --- the decision ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def undecided(objects: DataFrame) -> DataFrame:
 
 
 def decided(reason: KeepReason, attribution: Attribution) -> Callable[[DataFrame], DataFrame]:
-    """Add what one more reason keeps; what an earlier one keeps stays its own."""
+    """Add the objects that one more reason keeps; those kept by an earlier reason stay attributed to it."""
     from pyspark.sql import functions as F
 
     def decide(objects: DataFrame) -> DataFrame:
@@ -77,7 +77,7 @@ _DECISION = ("kept_by", "found")
 
 
 def not_kept(decided_objects: DataFrame) -> DataFrame:
-    """The objects that no reason keeps so far, as they came."""
+    """The objects that no reason keeps so far, with their original columns."""
     return decided_objects.where(decided_objects["kept_by"].isNull()).drop(*_DECISION)
 
 
@@ -88,7 +88,7 @@ def kept(decided_objects: DataFrame, reason: KeepReason | None = None) -> DataFr
 
 
 def sentence() -> Column:
-    """Why each of the decided objects is kept, for people; null for one that isn't."""
+    """Why each decided object is kept, as text for people; null if it isn't kept."""
     from pyspark.sql import functions as F
 
     by_name = [(one.name, one.sentence.partition("{}")) for one in (STAGED, COMMITTED, *KEEP_REASONS)]
@@ -103,7 +103,7 @@ def sentence() -> Column:
 
 
 def among(addresses: DataFrame) -> Attribution:
-    """Keep the objects at these addresses (column address, in which one may stand many times)."""
+    """Keep the objects at these addresses (column address, possibly with duplicates)."""
     from pyspark.sql import functions as F
 
     once = addresses.select("address").dropDuplicates().withColumn("found", F.lit(""))
@@ -111,7 +111,8 @@ def among(addresses: DataFrame) -> Attribution:
 
 
 def served(probed: DataFrame) -> Attribution:
-    """Keep what a branch serves, and what one may serve because a path probe of its size has no clear answer.
+    """Keep objects that a branch serves, and those that one may serve because a path probe for their size has no clear
+    result.
 
     `probed` is SERVED.
     """
@@ -133,10 +134,9 @@ def served(probed: DataFrame) -> Attribution:
 
 
 def on_hold(held: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
-    """Keep what holds name; `found` are the ids of all holds that keep an object, in order.
+    """Keep objects on hold; `found` has the ids of all holds that keep an object, in order.
 
-    `held` is HELD_ADDRESSES, where an address may stand many times; `prefixes` are physical ones, each with its hold's
-    id first.
+    `held` is HELD_ADDRESSES, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
     """
     from pyspark.sql import functions as F
 

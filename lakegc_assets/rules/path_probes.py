@@ -1,6 +1,6 @@
-"""Which paths branches are probed at: identical content that is re-staged is on no list (formats §2; invariant 2).
+"""Which paths to probe on branches: identical content that is re-staged is on no list (formats §2; invariant 2).
 
-Pure: DataFrames in, DataFrames out. What the probes find is decided on in `keep_reasons`.
+Pure: DataFrames in, DataFrames out. `keep_reasons` decides on the probe results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFrame) -> DataFrame:
-    """The paths to probe on branches: columns repository, branch, path, size; each once a size.
+    """The paths to probe on branches: columns repository, branch, path, size; without duplicates.
 
     A candidate that equals an entry of a branch head in size may be what that branch serves at that path, though no
     list says so. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository, branch and
@@ -24,7 +24,7 @@ def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFr
 
 
 def beyond_bound(wanted: DataFrame, bound: int) -> DataFrame:
-    """Sizes (column size) that a bound on all probes leaves no room for; those with few probes come first."""
+    """The sizes (column size) that don't fit into the limit on probes; sizes with few probes are probed first."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

@@ -1,8 +1,8 @@
-"""Which commits are retained, by which rule and until when (formats §6): a pure decision, each verdict with its reason.
+"""Which commits are retained, by which rule and until when (formats §6): pure decisions, each with its reason.
 
-The rule is told as walks: from every starting point down the line of main parents, retaining each parent while its
-child is young. One pass over the commits gives the same answer, because a walk with d days retains a parent until
-`child's date + d`, so of all walks that come through one child only the one with the most days can decide.
+The rule is defined by walks: from every starting point along the line of main parents, retaining each parent while its
+child is young. One pass over the commits gives the same result, because a walk with d days retains a parent until
+`child's date + d`, so of all walks through one child only the one with the most days matters.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one commit, and why.
+    """The verdict on one commit, and why.
 
-    `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is the
-    moment at which that rule expires it, by the server's clock: later than `now` exactly where the rule retains.
-    All three are None where no rule decides: without rules, and where only the server's list retains. `until` is None
-    for heads, too. `created` and `message` are None for a commit that only the server's list knows. `hold` names the
-    holds that retain what the rules expire; `branch`, `days` and `until` are then of the rule that expired it.
+    `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is when
+    that rule expires it, by the server's clock: later than `now` exactly if the rule retains it. All three are None if
+    no rule decides: without rules, or if only the server's list retains it. `until` is None for heads, too. `created`
+    and `message` are None for a commit that is only on the server's list. `hold` names the holds that retain what the
+    rules expire; `branch`, `days` and `until` are then of the rule that expired it.
     """
 
     commit_id: str
@@ -60,8 +60,8 @@ def retained_commits(
     """One verdict for every commit of the graph, in the order of ids.
 
     `heads` maps each branch to its commit; `rules` None means that the repository has none, so nothing expires; `now`
-    is the lakeFS server's clock. Raises `DamagedData` where the graph is not whole: a head or parent that is missing,
-    one id for two commits (a commit may come twice, with every field the same), a main line that comes back to itself.
+    is the lakeFS server's clock. Raises `DamagedData` if the graph is inconsistent: a missing head or parent, two
+    commits with one id (an exact duplicate is allowed), a cycle of main parents.
     """
     graph = _by_id(commits)
     _check_whole(graph, heads)
@@ -70,7 +70,7 @@ def retained_commits(
     if rules is None:
         verdicts = (_verdict(commit, Reason.NO_RULES, retained=True) for commit in order)
     else:
-        # A `Date` header tells whole seconds, cut off. With a smaller now more is retained.
+        # A `Date` header is truncated to whole seconds. A smaller `now` retains more.
         verdicts = _judged(order, _head_lines(heads, rules), rules.default_days, now.replace(microsecond=0))
     return sorted(verdicts, key=lambda verdict: verdict.commit_id)
 
@@ -78,8 +78,8 @@ def retained_commits(
 def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, str]]) -> list[Verdict]:
     """The union of the rule and the server's list of (commit id, metarange id), in the order of ids (formats §6.6).
 
-    A listed commit is retained also where the rule expires it or the graph doesn't know it; what the list leaves out
-    stays as the rule judged it. Raises `DamagedData` where a commit has two metaranges: its id is a hash over one.
+    A listed commit is retained even if the rule expires it or it isn't in the graph; commits that aren't listed keep
+    the rule's verdict. Raises `DamagedData` if a commit has two metaranges: its id is a hash over one.
     """
     known = {verdict.commit_id: verdict for verdict in verdicts}
     for commit_id, metarange_id in listed:
@@ -103,9 +103,9 @@ def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, st
 
 
 class _Line(NamedTuple):
-    """A line of main parents, by the rule of its starting point. `branch` is empty for that of a dangling commit.
+    """A line of main parents with the rule of its starting point. `branch` is empty for a dangling commit's line.
 
-    Lines compare by days; between equals a branch goes before a dangling commit, and the last name decides.
+    Lines compare by days; among equals a branch beats a dangling commit, then the last name wins.
     """
 
     days: int
@@ -113,7 +113,7 @@ class _Line(NamedTuple):
 
 
 class _Hold(NamedTuple):
-    """What one child does for its main parent: the longest line through the child retains the parent until then."""
+    """The effect of one child on its main parent: the longest line through the child retains the parent until then."""
 
     until: datetime
     line: _Line
@@ -122,11 +122,11 @@ class _Hold(NamedTuple):
 def _judged(
     children_first: Iterable[Commit], head_lines: Mapping[str, _Line], default_days: int, now: datetime
 ) -> Iterator[Verdict]:
-    """The verdict on each commit, from the children to the root.
+    """The verdict on each commit, children first.
 
-    The walk goes on behind an expired commit: dates need not be in order, and an older parent can still be retained.
+    The walk continues past an expired commit: dates need not be in order, so an older parent can still be retained.
     """
-    longest: dict[str, _Line] = {}  # of the lines that come to a commit through its children
+    longest: dict[str, _Line] = {}  # of the lines that reach a commit through its children
     holds: dict[str, _Hold] = {}
     for commit in children_first:
         own, hold = head_lines.get(commit.id), holds.get(commit.id)
@@ -134,7 +134,7 @@ def _judged(
             own = _Line(default_days, "")
             yield _dangling(commit, own, now)
         elif own is not None:
-            # A head is retained whatever its children say, and even with 0 days.
+            # A head is retained whatever its children's lines, even with 0 days.
             yield _verdict(commit, Reason.HEAD, retained=True, line=own)
         elif hold is not None:
             yield _behind_child(commit, hold, now)
@@ -157,20 +157,20 @@ def _behind_child(commit: Commit, hold: _Hold, now: datetime) -> Verdict:
 
 
 def _until(commit: Commit, days: int) -> datetime:
-    """When `days` of 24 h have passed since the commit's date, rounded to the keeping side (invariant 6).
+    """When `days` of 24 h have passed since the commit's date, rounded towards keeping (invariant 6).
 
     A date without a fraction may have lost it (the API shows whole seconds): the true one is less than a second later.
-    A finer fraction than this type can hold needs no such care, since `now` is a whole second.
+    A fraction too fine for this type is harmless, since `now` is a whole second.
     """
     grain = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
     try:
         return commit.created + grain + timedelta(days=days)
-    except OverflowError:  # "for ever", as somebody wrote it: later than any now
+    except OverflowError:  # effectively "for ever": later than any `now`
         return datetime.max.replace(tzinfo=UTC)
 
 
 def _head_lines(heads: Mapping[str, str], rules: Rules) -> dict[str, _Line]:
-    """For each commit that is a head: the longest line of the branches that point to it."""
+    """For each head commit, the longest line of the branches that point to it."""
     lines: dict[str, _Line] = {}
     for branch, commit_id in heads.items():
         line = _Line(rules.days(branch), branch)
@@ -226,10 +226,11 @@ def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
 
 
 def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
-    """Raise where a commit that somebody names is not in the graph: what gets no verdict would be taken for garbage.
+    """Raise `DamagedData` if a commit that is referred to is not in the graph: without a verdict it would look like
+    garbage.
 
-    Merge parents are not walked, and yet a missing one stops the mark like any other. The graph is dumped whole, so it
-    proves that a commit was not read, and that commit may be a young dangling one, which the rule retains.
+    Merge parents are not walked, yet a missing one stops the mark like any other. The dump has the whole graph, so a
+    missing parent means that a commit was not read, and it may be a young dangling one, which the rule retains.
     """
     for branch, commit_id in heads.items():
         if commit_id not in graph:
@@ -249,13 +250,13 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
 
 
 def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
-    """Every commit behind all its children on main lines. Raises `DamagedData` for a line that comes back to itself."""
-    waiting = dict.fromkeys(graph, 0)  # for so many children
+    """All commits, each after its children on main lines. Raises `DamagedData` for a cycle."""
+    waiting = dict.fromkeys(graph, 0)  # number of children not yet processed
     for commit in graph.values():
         if commit.main_parent is not None:
             waiting[commit.main_parent] += 1
     order = [commit for commit in graph.values() if not waiting[commit.id]]
-    for commit in order:  # grows while it is read
+    for commit in order:  # grows during the iteration
         if (parent := commit.main_parent) is not None:
             waiting[parent] -= 1
             if not waiting[parent]:

@@ -1,4 +1,5 @@
-"""What differs between two expired sets, from one pass over both: rows in, rows out, and a window of each in memory."""
+"""The differences between two expired sets, from one pass over both: rows in, rows out, with a window of each in
+memory."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ class Change(StrEnum):
 
 
 def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[tuple[Change, pa.Table]]:
-    """Every row of two sets once, in tables that aren't empty: those of `after` where it is in both.
+    """Every row of two sets once, in non-empty tables; a row in both is taken from `after`.
 
-    Both have a column `address` and come in its order, byte by byte. Raises `DamagedData` where one doesn't, or names
+    Both must have a column `address` and be sorted by it, byte by byte. Raises `DamagedData` if one isn't sorted or has
     an address twice: one pass over such sets would report wrong changes.
     """
     old, new = _Window(before), _Window(after)
@@ -39,14 +40,14 @@ def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[t
 
 
 class _Window:
-    """The rows of a sorted set that were read and not yet taken."""
+    """The rows of a sorted set that were read but not yet taken."""
 
     def __init__(self, tables: Iterable[pa.Table]) -> None:
         self._tables, self._rows, self._reached = iter(tables), None, ""
         self._begun = False
 
     def last(self) -> str | None:
-        """The last address in the window, which is filled first; None at the end of the set."""
+        """Fill the window and return its last address; None at the end of the set."""
         while self._rows is None or not len(self._rows):
             self._rows = next(self._tables, None)
             if self._rows is None:
@@ -56,7 +57,7 @@ class _Window:
         return self._reached
 
     def take(self, bound: str) -> pa.Table | None:
-        """The rows up to an address."""
+        """Take the rows up to and including an address."""
         if self._rows is None:
             return None
         count = pc.sum(pc.less_equal(self._rows["address"], bound)).as_py() or 0

@@ -1,7 +1,7 @@
-"""What a sweep may still delete, and what became of the rest: set algebra on DataFrames, as `garbage.py` is. Nothing
-here reads, writes or starts a job.
+"""What a sweep may still delete, and the outcomes of the rest: set algebra on DataFrames. Nothing here reads, writes or
+starts a job.
 
-Every set is a part of the approved one. A file of a sweep can make it leave a key alone, and never adds one.
+Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, since: int) -> DataFrame:
-    """Approved objects without an outcome, or that failed before the round `since`, when this attempt began.
+    """Approved objects that have no outcome, or that failed before round `since`, in which this attempt began.
 
     `approved` has address, size, modified, checksum and slice; `outcomes` is RECEIPTS with the round of each, `intents`
-    has an address. `intended`: some round set out to delete the object.
+    has an address. Column `intended`: a round recorded the intent to delete the object.
     """
     from pyspark.sql import functions as F
 
@@ -34,9 +34,9 @@ def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, sin
 
 
 def reported(approved: DataFrame, outcomes: DataFrame, undone: DataFrame) -> DataFrame:
-    """The outcome of every approved object (RECEIPTS); null where one has none yet.
+    """The outcome of every approved object (RECEIPTS); null if it has none yet.
 
-    `undone` has, with the columns of `outcomes`, what became since of quarantined objects.
+    `undone` has later outcomes of quarantined objects, with the columns of `outcomes`.
     """
     from pyspark.sql import functions as F
 
@@ -47,7 +47,7 @@ def reported(approved: DataFrame, outcomes: DataFrame, undone: DataFrame) -> Dat
 
 
 def deleted(outcomes: DataFrame) -> DataFrame:
-    """The objects that this sweep took away from where readers look for them (column address, size)."""
+    """The objects that this sweep removed from their keys (columns address, size)."""
     from pyspark.sql import functions as F
 
     taken = (Outcome.DELETED.value, Outcome.QUARANTINED.value)
@@ -55,7 +55,7 @@ def deleted(outcomes: DataFrame) -> DataFrame:
 
 
 def restored(outcomes: DataFrame) -> DataFrame:
-    """The quarantined objects that are back in their place (column address)."""
+    """The quarantined objects that were restored to their keys (column address)."""
     from pyspark.sql import functions as F
 
     return outcomes.where(F.col("outcome") == Outcome.RESTORED.value).select("address")
@@ -69,7 +69,7 @@ def quarantined(outcomes: DataFrame) -> DataFrame:
 
 
 def not_taken(outcomes: DataFrame) -> DataFrame:
-    """The objects that a sweep left in their place and never tries again (column address)."""
+    """The objects that a sweep left in place and won't retry (column address)."""
     from pyspark.sql import functions as F
 
     left = (Outcome.RESCUED.value, Outcome.CHANGED.value)
