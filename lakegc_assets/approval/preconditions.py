@@ -52,7 +52,7 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
     if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
             f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, and this approval "
-            f"is of {request.when:%Y-%m-%d %H:%M:%S}: whoever gave it can't have seen this set. Review it, "
+            f"is of {request.when:%Y-%m-%d %H:%M:%S}: who made it can't have seen this set. Review it, "
             "and approve again.",
             invariant=7,
         )

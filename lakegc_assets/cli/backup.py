@@ -240,7 +240,7 @@ def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: boo
             )
         else:
             same = sum(done.same.values())
-            print_sentence(f"{same:,} of {plural(done.wanted, 'object')} of {name} came back the same.")
+            print_sentence(f"{same:,} of {plural(done.wanted, 'object')} of {name} were restored unchanged.")
             for how, count in sorted(done.same.items()):
                 print_sentence(f"{count:,} compared with {how}.")
             again = command("restore", partition.repository, partition.mark_id, source)

@@ -336,9 +336,10 @@ def purge(
 
     check_java()
     partition = partition_of(repository, mark_id)
-    sweeps.confirm_purge(partition, yes=yes)
-    with progress():
-        done = sweeps.purge(partition)
+    done = sweeps.Done(partition, {})
+    if sweeps.confirm_purge(partition, yes=yes):
+        with progress():
+            done = sweeps.purge(partition)
     done.show(as_json=output is Format.JSON)
 
 

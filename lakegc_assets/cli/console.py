@@ -51,8 +51,7 @@ def printing() -> Iterator[None]:
 def print_sentence(text: str) -> None:
     """Print a sentence or paragraph. On a terminal it is wrapped between words, without breaking a key or digest; in a
     file each line stays one line."""
-    out = console()
-    out.print(Text(harmless_lines(text), overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
+    _print_wrapped(Text(escaped(text), overflow="ignore"))
 
 
 def print_command(what: str, line: str) -> None:
@@ -62,18 +61,18 @@ def print_command(what: str, line: str) -> None:
     """
     out = console()
     one_line = not out.is_terminal or len(what) + len(line) + 2 <= out.width
-    out.print(Text(harmless_lines(f"{what}: {line}" if one_line else f"{what}:\n  {line}")), soft_wrap=True)
+    out.print(Text(escaped(f"{what}: {line}" if one_line else f"{what}:\n  {line}")), soft_wrap=True)
 
 
 def print_table(title: str, table: Table) -> None:
     """Print a table under its title, which may be wider than the table."""
+    _print_wrapped(Text(harmless(title), style="italic", overflow="ignore"))
+    console().print(table)
+
+
+def _print_wrapped(text: Text) -> None:
     out = console()
-    out.print(Text(harmless(title), style="italic", overflow="ignore"), soft_wrap=not out.is_terminal, crop=False)
-    out.print(table)
-
-
-def harmless_lines(text: str) -> str:
-    return "\n".join(map(harmless, text.split("\n")))
+    out.print(text, soft_wrap=not out.is_terminal, crop=False)
 
 
 def typed(question: str) -> str:

@@ -100,7 +100,7 @@ def wait_until_old(store: Store, written: datetime) -> None:
     """
     old = written + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
-        raise Unavailable(f"the clock of {store.where} stands still, so what is old there can't be told")
+        raise Unavailable(f"the clock of {store.where} stands still, so the age of objects there is not known")
 
 
 def collected(

@@ -180,8 +180,8 @@ def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) ->
         f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before."
     )
     if no_longer.objects:
-        told = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
-        print_sentence(f"Those that are no longer expired: {'; '.join(told)}.")
+        parts = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
+        print_sentence(f"Those that are no longer expired: {'; '.join(parts)}.")
     for name, (old, new) in unlike(before, after).items():
         print_sentence(f"The marks differ in their {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):

@@ -112,7 +112,7 @@ def show_verified(report: Report) -> None:
         return f"{report.verified[name]:,}"
 
     live = f"{n('live')} ({n('live_committed')} committed, {n('live_staged')} staged) against {n('listed')} stored"
-    read = f"{size(report.verified['bytes'])} of tables in {report.proving_seconds:.1f} s"
+    read = f"{size(report.verified['bytes'])} of tables in {report.verifying_seconds:.1f} s"
     rows = {
         "commits": f"{n('commits')} verified by their ids",
         "metaranges": f"{n('metaranges')} verified by content hash",
@@ -204,6 +204,6 @@ def document(report: Report, missing: Path | None) -> dict[str, Any]:
         "hints": report.hints,
         "verified": report.verified,
         "seconds": round(report.seconds, 2),
-        "proving_seconds": round(report.proving_seconds, 2),
+        "verifying_seconds": round(report.verifying_seconds, 2),
         "table_bytes_per_second": round(report.rate),
     }

@@ -180,22 +180,22 @@ def purge(partition: Partition) -> Done:
     """Delete a mark's quarantined objects for good if they are still garbage."""
     from lakegc_assets.sweep import undo as work
 
-    return Done(partition, {}) if is_purged(partition) else finish(partition, work.purge)
+    return finish(partition, work.purge)
 
 
-def is_purged(partition: Partition) -> bool:
-    return in_quarantine(partition) == 0 and not has_copies(partition)
+def confirm_purge(partition: Partition, *, yes: bool) -> bool:
+    """Whether anything is in quarantine, and is to be deleted for good: asks unless `yes` is given.
 
-
-def confirm_purge(partition: Partition, *, yes: bool) -> None:
-    """Ask for confirmation to delete quarantined objects for good, if there are any and `yes` isn't given. Raises
-    `WrongUsage` if something else or nothing is typed."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
+    Raises `WrongUsage` if something else is typed, or nobody is there to ask.
+    """
+    if not yes and not sys.stdin.isatty():
         raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
-    if not is_purged(partition):
-        ask(partition, in_quarantine(partition))
+    objects = in_quarantine(partition)
+    if objects == 0 and not has_copies(partition):
+        return False
+    if not yes:
+        ask(partition, objects)
+    return True
 
 
 def in_quarantine(partition: Partition) -> int | None:

@@ -63,8 +63,9 @@ COUNTED = (
 class Report:
     """The result of a check. `lost` are the first of `lost_count`; `alien` of `alien_count`; `verified` counts by kind.
 
-    `not_proved` are sentences about what nobody could prove, with these rights or on this repository; `hints` say what
-    findings together may mean. `proving_seconds` are those of `seconds` in which tables were proved and objects listed.
+    `not_verified` are sentences about what these rights or this repository don't allow to verify; `hints` say what
+    findings together may mean. `verifying_seconds` are those of `seconds` in which tables were verified and objects
+    listed.
     """
 
     repository: str
@@ -80,12 +81,12 @@ class Report:
     hints: list[str] = field(default_factory=list)
     verified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     seconds: float = 0.0
-    proving_seconds: float = 0.0
+    verifying_seconds: float = 0.0
 
     @property
     def rate(self) -> float:
-        """Bytes of tables proved a second."""
-        return self.verified["bytes"] / self.proving_seconds if self.proving_seconds else 0.0
+        """Bytes of tables verified per second."""
+        return self.verified["bytes"] / self.verifying_seconds if self.verifying_seconds else 0.0
 
     @property
     def sound(self) -> bool:

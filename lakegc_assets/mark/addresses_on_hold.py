@@ -79,7 +79,7 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
 
 
 def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
-    """The ranges of expired commits that holds need (HELD_RANGES)."""
+    """The ranges of expired commits that holds need (RANGES_ON_HOLD)."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -105,7 +105,7 @@ def joined(holds: Iterable[str]) -> str | None:
 
 
 def reading(place: Place, paths: PathHolds) -> Producer:
-    """Map rows of HELD_RANGES to the addresses on hold inside the namespace (HELD_ADDRESSES), with every entry
+    """Map rows of RANGES_ON_HOLD to the addresses on hold inside the namespace (ADDRESSES_ON_HOLD), with every entry
     verified."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -130,7 +130,7 @@ def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.Record
 
 
 def read_all(run: MarkRun) -> DataFrame:
-    """The addresses that holds keep by commits and paths (HELD_ADDRESSES), with duplicates."""
+    """The addresses that holds keep by commits and paths (ADDRESSES_ON_HOLD), with duplicates."""
     return run.read(ASSET, ADDRESSES_ON_HOLD, ADDRESSES_PART)
 
 
@@ -145,8 +145,11 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     return keep_reasons.on_hold(read_all(run), prefixes)
 
 
-def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame, candidates: Candidates) -> None:
-    """Write the objects that would be expired without holds (HELD_OBJECTS), given what each reason to keep decided."""
+def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, candidates: Candidates) -> DataFrame:
+    """Write the objects that would be expired without holds (OBJECTS_ON_HOLD), given what each reason to keep decided.
+
+    Returns the decided objects, persisted if they were read for this.
+    """
     folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     notes.facts |= {"on_hold": {}, "objects_on_hold": 0, "bytes_on_hold": 0, "on_hold_not_listed": 0}
@@ -154,14 +157,12 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame,
         notes.facts["on_hold_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], OBJECTS_ON_HOLD), OBJECTS_PART)
-        return
-    held = (
-        keep_reasons.kept(attributed, keep_reasons.HOLD)
-        .withColumnRenamed("found", "hold")
-        .select(*OBJECTS_ON_HOLD.names)
-    )
+        return decided
+    decided = run.keep(decided)
+    on_hold = keep_reasons.kept(decided, keep_reasons.HOLD).withColumnRenamed("found", "hold")
+    rows = on_hold.select(*OBJECTS_ON_HOLD.names)
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
-    spread = held.repartitionByRange(tasks, "address") if tasks > 1 else held.coalesce(1)
+    spread = rows.repartitionByRange(tasks, "address") if tasks > 1 else rows.coalesce(1)
     dataset, report = write_produced(
         spread.sortWithinPartitions("address"), counting, run.place, folder, OBJECTS_ON_HOLD
     )
@@ -171,10 +172,11 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, attributed: DataFrame,
         "objects_on_hold": dataset.rows,
         "bytes_on_hold": report.counters["bytes"],
     }
+    return decided
 
 
 def counting(batches: Batches, report: TaskReport) -> Batches:
-    """Pass HELD_OBJECTS through, counting objects and bytes in total and per hold."""
+    """Pass OBJECTS_ON_HOLD through, counting objects and bytes in total and per hold."""
     for batch in batches:
         for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
             report.count(bytes=size)

@@ -20,9 +20,9 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import ADDRESSES, RANGE_REFS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.datasets import Dataset, File, read_file
+from spark_resources.spark.partitioning import FEW_ENOUGH_TO_SEND
 from spark_resources.stores.parallel_listing import AT_ONCE
 
-FEW_ENOUGH_TO_SEND = 250_000  # addresses, to broadcast instead of shuffling all known addresses
 ROWS_AN_ADDRESS = 4  # usual maximum per address: stored, staged, staged in the second reading, in a range
 
 

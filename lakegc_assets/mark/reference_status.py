@@ -16,12 +16,11 @@ from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import REFERENCE_STATUS, Status
 from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, STORED_OBJECTS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
+from spark_resources.spark.partitioning import FEW_ENOUGH_TO_SEND
 from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-FEW_ENOUGH_TO_SEND = 250_000  # addresses, to broadcast instead of shuffling the other side of a join
 
 
 @dataclass(frozen=True)

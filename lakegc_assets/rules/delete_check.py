@@ -7,6 +7,7 @@ backup before it copies. Both use one rule, `differences`.
 from __future__ import annotations
 
 from datetime import datetime
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,7 +87,4 @@ def _differ(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _any(by_name: dict[str, pa.ChunkedArray]) -> pa.ChunkedArray:
-    first, *rest = by_name.values()
-    for each in rest:
-        first = pc.or_(first, each)
-    return first
+    return reduce(pc.or_, by_name.values())

@@ -136,7 +136,7 @@ def served(probed: DataFrame) -> Attribution:
 def on_hold(held: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
     """Keep objects on hold; `found` has the ids of all holds that keep an object, in order.
 
-    `held` is HELD_ADDRESSES, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
+    `held` is ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
     """
     from pyspark.sql import functions as F
 

@@ -344,7 +344,7 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
         if value.value != FORMAT:
             raise UnknownFormat(
                 f"{where} is of format {str(value.value)[:60]!r}, and this lakegc knows {FORMAT}. What it is meant to "
-                "hold can't be told, so nothing is marked or swept. Update lakegc."
+                "hold is not known, so nothing is marked or swept. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
 

@@ -165,10 +165,10 @@ def _basis(plain: Mapping[str, Any], record_format: int) -> Mapping[str, Any]:
     if len(chain) != len(digests):
         raise ValueError("a chain of marks without their digests")
     incremental = _incremental(record_format)
-    told: dict[str, Any] = {incremental: bool(plain[incremental]), "why": str(plain["why"])}
+    basis: dict[str, Any] = {incremental: bool(plain[incremental]), "why": str(plain["why"])}
     if "full_in" in plain:  # of incremental marks
-        told["full_in"] = int(plain["full_in"])
-    return {**told, "chain": chain, "digests": digests, "spellings": spellings}
+        basis["full_in"] = int(plain["full_in"])
+    return {**basis, "chain": chain, "digests": digests, "spellings": spellings}
 
 
 SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})

@@ -41,7 +41,7 @@ def check_format(found: object, known: int, where: str) -> None:
     if type(found) is not int or found != known:
         raise UnknownFormat(
             f"{where} is of format {found!r}, and this lakegc knows {known}: a newer lakegc wrote it, and what it "
-            "protects can't be told. Nothing was done. Update lakegc."
+            "protects is not known. Nothing was done. Update lakegc."
         )
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+FEW_ENOUGH_TO_SEND = 250_000
+"""Addresses: up to so many are sent to every task, instead of shuffling what is joined with them."""
+
+
 def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) -> DataFrame:
     """Ids as a DataFrame of one column, spread over tasks of at least `batch` ids."""
     schema = pa.schema([pa.field(name, pa.string(), nullable=False)])

@@ -1,4 +1,4 @@
-"""Waiting for what goes on elsewhere: a copy in a store, a task of the lakeFS server, tasks of Spark."""
+"""Wait for work that is done elsewhere: a copy in a store, a task of the lakeFS server, tasks of Spark."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def poll(
     seconds: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T | None:
-    """What `look` gives once that isn't None; None where it still is after `timeout_s` seconds.
+    """The first result of `look` that isn't None; None after `timeout_s` seconds without one.
 
-    The wait doubles each time up to `longest_wait_s`, and stays as it is where none is given; the last look comes when
-    the time is over. `waited` is told after each wait how many seconds have passed.
+    The wait doubles each time up to `longest_wait_s`, and is constant if none is given. The last call comes when the
+    time is over. `waited` is called after each wait with the seconds that have passed.
     """
     began, wait_s = seconds(), first_wait_s
     while (found := look()) is None:

@@ -90,7 +90,7 @@ def test_approve_latest_approves_the_newest_finished_mark(
     settings = lake.sandbox.settings
 
     lakegc(settings, "approve", lake.name, "latest", "--yes", "--digest", lake.record().digest or "").stopped(3, "m2")
-    lakegc.told(settings, "approve", lake.name, "latest", "--yes", "--digest", newest.record.digest or "")
+    lakegc.output(settings, "approve", lake.name, "latest", "--yes", "--digest", newest.record.digest or "")
 
     assert (lake.state(), lake.state("m2")) == ("marked", "approved")
 

@@ -64,7 +64,7 @@ def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lake
 
     with pytest.raises(Untrusted, match="isn't signed"):
         signed.proposal()
-    assert "not signed" in lakegc.told(settings(lake), "status", lake.name)
+    assert "not signed" in lakegc.output(settings(lake), "status", lake.name)
     lakegc(settings(lake), "sweep", lake.name, "m1").stopped(3, "isn't signed", "mark.json")
     assert lake.summary.exists()
     assert withdraw_stale_summaries(signed.place, now=signed.now) == ["m1"]
@@ -145,7 +145,7 @@ def test_holds_from_before_there_was_a_key_count_once_signed(lake: Lake, signed:
     lakegc(settings(lake), "holds", lake.name, "list").stopped(3, "isn't signed", "lakegc holds REPO sign")
     assert lakegc(settings(lake), "holds", lake.name, "sign").code == 2
 
-    assert "h1: " in lakegc.told(settings(lake), "holds", lake.name, "sign", "--yes")
-    assert "h1" in lakegc.told(settings(lake), "holds", lake.name, "list")
-    lakegc.told(settings(lake), "holds", lake.name, "drop", "h1")
+    assert "h1: " in lakegc.output(settings(lake), "holds", lake.name, "sign", "--yes")
+    assert "h1" in lakegc.output(settings(lake), "holds", lake.name, "list")
+    lakegc.output(settings(lake), "holds", lake.name, "drop", "h1")
     assert (read_holds(signed.place).ids, read_holds(signed.place).number) == ((), 2)

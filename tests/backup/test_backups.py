@@ -52,7 +52,7 @@ class Lake:
 
     def __call__(self, *arguments: str, **settings: str) -> Any:
         """The JSON that a successful command prints."""
-        return json.loads(self.lakegc.told({**self.sandbox.settings, **settings}, *arguments, "--format", "json"))
+        return json.loads(self.lakegc.output({**self.sandbox.settings, **settings}, *arguments, "--format", "json"))
 
     def fails(self, code: int, *words: str, arguments: tuple[str, ...], **settings: str) -> None:
         outcome = self.lakegc({**self.sandbox.settings, **settings}, *arguments)

@@ -51,7 +51,7 @@ class Commands:
 
     def __call__(self, command: str, *arguments: str) -> Any:
         settings = self.lake.sandbox.settings
-        return json.loads(self._lakegc.told(settings, command, self.lake.name, *arguments, "--format", "json"))
+        return json.loads(self._lakegc.output(settings, command, self.lake.name, *arguments, "--format", "json"))
 
     def fails(self, code: int, words: Sequence[str], command: str, *arguments: str, **settings: str) -> None:
         known = {**self.lake.sandbox.settings, **settings}

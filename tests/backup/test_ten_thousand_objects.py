@@ -90,7 +90,7 @@ class Lake:
 
     def run(self, *arguments: str, **more: str) -> Any:
         began = time.monotonic()
-        told = json.loads(self.lakegc.told({**self.settings, **more}, *arguments, "--format", "json"))
+        told = json.loads(self.lakegc.output({**self.settings, **more}, *arguments, "--format", "json"))
         print(f"{arguments[0]}: {time.monotonic() - began:.0f} s", flush=True)
         return told
 

@@ -51,7 +51,7 @@ def two(place: Place) -> Place:
 
 
 def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
-    return json.loads(lakegc.told(sandbox.settings, "diff", name, *marks, "--format", "json"))
+    return json.loads(lakegc.output(sandbox.settings, "diff", name, *marks, "--format", "json"))
 
 
 def test_a_diff_reports_newly_and_no_longer_expired_objects(
@@ -77,8 +77,8 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
     """It agrees with `diff`; a first mark is shown as such."""
-    shown = lakegc.told(sandbox.settings, "review", name, "m2")
-    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+    shown = lakegc.output(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
     assert found["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
     for words in (
@@ -89,7 +89,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
         "No longer expired, by reason in mark m1",
     ):
         assert words in shown
-    assert "this is the first mark" in lakegc.told(sandbox.settings, "review", name, "m1")
+    assert "this is the first mark" in lakegc.output(sandbox.settings, "review", name, "m1")
 
 
 def test_a_review_works_though_the_previous_mark_cannot_be_read(
@@ -99,8 +99,8 @@ def test_a_review_works_though_the_previous_mark_cannot_be_read(
     folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
     (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
 
-    shown = lakegc.told(sandbox.settings, "review", name, "m2")
-    found = json.loads(lakegc.told(sandbox.settings, "review", name, "m2", "--format", "json"))
+    shown = lakegc.output(sandbox.settings, "review", name, "m2")
+    found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
     assert "is not known: the mark before, m1, can't be read any more" in shown
     assert (found["objects"], found["changed"]) == (7, None)
@@ -112,8 +112,8 @@ def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
     """Each line has the change and what happened to the object."""
-    lines = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list", "--format", "jsonl").splitlines()
-    people = lakegc.told(sandbox.settings, "diff", name, "m1", "m2", "--list")
+    lines = lakegc.output(sandbox.settings, "diff", name, "m1", "m2", "--list", "--format", "jsonl").splitlines()
+    people = lakegc.output(sandbox.settings, "diff", name, "m1", "m2", "--list")
 
     assert {(row["address"], row["change"], row["became"]) for row in map(json.loads, lines)} == {
         ("data/n/1", "newly expired", None),
@@ -123,7 +123,7 @@ def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
         ("data/r", "no longer expired", "kept: needed again, or in doubt"),
     }
     assert len(lines) == len(people.splitlines()) == 5
-    assert lakegc.told(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
+    assert lakegc.output(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
 
 
 def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:

@@ -62,10 +62,10 @@ def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sand
     """Both print the command that makes a full one, and say when one is due; --since is used all the same."""
     sandbox.create("late").put("main", "a", b"a")
     settings = sandbox.settings | {"full_every": "2"}
-    lakegc.told(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
+    lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
 
-    made = lakegc.told(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
-    review = lakegc.told(settings, "review", "late", "m2")
+    made = lakegc.output(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
+    review = lakegc.output(settings, "review", "late", "m2")
 
     assert "incremental since mark m1" in made
     for shown in (made, review):

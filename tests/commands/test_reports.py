@@ -66,8 +66,8 @@ def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake
     """Whoever closed the terminal after a sweep can still read what happened to every object, and where that is
     recorded."""
     swept(lake, MIXED, late=("data/s/a",))
-    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
-    found = json.loads(lakegc.told(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
+    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
+    found = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
 
     for words in (
         "it is staged on a branch", "rescued: data/s/b", "the store said no", "failed: data/s/c", "1 request.",
@@ -103,7 +103,7 @@ def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lak
     for state in (MarkState.SWEEPING, MarkState.SWEPT):
         Mark.open(lake.place, "m1").move_to(state)
 
-    shown = lakegc.told(lake.sandbox.settings, "review", lake.name, "m1")
+    shown = lakegc.output(lake.sandbox.settings, "review", lake.name, "m1")
 
     assert "This mark was swept. What follows is what was approved" in shown
     assert f"lakegc report {lake.name} m1" in shown
@@ -113,7 +113,7 @@ def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lake
     """Quarantined objects are still paid for, and can be brought back."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, ""), "data/s/b": (Outcome.QUARANTINED, "")})
 
-    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
+    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
 
     assert FREES not in shown
     assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in shown
@@ -172,10 +172,10 @@ def test_status_shows_the_outcome_of_a_sweep(
         note = record_bytes({"format": 1, "objects": since})
         lake.place.store().write(f"{mark_folder('m1')}quarantine.json", note)
 
-    [row] = json.loads(lakegc.told(lake.sandbox.settings, "status", lake.name, "--format", "json"))["marks"]
+    [row] = json.loads(lakegc.output(lake.sandbox.settings, "status", lake.name, "--format", "json"))["marks"]
 
     assert (row["state"], row["outcome"]) == ("swept", said)
-    assert f"swept: {said}" in " ".join(lakegc.told(lake.sandbox.settings, "status", lake.name).split())
+    assert f"swept: {said}" in " ".join(lakegc.output(lake.sandbox.settings, "status", lake.name).split())
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
     swept(lake, ASIDE)
     lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
 
-    shown = lakegc.told(lake.sandbox.settings, "report", lake.name, "m1")
+    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
 
     assert (f"lakegc undo {lake.name} m1" in shown, f"lakegc purge {lake.name} m1" in shown) == (bool(left), bool(left))
     assert (left or "") in shown

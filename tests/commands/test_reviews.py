@@ -34,7 +34,7 @@ WHOLE = (len(ROWS), sum(row["size"] for row in ROWS))
 
 
 def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: str) -> Any:
-    return json.loads(lakegc.told({**sandbox.settings, **more}, "review", name, "--format", "json", *options))
+    return json.loads(lakegc.output({**sandbox.settings, **more}, "review", name, "--format", "json", *options))
 
 
 # --- totals ---------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_the_share_is_of_all_listed_objects_and_bytes(
     """Both shares are shown."""
     reviewable(place, tables(ROWS))
 
-    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
     assert (found["candidates"], found["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
     assert (found["share_of_objects"], found["share_of_bytes"]) == (0.006, 0.631)
@@ -98,10 +98,10 @@ def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, nam
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
     assert review(lakegc, sandbox, name)["saved_a_month"] is None
-    assert "What they cost is not known" in lakegc.told(sandbox.settings, "review", name)
+    assert "What they cost is not known" in lakegc.output(sandbox.settings, "review", name)
     assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["saved_a_month"] == pytest.approx(61.44)
     priced = {**sandbox.settings, "price_per_gb_month": "0.02"}
-    assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.told(priced, "review", name)
+    assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.output(priced, "review", name)
     lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
 
 
@@ -115,7 +115,7 @@ def test_reasons_name_their_rule_and_never_claim_the_unknown(
     reviewable(place, tables([expired("data/s/a", **unknown)]), "m2")
     reviewable(place, tables([expired("data/s/a", **unknown)]), "m3", facts={**FACTS, "unexplained": "range 12 is cut"})
 
-    known, graph, damaged = (lakegc.told(sandbox.settings, "review", name, mark) for mark in ("m1", "m2", "m3"))
+    known, graph, damaged = (lakegc.output(sandbox.settings, "review", name, mark) for mark in ("m1", "m2", "m3"))
 
     together = " ".join(known.replace("│", " ").split())
     for words in ("(main's rule of 21 days)", "(dev's rule of 7 days)", "(dangling: the default rule of 7 days)"):
@@ -135,7 +135,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     """The id, date and message of the last commit are shown."""
     reviewable(place, tables(ROWS, each=2), commits=COMMITS)
 
-    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
     assert [row["address"] for row in found["largest"][:3]] == ["data/s1/a", "legacy", "data/s2/e"]
     assert [row["address"] for row in found["newest"][:3]] == ["data/s2/e", "data/s1/a", "legacy"]
@@ -177,7 +177,7 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
     held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
     reviewable(place, tables(ROWS), facts={**FACTS, "on_hold": held}, holds={"sha256": "f" * 64, "ids": [*held]})
 
-    found, shown = review(lakegc, sandbox, name), lakegc.told(sandbox.settings, "review", name)
+    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
     assert found["held"] == held
     assert found["holds"] == [*held]
@@ -195,7 +195,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     """It also shows what changed since the previous mark."""
     reviewable(place, [], facts={**FACTS, "on_hold": {"all": {"objects": 2, "bytes": 2}}})
 
-    shown = lakegc.told(sandbox.settings, "review", name)
+    shown = lakegc.output(sandbox.settings, "review", name)
 
     for words in ("none of 1,000 objects is expired", "Kept by holds", "Brakes", "This is the first mark"):
         assert words in shown
@@ -211,7 +211,7 @@ def test_every_format_lists_every_object_in_order_of_addresses(
     reviewable(place, tables(ROWS, each=4))
 
     as_json, as_lines, as_csv, people = (
-        lakegc.told(sandbox.settings, "review", name, "--list", "--format", form)
+        lakegc.output(sandbox.settings, "review", name, "--list", "--format", form)
         for form in ("json", "jsonl", "csv", "table")
     )
 
@@ -243,7 +243,7 @@ def test_csv_quotes_cells_that_a_spreadsheet_would_run(
     """Addresses and paths alike; the rest of the cell is unchanged."""
     reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
 
-    text = lakegc.told(sandbox.settings, "review", name, "--list", "--format", "csv")
+    text = lakegc.output(sandbox.settings, "review", name, "--list", "--format", "csv")
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
 
     assert (row["address"], row["path"]) == (f"'{begin}1+1", f"'{begin}cmd|' /C calc'!A0")

@@ -36,7 +36,7 @@ def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lak
     repository.stage("main", [replace(staged, path=b"\xfe"), replace(again, path=b"a\xff")])
     kept, free = garbage(lake, b"0123456789"), garbage(lake, b"no entry has this size")
 
-    shown = lakegc.told(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    shown = lakegc.output(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
     found = marked(lake.settings, lake.name, "m2")
     Sweeper().approve(lake.settings, lake.name, "m2")
     report = Sweeper().sweep(lake.settings, lake.name, "m2", SweepOptions())

@@ -38,11 +38,11 @@ def objects(sandbox: Sandbox) -> dict[str, bytes]:
 
 
 def shown(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
-    return json.loads(lakegc.told(sandbox.settings, *arguments, "--format", "json"))
+    return json.loads(lakegc.output(sandbox.settings, *arguments, "--format", "json"))
 
 
 def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """Whoever upgrades sees what there is."""
+    """An operator who upgrades sees all marks."""
     rows = {one["mark_id"]: one for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
 
     assert {name: row["state"] for name, row in rows.items()} == dict(zip(MARKS, MARKS, strict=True))
@@ -70,7 +70,7 @@ def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> No
     outcome.stopped(3, "mark marked of lake was made by an earlier lakegc (format 1", "can't be approved", MARK_NEW)
     assert "undo" not in outcome.err
     assert not record_file(sandbox, "marked/approval.json").exists()
-    assert "is not approved any more" in lakegc.told(sandbox.settings, "revoke", REPOSITORY, "approved")
+    assert "is not approved any more" in lakegc.output(sandbox.settings, "revoke", REPOSITORY, "approved")
     assert target_record(sandbox, "approved").state == "marked"
 
 
@@ -114,7 +114,7 @@ def test_a_review_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, comma
 def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """There are only marks of format 1 to be incremental on. Brakes still compare it with the newest of these. It is
     approved and swept as any other, and the next one is incremental on it."""
-    table = lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    table = lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     record = target_record(sandbox, "new")
 
     assert "full (mark marked was made by an earlier lakegc (format 1; now 2))" in " ".join(table.split())
@@ -124,18 +124,18 @@ def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, s
     assert record.steps["expired_set"].facts["on_hold"]["imported"]["objects"] == 1
     review = shown(lakegc, sandbox, "review", REPOSITORY, "new")
     assert review["mark_id"] == "new"
-    lakegc.told(sandbox.settings, "diff", REPOSITORY, "marked", "new")
-    lakegc.told(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", record.digest or "")
+    lakegc.output(sandbox.settings, "diff", REPOSITORY, "marked", "new")
+    lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", record.digest or "")
     report = shown(lakegc, sandbox, "sweep", REPOSITORY, "new")
     assert report["objects"] == {"deleted": 3}
     assert ON_HOLD in objects(sandbox)
-    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "next")
+    lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "next")
     assert target_record(sandbox, "next").basis["chain"] == ["new"]
 
 
 def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """As where none is named."""
-    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
+    lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
 
     basis = target_record(sandbox, "new").basis
     assert (basis["incremental"], basis["chain"]) == (False, [])
@@ -146,7 +146,7 @@ def test_undo_restores_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbo
     """Byte for byte, and nothing else changes."""
     before = objects(sandbox)
     quarantined = quarantine(sandbox)
-    lakegc.told(sandbox.settings, "undo", REPOSITORY, "swept")
+    lakegc.output(sandbox.settings, "undo", REPOSITORY, "swept")
 
     assert len(quarantined) == 4
     assert objects(sandbox) == before | quarantined
@@ -157,7 +157,7 @@ def test_undo_restores_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbo
 def test_purge_deletes_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """After a re-verification of today; nothing else changes."""
     before = objects(sandbox)
-    lakegc.told(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
+    lakegc.output(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
 
     assert quarantine(sandbox) == {}
     assert objects(sandbox) == before
@@ -172,8 +172,8 @@ def test_purge_brings_back_what_is_live_by_now(lakegc: Lakegc, sandbox: Sandbox)
     quarantined = quarantine(sandbox)
     address = sorted(quarantined)[0]
     settings = sandbox.settings
-    lakegc.told(settings, *f"holds lake add again --prefix {address} --owner ada --reason needed".split())
-    lakegc.told(settings, "purge", REPOSITORY, "swept", "--yes")
+    lakegc.output(settings, *f"holds lake add again --prefix {address} --owner ada --reason needed".split())
+    lakegc.output(settings, "purge", REPOSITORY, "swept", "--yes")
 
     assert objects(sandbox)[address] == quarantined[address]
     assert len(quarantined.keys() - objects(sandbox).keys()) == 3
@@ -205,10 +205,10 @@ PROTECTING = {
 
 @pytest.mark.parametrize("name", PROTECTING)
 def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """Holds, lease, owner and quarantine: what a newer lakegc means by them can't be told, so nothing is deleted."""
-    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    """Holds, lease, owner and quarantine: what a newer lakegc means by them is not known, so nothing is deleted."""
+    lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
-    lakegc.told(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
+    lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
     before = objects(sandbox)
     PROTECTING[name](sandbox)
     written = files(sandbox)
@@ -238,7 +238,7 @@ def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc:
         Mark.open(place, "marked")
     for command in ("sweep", "approve", "undo"):
         lakegc(sandbox.settings, command, REPOSITORY, "marked").stopped(3 if command != "approve" else 2)
-    lakegc.told(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
+    lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     assert (target_record(sandbox, "new").previous or {})["unreadable"] == ["marked"]
 
 

@@ -145,7 +145,7 @@ def test_an_outage_in_any_phase_changes_no_result(lake: Lake, lakegc: Lakegc, tm
         assert marked.expired == lake.garbage
         Sweeper().approve(settings, "lake", "m1")
         with outages.each({"backing up": b"x-amz-copy-source"}):
-            backed_up = json.loads(lakegc.told(settings, "backup", "lake", "m1", to, "--format", "json"))
+            backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))
         assert sum(backed_up["objects"].get(each, 0) for each in ("copied", "already there")) == len(lake.garbage)
         with outages.each({"re-verifying": "reading what is staged", "deleting": b"?delete"}):
             report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
@@ -218,7 +218,7 @@ def test_branches_created_and_deleted_in_any_phase_change_no_result(lake: Lake, 
             marked = Marker().mark(settings, "lake", "m1", NO_AGE)
         Sweeper().approve(settings, "lake", "m1")
         with churn.felt():
-            backed_up = json.loads(lakegc.told(settings, "backup", "lake", "m1", to, "--format", "json"))
+            backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))
         with churn.felt():
             report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
 

@@ -76,7 +76,7 @@ class Lakegc:
                 code = main.run(list(arguments))
         return Outcome(code, out.getvalue(), err.getvalue())
 
-    def told(self, settings: Mapping[str, str], *arguments: str) -> str:
+    def output(self, settings: Mapping[str, str], *arguments: str) -> str:
         """What a command that succeeds prints."""
         outcome = self(settings, *arguments)
         assert outcome.code == 0, outcome.err

@@ -67,11 +67,11 @@ def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
     """A tool that resolves paths would delete another object by such a key. One such key used to keep all garbage."""
     name = lake.repository.id
     first = lake.marked("m1")
-    review = json.loads(lakegc.told(lake.settings, "review", name, "m1", "--format", "json"))
-    shown = lakegc.told(lake.settings, "review", name, "m1")
+    review = json.loads(lakegc.output(lake.settings, "review", name, "m1", "--format", "json"))
+    shown = lakegc.output(lake.settings, "review", name, "m1")
     Sweeper().approve(lake.settings, name, "m1")
-    report = lakegc.told(lake.settings, "sweep", name, "m1")
-    reported = lakegc.told(lake.settings, "report", name, "m1")
+    report = lakegc.output(lake.settings, "sweep", name, "m1")
+    reported = lakegc.output(lake.settings, "report", name, "m1")
     since = lake.marked("m2")
 
     assert first.expired == PLAIN

@@ -85,7 +85,7 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
     lake.refuse(set(lake.keys))
     refused, left = lake.sweep(), lake.left
     asked = [keys for keys in lake.changes if keys]
-    status = lake.lakegc.told(lake.settings, "status", "lake")
+    status = lake.lakegc.output(lake.settings, "status", "lake")
 
     refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", "access key", "lakegc sweep lake m1", "Grant")
     assert asked == [{first}]

@@ -67,7 +67,7 @@ def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
         killed.setattr(sweep, "settle", unavailable)
         lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(1, "the store is away")
     plant(lake, "data/s/c", "_lakefs/retention/gc/lakegc/owner.json")
-    report = json.loads(lakegc.told(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))
+    report = json.loads(lakegc.output(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))
 
     assert (report["objects"], report["approved"]) == ({"deleted": 2}, 2)
     assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}

@@ -42,7 +42,7 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
         if f"\n  {brake}: " in refused.err:
             command = (*command[:3], "--release", brake, "--because", "it is a test", *command[3:])
     if refused.code:
-        lakegc.told(settings, *command, digest)
+        lakegc.output(settings, *command, digest)
 
 
 @pytest.mark.parametrize("name", ["same-bytes", "random-20", "shared-parent"])
@@ -64,7 +64,7 @@ def test_of_a_recorded_reference_mark_only_truly_expired_objects_are_deleted(
         summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
         store.write(f"{MARK}summary.json", json.dumps(summary).encode())
         approve(lakegc, settings, recording.repository, store)
-        report = json.loads(lakegc.told(settings, "sweep", recording.repository, "theirs", "--format", "json"))
+        report = json.loads(lakegc.output(settings, "sweep", recording.repository, "theirs", "--format", "json"))
         after = {one.key for page in store.pages("data/") for one in page.objects}
 
     assert before - after == theirs & recording.expired()

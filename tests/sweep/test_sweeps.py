@@ -152,7 +152,7 @@ def test_a_sweep_respects_holds_added_and_objects_replaced_after_the_approval(
     marked_and_approved(lakegc, sandbox, lake)
     first, second, third = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
     hold = ("--prefix", first, "--owner", "ada", "--reason", "needed")
-    lakegc.told(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
+    lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
     store.write(second, b"something else")
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 

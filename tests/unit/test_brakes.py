@@ -148,7 +148,7 @@ def test_unreadable_earlier_marks_trip_every_comparison() -> None:
 
 
 def test_the_documented_defaults_are_the_effective_ones() -> None:
-    """Whoever reads the page on settings knows what stops a mark; every bound is on it."""
+    """The page on settings has every bound that stops a mark."""
     rows = re.findall(r"^\| `brake_(\w+)` \|.*\| ([^|]+) \|$", DOCUMENTED.read_text(encoding="utf-8"), re.MULTILINE)
     documented = {name: default.partition(" (")[0].replace(",", "") for name, default in rows}
     variables = {f"LAKEGC_BRAKE_{name.upper()}": default for name, default in documented.items()}

@@ -48,7 +48,7 @@ def test_an_error_of_the_look_ends_the_waiting() -> None:
 
 
 def test_who_waits_is_told_how_long() -> None:
-    told: list[float] = []
-    polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=told.append)
+    waits: list[float] = []
+    polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=waits.append)
 
-    assert told == [2, 4]
+    assert waits == [2, 4]

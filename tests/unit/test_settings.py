@@ -263,7 +263,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, ne
 
 
 def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
-    """Whoever upgrades corrects them in one go."""
+    """An operator who upgrades corrects them in one go."""
     with pytest.raises(WrongUsage) as raised:
         Settings.load({f"LAKEGC_{old.upper()}": "1" for old in RENAMED}, home)
 
