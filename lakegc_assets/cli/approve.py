@@ -55,7 +55,10 @@ def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bo
     """Show a mark, ask for confirmation, and record its approval. Raises before anything is written."""
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
-        raise WrongUsage("--yes needs --digest: the digest of the set that was reviewed, as lakegc review shows it")
+        raise WrongUsage(
+            "--yes needs --digest: the digest of the set that was reviewed. It is shown by "
+            f"{command('review', repository, mark_id)}"
+        )
     if not asked.yes and not sys.stdin.isatty():
         raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
     server = Server.configured()

@@ -169,7 +169,7 @@ def review(
     depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """Show what a mark would delete: why, how old, where, and what is unusual."""
+    """Show what a mark would delete, why, and what is unusual."""
     from lakegc_assets.cli import review as reviews
 
     refuse_lines_of_totals(output, every=every)
@@ -184,7 +184,7 @@ def diff(
     every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """Show what changed between two marks: what is newly expired, and what no longer is."""
+    """Show what changed between two marks. What is newly expired, and what no longer is."""
     from lakegc_assets.cli import diff as diffs
 
     refuse_lines_of_totals(output, every=every)
@@ -195,7 +195,7 @@ def diff(
 def approve(
     repository: RepositoryArgument,
     mark_id: Annotated[
-        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or layout/id of the reference's")
+        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or LAYOUT/ID of the reference collector's")
     ],
     digest: Annotated[
         str | None, typer.Option(help="the digest of the set that was reviewed; any other set is refused")
@@ -214,7 +214,7 @@ def approve(
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Approve the expired set of one mark: shows it, asks, and records the approval. Nothing is deleted."""
+    """Approve the expired set of one mark. Shows it, asks, and records the approval; nothing is deleted."""
     from lakegc_assets.cli import approve as approvals
 
     asked = approvals.ApproveOptions(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
@@ -224,7 +224,9 @@ def approve(
 @app.command()
 def revoke(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
+    ],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
 ) -> None:
     """Take an approval back, before its sweep has begun."""
@@ -259,7 +261,9 @@ def sweep(
 @app.command()
 def backup(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or layout/id of the reference's")],
+    mark_id: Annotated[
+        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
+    ],
     to: Annotated[
         str, typer.Argument(metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; else as configured")
     ] = "",
@@ -267,7 +271,7 @@ def backup(
     bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy a mark's expired objects to another bucket, container or folder. Killed, it resumes."""
+    """Copy a mark's expired objects to another bucket or folder. Killed, it resumes when it is run again."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.cli import backup as backups
 
@@ -294,7 +298,7 @@ def restore(
     bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring back from a backup what is missing in the repository; nothing is overwritten."""
+    """Bring back from a backup what is missing. Nothing is overwritten."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.backup.restore import Chosen
     from lakegc_assets.cli import backup as backups
@@ -315,7 +319,7 @@ def undo(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring quarantined objects back to their places; nothing is overwritten."""
+    """Bring quarantined objects back to their places. Nothing is overwritten."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
@@ -331,7 +335,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Delete quarantined objects for good; what is live by now is brought back instead."""
+    """Delete quarantined objects for good. What is live by now is brought back instead."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
@@ -362,7 +366,7 @@ def report(
     ] = "latest",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the outcome of a sweep: totals, and what was rescued or failed, and why."""
+    """Show the outcome of a sweep. Totals, and what was rescued or failed, and why."""
     from lakegc_assets.cli import report as reports
 
     reports.show(repository, mark_id, as_json=output is Format.JSON)
@@ -377,7 +381,7 @@ def fsck(
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> int:
-    """Verify by content hash that all metadata is whole, and that the store holds what is live."""
+    """Verify that metadata is whole and live objects are stored. Metadata by content hash."""
     from lakegc_assets.cli import fsck as shown
 
     check_java()
@@ -393,7 +397,7 @@ def ui(
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve Dagster's UI with the same marks, and its daemon for schedules, until Ctrl-C."""
+    """Serve Dagster's UI with the same marks. Its daemon runs schedules and sensors until Ctrl-C."""
     from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
 
     check_java()

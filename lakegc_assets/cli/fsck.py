@@ -116,7 +116,7 @@ def show_verified(report: Report) -> None:
     rows = {
         "commits": f"{n('commits')} verified by their ids",
         "metaranges": f"{n('metaranges')} verified by content hash",
-        "ranges": f"{n('ranges')} verified by content hash, {n('entries')} entries decoded",
+        "ranges": f"{n('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
         "other tables": f"{n('dump_tables')} of the dump of references, {n('other_tables')} that nothing refers to",
         "live objects": live,
         "outside the namespace": f"{n('outside')} addresses, not looked up",

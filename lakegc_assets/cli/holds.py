@@ -27,6 +27,7 @@ from spark_resources.mark_store.holds import add_hold, drop_hold, read_holds, re
 from spark_resources.model import Rules
 
 SIGN = "sign"
+COUNTED = ("branches", "tags", "commits", "beyond_the_rules", "objects")  # what a hold of one kind or another matches
 COUNTED_AT_MOST = 1000  # objects under a prefix: one page of a listing
 
 
@@ -87,7 +88,7 @@ def show(repository: str, *, as_json: bool) -> None:
         return
     table = Table()
     for heading in ("hold", "what", "owner", "reason", "until", "state"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for hold in holds:
         table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
     print_table(f"Holds of {repository}", table)
@@ -108,11 +109,14 @@ def check(repository: str, *, as_json: bool) -> None:
         print_sentence(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
         return
     table = Table()
-    for heading in ("hold", "what", "state", "branches", "tags", "commits", "beyond the rules", "objects"):
-        table.add_column(heading, justify="left" if heading in ("hold", "what", "state") else "right")
+    for heading in ("hold", "what", "state"):
+        table.add_column(heading, overflow="fold")
+    counted = [name for name in COUNTED if any(row[name] is not None for row in found)]
+    for name in counted:
+        table.add_column(name.replace("_", " "), justify="right")
     for row in found:
-        numbers = [row[name] for name in ("branches", "tags", "commits", "beyond_the_rules", "objects")]
-        table.add_row(row["hold"], cell(row["what"]), row["state"], *("" if n is None else str(n) for n in numbers))
+        numbers = ("" if row[name] is None else str(row[name]) for name in counted)
+        table.add_row(cell(row["hold"]), cell(row["what"]), row["state"], *numbers)
     print_table(f"What the holds of {repository} match now", table)
     if any(isinstance(hold, PathHold) for hold in holds):
         print_sentence("Objects that are on hold by their path are counted by the next mark, which reads the commits.")
@@ -143,7 +147,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
 def matched(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: datetime) -> dict[str, Any]:
     seen = References([graph.heads], set(graph.tags.items()))
     row: dict[str, Any] = {"hold": hold.id, "what": hold.what, "state": state(hold, now)}
-    row |= dict.fromkeys(("branches", "tags", "commits", "beyond_the_rules", "objects"))
+    row |= dict.fromkeys(COUNTED)
     if isinstance(hold, BranchHold):
         row["branches"] = sum(fnmatchcase(branch, hold.branches) for branch in graph.heads)
     if isinstance(hold, TagHold):

@@ -8,7 +8,7 @@ import typer
 from spark_resources.errors import WrongUsage
 
 holds_app = typer.Typer(
-    help="Holds: what must be kept whatever the rules say, by tags, commits, branches, paths or keys.",
+    help="Manage holds: what must be kept, whatever the rules say. By tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
@@ -76,7 +76,7 @@ def drop(context: typer.Context, hold_id: IdArgument) -> None:
 
 @holds_app.command()
 def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False) -> None:
-    """Sign the file of holds as it is: written by hand, before there was a key, or restored."""
+    """Sign the file of holds as it is. It was written by hand, before there was a key, or restored."""
     from lakegc_assets.cli import holds
 
     holds.sign(context.obj, yes=yes)

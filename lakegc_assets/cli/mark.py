@@ -224,7 +224,7 @@ def as_table(rows: Sequence[Row]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     longest = max(len(harmless(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
-    table.add_column("state", overflow="fold")
+    table.add_column("state", min_width=len("in quarantine"))
     table.add_column("objects", justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("begun (UTC)", no_wrap=True)

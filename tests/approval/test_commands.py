@@ -127,7 +127,7 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
 
     approve(lakegc, lake).stopped(2, "--yes and --digest")
     approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "--yes and --digest")
-    approve(lakegc, lake, "--yes").stopped(2, "--yes needs --digest")
+    approve(lakegc, lake, "--yes").stopped(2, "--yes needs --digest", f"lakegc review {lake.name} m1")
     approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
     assert lake.record().state is MarkState.MARKED
     outcome = by_script(lakegc, lake, "--by", "Ada", "--format", "json")

@@ -113,6 +113,17 @@ def test_a_check_counts_what_each_hold_matches_today(held: Held) -> None:
     assert "counted by the next mark" in held("check").out
 
 
+def test_a_check_has_no_columns_that_are_empty_for_every_hold(held: Held) -> None:
+    """Keys are long and terminals narrow. A prefix has no branches, tags or commits to count."""
+    held("add", "imported", "--prefix", "data/imported/", *WHOSE)
+    alone = held("check").out
+    held("add", "legal", "--commits", "legal=*", *WHOSE)
+    both = held("check").out
+
+    assert [heading in alone for heading in ("objects", "commits", "beyond the rules", "tags")] == [True] + [False] * 3
+    assert [heading in both for heading in ("objects", "commits", "beyond the rules", "tags")] == [True] * 3 + [False]
+
+
 def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
     """The server's clock decides."""
     held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")

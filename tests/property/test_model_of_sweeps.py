@@ -30,7 +30,7 @@ SWEEPS = int(os.environ.get("LAKEGC_MODEL_SWEEPS", "6"))
 SAME_EVERY_TIME = 100
 STEPS_A_SWEEP = 15
 SWEEPS_A_REPOSITORY = 3
-CLOSING = "proving once more what was deleted"
+CLOSING = "re-verifying what was deleted"
 DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
 
 
@@ -96,11 +96,12 @@ class SweptRepository(WatchedLiving):
         """What becomes live during a sweep is rescued, or named by its closing re-verification; undo brings it back."""
         self.marked_and_approved()
         writers = Writers(self.model, planned)
-        live_before_closing: set[str] = set()
+        live_before_closing: set[str] | None = None
 
         def listen(sentence: str) -> None:
-            if sentence.startswith(CLOSING):
-                live_before_closing.update(self.model.live(self.sandbox.now()))
+            nonlocal live_before_closing
+            if sentence == CLOSING:
+                live_before_closing = self.model.live(self.sandbox.now())
             writers.moment()
 
         self.between.moment = writers.moment
@@ -111,7 +112,9 @@ class SweptRepository(WatchedLiving):
             self.between.moment = lambda: None
         gone = self.model.live(self.sandbox.now()) - self.lost - self.stored().keys()
         COUNTED["came to life too late"] += len(report.late)
-        hold("gone and not named", gone & live_before_closing - set(report.late))
+        if report.objects.get(Outcome.QUARANTINED.value):
+            assert live_before_closing is not None, f"the sweep never said '{CLOSING}'"
+        hold("gone and not named", gone & (live_before_closing or set()) - set(report.late))
         self.sweeper.undo(self.settings, "lake", self.mark_id)
         hold("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
         self.model.check_books()

@@ -62,6 +62,12 @@ def test_every_command_has_help(helps: dict[str, Any]) -> None:
         assert text.startswith("Usage: ")
 
 
+def test_no_summary_of_a_command_is_truncated(helps: dict[str, Any]) -> None:
+    """The first sentence of each command fits into the list of commands, on a terminal of 80 columns."""
+    for _, text, _ in helps.values():
+        assert not [line for line in text.splitlines() if line.startswith("  ") and line.endswith("...")]
+
+
 def lakegc(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
