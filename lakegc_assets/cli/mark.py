@@ -221,13 +221,13 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 
 def as_table(rows: Sequence[Row]) -> Table:
     """Marks of one repository. Ids are never truncated, however narrow the terminal, so that they can be copied."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     longest = max(len(harmless(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
     table.add_column("state", min_width=len("in quarantine"))
     table.add_column("objects", justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("begun (UTC)", no_wrap=True)
+    table.add_column("begun (UTC)", min_width=len("2026-11-21"))
     table.add_column("by", overflow="fold")
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
