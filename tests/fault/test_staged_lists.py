@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
 from tests.support.azurite import Azurite
 from tests.support.mark_runs import Marked, Marker, Sweeper, later, target_of
+from tests.support.messages import on_first_message
 from tests.support.s3_servers import SeaweedFS
 
 STAGED = tuple(f"staged/{number}" for number in range(5))
@@ -82,21 +82,6 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
         made.garbage.add(made.add_garbage("garbage"))
         made.staged.update(repository.put("main", path, path.encode()).address for path in STAGED)
         yield made
-
-
-@contextmanager
-def on_first_message(words: str, act: Callable[[], object]) -> Iterator[None]:
-    """Act at lakegc's first message with these words."""
-    said: list[str] = []
-
-    def hear(sentence: str) -> None:
-        if words in sentence and not said:
-            said.append(sentence)
-            act()
-
-    with listening(hear):
-        yield
-    assert said
 
 
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])

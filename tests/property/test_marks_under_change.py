@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from unittest import mock
 
 import pytest
 
-from lakegc_assets.progress import listening
 from spark_resources.errors import DamagedData, Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
@@ -20,6 +19,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
 from tests.support.changing_repository import often_wrong
 from tests.support.mark_runs import NO_MINIMUM_AGE, marked
+from tests.support.messages import on_first_message
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -28,21 +28,6 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     with Sandbox(tmp_path, faults=often_wrong()) as running:
         yield running
-
-
-@contextmanager
-def on_first_message(words: str, do: Callable[[], object]) -> Iterator[None]:
-    """Act at a mark's first message with these words."""
-    done: list[str] = []
-
-    def hear(sentence: str) -> None:
-        if words in sentence and not done:
-            done.append(sentence)
-            do()
-
-    with listening(hear):
-        yield
-    assert done, f"no mark said '{words}'"
 
 
 @contextmanager

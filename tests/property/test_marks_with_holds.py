@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.progress import listening
 from spark_resources.errors import DamagedData, Forbidden, Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
@@ -22,6 +21,7 @@ from spark_resources.mark_store.mark import Mark, marks
 from spark_resources.model import OBJECTS_ON_HOLD, RANGES_ON_HOLD, Rules, Scope
 from spark_resources.spark.datasets import all_rows
 from tests.support.mark_runs import Marked, Marker, target_of
+from tests.support.messages import on_first_message
 
 WHOSE = "owner: ada, reason: because"
 EVERY_KIND = f"""
@@ -220,12 +220,8 @@ def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
 def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
     """It doesn't matter which step comes next."""
     world.hold(EVERY_KIND)
-
-    def changing(sentence: str) -> None:
-        if sentence.startswith("reading what is staged"):
-            world.hold(None)
-
-    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked") as caught:
+    changed = on_first_message("reading what is staged", lambda: world.hold(None))
+    with changed, pytest.raises(Refused, match="were changed while it was being marked") as caught:
         world.mark("changed")
 
     assert caught.value.invariant == 7
@@ -234,12 +230,8 @@ def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
 
 def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     """By then everything has been read, and the expired set is written."""
-
-    def changing(sentence: str) -> None:
-        if sentence == "writing the expired set":
-            world.hold(EVERY_KIND)
-
-    with listening(changing), pytest.raises(Refused, match="were changed while it was being marked"):
+    changed = on_first_message("writing the expired set", lambda: world.hold(EVERY_KIND))
+    with changed, pytest.raises(Refused, match="were changed while it was being marked"):
         world.mark("late")
 
     world.has_no_finished_mark("late")
@@ -266,13 +258,8 @@ def test_a_tag_created_during_a_mark_is_on_hold_with_its_history(world: World) -
     """It is created after the commits were read."""
     world.hold(f"holds: [{{id: all, tags: '*', history: true, {WHOSE}}}]")
     dangling = next(commit.id for commit in world.lake.commits() if commit.message == "48 days ago")
-
-    def tagging(sentence: str) -> None:
-        if sentence.startswith("reading once more"):
-            world.lake.create_tag("late", dangling)
-
     try:
-        with listening(tagging):
+        with on_first_message("reading once more", lambda: world.lake.create_tag("late", dangling)):
             mark = world.mark("late-tag")
     finally:
         world.lake.delete_tag("late")

@@ -11,7 +11,6 @@ import pytest
 
 from lakegc_assets.mark.keep_lookups import LOOKUPS
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.progress import listening
 from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, KEEP_REASONS, MEANWHILE, OTHER_REPOSITORY, KeepReason
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
@@ -21,6 +20,7 @@ from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.messages import on_first_message
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 DATA = b"an object that only this reason keeps"
@@ -74,13 +74,8 @@ def re_staged(lake: Lake) -> AbstractContextManager[None]:
 
 def staged_meanwhile(lake: Lake) -> AbstractContextManager[None]:
     """The object is staged after everything was listed, and before it is listed once more."""
-    waiting = [lambda: lake.repository.stage("main", [replace(lake.kept, path=b"meanwhile")])]
-
-    def heard(sentence: str) -> None:
-        if sentence.startswith("reading once more") and waiting:
-            waiting.pop()()
-
-    return listening(heard)
+    staged = replace(lake.kept, path=b"meanwhile")
+    return on_first_message("reading once more", lambda: lake.repository.stage("main", [staged]))
 
 
 def put_on_hold(lake: Lake) -> AbstractContextManager[None]:

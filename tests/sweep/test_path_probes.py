@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.progress import listening
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import all_rows, open_dataset
 from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import Between, between
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
@@ -55,17 +55,6 @@ def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
-def on_first_message(words: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Act at the first message with these words in it."""
-    waiting = [act]
-
-    def heard(sentence: str) -> None:
-        if words in sentence and waiting:
-            waiting.pop()()
-
-    return heard
-
-
 def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
@@ -73,14 +62,14 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
     known = settings(sandbox, server)
 
-    with listening(on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[0]))):
+    with on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[0])):
         marked = Marker().mark(known, "lake", "m1", NO_AGE)
 
     assert (marked.facts("expired_set")["probes"], marked.facts("expired_set")["probes_failed"]) == (16, 0)
     assert marked.expired == free
 
     Sweeper().approve(known, "lake", "m1")
-    with listening(on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[1]))):
+    with on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[1])):
         report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
 
     assert report.objects == {"deleted": len(free)}

@@ -1,0 +1,69 @@
+"""Every error message of lakegc, as one page: a change of wording is seen in review, and so is a placeholder it loses.
+
+A message names what is wrong, where, and what to do next. Rewording must not lose the repository, mark or object.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PAGE = Path(__file__).with_name("error_messages.txt")
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("lakegc_assets", "spark_resources")
+UPDATE = "UPDATE_MESSAGES=1 pytest tests/unit/test_error_messages.py"
+
+
+def modules() -> dict[str, ast.Module]:
+    """The syntax trees of both packages by path."""
+    files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
+    return {file.relative_to(ROOT).as_posix(): ast.parse(file.read_text(encoding="utf-8")) for file in files}
+
+
+def error_classes(trees: dict[str, ast.Module]) -> set[str]:
+    """The names of all classes that descend from `LakegcError`."""
+    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found, before = {"LakegcError"}, 0
+    while len(found) > before:
+        before = len(found)
+        found |= {each.name for each in classes if {ast.unparse(base) for base in each.bases} & found}
+    return found
+
+
+def templates(node: ast.expr) -> Iterator[str]:
+    """The texts of a message expression, with `{...}` for what is filled in; one for each branch of a condition."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            yield "".join(ast.unparse(ast.JoinedStr([part]))[2:-1] for part in parts)
+        case ast.IfExp(body=one, orelse=other):
+            yield from templates(one)
+            yield from templates(other)
+        case ast.BinOp(left=one, op=ast.Add(), right=other):
+            yield "".join(text for part in (one, other) for text in templates(part))
+
+
+def page() -> str:
+    """All messages, by module and class of error."""
+    trees = modules()
+    known = error_classes(trees)
+    lines: list[str] = []
+    for name, tree in trees.items():
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+        raised = [(ast.unparse(call.func), text) for call in calls for text in templates(call.args[0])]
+        found = sorted(f"  {error}: {text!r}" for error, text in raised if error in known)
+        lines += [name, *found] if found else []
+    return "\n".join(lines) + "\n"
+
+
+def test_every_error_message_is_on_the_page_of_messages() -> None:
+    """Read the difference: a new text needs the same placeholders, or a reason to drop one."""
+    now = page()
+    if os.environ.get("UPDATE_MESSAGES"):
+        PAGE.write_text(now, encoding="utf-8")
+
+    assert now == PAGE.read_text(encoding="utf-8"), f"error messages changed; after reading them: {UPDATE}"
+    assert now.count("\n  ") > 300
