@@ -1,4 +1,4 @@
-"""The code location: everything that Dagster loads, and nothing that decides."""
+"""The code location: all definitions that Dagster loads. It contains no logic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, times and names as people read them."""
+"""Format numbers, times and names for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["a_month", "age", "duration", "harmless", "money", "part", "plural", 
 
 
 def size(count: int) -> str:
-    """Bytes with a binary unit: 1.5 MiB."""
+    """Format a number of bytes with a binary unit: 1.5 MiB."""
     amount, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if amount < 1024 or unit == "PiB":
@@ -21,22 +21,22 @@ def size(count: int) -> str:
 
 
 def part(some: int, whole: int) -> float:
-    """A share of 1; of nothing it is 0."""
+    """`some` as a fraction of `whole`; 0 if `whole` is 0."""
     return some / whole if whole else 0.0
 
 
 def a_month(count: int, price: float) -> float:
-    """What so many bytes cost in a month, at a price per GB; stores bill a GB as 2^30 bytes."""
+    """The monthly cost of storing `count` bytes, at a price per GB and month. Stores bill a GB as 2^30 bytes."""
     return count / 2**30 * price
 
 
 def money(amount: float) -> str:
-    """An amount in whatever currency the price was in."""
+    """Format an amount of money, in the currency of the price."""
     return f"{amount:,.2f}" if amount >= 0.01 or not amount else "less than 0.01"
 
 
 def age(span: timedelta) -> str:
-    """A span by its largest unit: 3 days, 4 hours, 20 seconds."""
+    """Format a time span in its largest unit, such as 3 days, 4 hours or 20 seconds."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -45,7 +45,7 @@ def age(span: timedelta) -> str:
 
 
 def harmless(name: str) -> str:
-    """A key as a terminal can show it: characters that would move the cursor or change colours are escaped."""
+    """A key that is safe to show on a terminal: characters that would move the cursor or change colours are escaped."""
     if name.isprintable():
         return name
     return "".join(

@@ -1,4 +1,4 @@
-"""The jobs: mark, approve, back up, sweep; each runs in one process for one partition."""
+"""The jobs: mark, approve, back up and sweep. Each runs in one process, for one partition."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
@@ -50,7 +50,10 @@ def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: 
 
 
 def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) -> tuple[Proposal, Approval]:
-    """The approval, written. Raises what speaks against it; then nothing was written."""
+    """Approve the mark of a partition, and return its proposal and the approval.
+
+    Raises like `propose` and `approve`; no approval is written in that case.
+    """
     partition, target = located(marks, partition_key)
     now, settings = target.place.store().now(), marks.settings()
     name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
@@ -71,7 +74,7 @@ MARK_ASSETS = sorted(
     [namespace_slices, uncommitted_addresses, retained_commits, committed_addresses, expired_set],
     key=lambda asset: CHAIN.index(asset.key.to_user_string()),
 )
-"""In the order in which a mark reads."""
+"""The assets of a mark, in the order in which they are computed (`CHAIN`)."""
 
 
 mark_job = dg.define_asset_job(
@@ -151,7 +154,7 @@ too**, and nothing that isn't in the backup.""",
 
 
 def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
-    """The run of the job for one mark. Its partition has to be added by whoever asks for it."""
+    """Request a run of a job for one mark. The caller has to add the partition."""
     return dg.RunRequest(
         run_key=run_key,
         partition_key=str(Partition.of(repository.id, mark_id)),

@@ -1,4 +1,4 @@
-"""The partitions of all assets: a repository and a mark each."""
+"""The partitions of all assets: one per repository and mark."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
@@ -8,15 +8,15 @@ from spark_resources.errors import LakegcError
 from spark_resources.model import Partition
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
-"""One partition a repository and mark; its key is `repository|mark_id`."""
+"""One partition per repository and mark; its key is `repository|mark_id`."""
 
 
 REPOSITORY_TAG = "lakegc/repository"
-"""On every run, so that Dagster's queue can keep runs of one repository apart."""
+"""A tag on every run with its repository, by which Dagster's run queue limits concurrent runs per repository."""
 
 
 def repository_tag(partition_key: str) -> dict[str, str]:
-    """The tag of a partition's runs; none for a key that nobody can read, of which the run itself says so."""
+    """The tag of a partition's runs; none for an invalid key, which the run itself reports."""
     try:
         return {REPOSITORY_TAG: Partition.parse(partition_key).repository}
     except LakegcError:
@@ -26,4 +26,4 @@ def repository_tag(partition_key: str) -> dict[str, str]:
 TAGGED = dg.PartitionedConfig(
     PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
 )
-"""So that runs which a person launches in the UI carry the tag, too."""
+"""Adds the tag to runs that a person launches in the UI, too."""

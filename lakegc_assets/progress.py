@@ -1,4 +1,4 @@
-"""What a run is doing, for whoever looks: steps say it in sentences, a terminal or a log shows it."""
+"""Progress of a run: its steps publish sentences, which a terminal or a log shows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _listeners: list[LogMessage] = []
 
 
 def tell(sentence: str) -> None:
-    """Hand a sentence to everybody who listens in this process."""
+    """Publish a sentence to all listeners in this process."""
     for listener in _listeners:
         listener(sentence)
 
 
 @contextmanager
 def listening(listener: LogMessage) -> Iterator[None]:
-    """Hear what is told while the context lasts."""
+    """Pass each published sentence to this listener while the context lasts."""
     _listeners.append(listener)
     try:
         yield
@@ -32,7 +32,10 @@ def listening(listener: LogMessage) -> Iterator[None]:
 
 @contextmanager
 def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
-    """Say what is done while the context lasts, and every few seconds `how_far` it is, where that can be found out."""
+    """Log `doing` once, and the result of `how_far` every few seconds (LOG_EVERY_S) while the context lasts.
+
+    A `LakegcError` from `how_far` is ignored.
+    """
     stop = threading.Event()
 
     def repeat() -> None:
@@ -40,7 +43,7 @@ def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], 
             try:
                 sentence = how_far()
             except LakegcError:
-                continue  # only the telling is disturbed
+                continue  # harmless: only this progress report is lost
             log_message(sentence)
 
     log_message(doing)
@@ -54,7 +57,7 @@ def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], 
 
 
 def logged_and_published(log: LogMessage) -> LogMessage:
-    """Say it to Dagster's log of this run, and to whoever listens in this process."""
+    """A function that writes a sentence to a log, such as Dagster's of this run, and publishes it in this process."""
 
     def log_message(sentence: str) -> None:
         log(sentence)

@@ -45,17 +45,17 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     _lease: Lease | None = PrivateAttr(default=None)
 
     def refuse_finished(self, partition_key: str) -> None:
-        """Raise `NothingToDo` where the mark is finished, before its options, clocks or lease are looked at: whatever
-        else is wrong with the request, such a mark stays as it is."""
+        """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked: a
+        finished mark never changes, whatever else is wrong with the request."""
         partition = Partition.parse(partition_key)
         place = find_target(self.lakefs.client(), partition.repository, self.settings()).place
         if Mark.exists(place, partition.mark_id):
             Mark.open(place, partition.mark_id).check_unfinished()
 
     def begin(self, partition_key: str, options: MarkOptions, log_message: LogMessage) -> MarkRun:
-        """Begin the mark of a partition, or go on with it while it is unfinished. Takes the lease.
+        """Begin the mark of a partition, or resume it if it is unfinished. Takes the lease.
 
-        Raises `Refused` where the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
+        Raises `Refused` if the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
         """
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         refuse_both(options)
@@ -101,7 +101,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return self._run(partition, target, mark, lakefs, log_message)
 
     def go_on(self, partition_key: str, log_message: LogMessage) -> MarkRun:
-        """The unfinished mark of a partition, for its next step. Takes the lease, unless this run holds it."""
+        """The unfinished mark of a partition, for its next step. Takes the lease unless this run already holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         target = probed(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
@@ -111,13 +111,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return self._run(partition, target, mark, lakefs, log_message)
 
     def record(self, partition_key: str) -> MarkRecord:
-        """The record of a partition's mark as the namespace holds it now."""
+        """The current record of a partition's mark, read from the namespace."""
         partition = Partition.parse(partition_key)
         target = find_target(self.lakefs.client(), partition.repository, self.settings())
         return Mark.open(target.place, partition.mark_id).record
 
     def store_time(self, partition_key: str) -> datetime:
-        """Now, by the clock of the store that a partition's mark is in."""
+        """The current time by the clock of the store that contains a partition's mark."""
         repository = Partition.parse(partition_key).repository
         return find_target(self.lakefs.client(), repository, self.settings()).place.store().now()
 
@@ -125,7 +125,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Settings.load(os.environ, home_folder())
 
     def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
-        """Take the repository's lease for this run, once, and see that it still holds."""
+        """Take the repository's lease once per run. Raises `Refused` if it was lost since."""
         if self._lease is None:
             interrupt_when_told_to_end()
             self._lease = take_lease(
@@ -147,7 +147,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _inventory(
         self, options: MarkOptions, target: Target, now: datetime, settings: Settings
     ) -> tuple[dict[str, Any] | None, datetime]:
-        """What a mark keeps of the inventory that it reads, if any, and when it begins by the store's clock."""
+        """The facts that a mark records about its inventory (None without one), and its start by the store's clock."""
         if not options.inventory:
             return None, now
         found = inventory_listing.chosen(
@@ -171,5 +171,5 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         )
 
     def session(self) -> Any:
-        """The run's Spark session; it is started when somebody asks for it."""
+        """The run's Spark session, started on first use."""
         return self.spark.spark_session

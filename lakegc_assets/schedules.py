@@ -1,6 +1,6 @@
-"""The schedule that marks all chosen repositories; it is off until somebody turns it on in Dagster's UI.
+"""The schedule that marks all selected repositories. It is off until it is turned on in Dagster's UI.
 
-What is wrong with one repository never reaches another one: each has a run of its own that may fail.
+A problem with one repository never affects another: each is marked in a separate run, which may fail.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
@@ -25,13 +25,13 @@ from spark_resources.model import default_mark_id
 from spark_resources.settings import DEFAULT_MARK_CRON, Settings
 
 PREFLIGHT_TAG = "lakegc/trouble"
-"""On the one run that says what is wrong with a repository: what was wrong with it before the run began."""
+"""A tag with the problem that the preflight check found in a repository, on the one run that reports it."""
 PREFLIGHT_TIMEOUT_S = 30.0
-"""How long the schedule looks for trouble; a repository that hasn't answered by then is simply tried."""
+"""The time limit of the preflight check. A repository that isn't checked by then gets a run anyway."""
 
 
 def problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
-    """What keeps repositories from being marked, by id; all are asked side by side, so a slow one delays none."""
+    """The problems that prevent marks, by repository id. Checked in parallel, so that a slow one delays no other."""
     executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-look")
     looks = {executor.submit(problem, lakefs, each, settings): each.id for each in repositories}
     done, _ = wait(looks, timeout=PREFLIGHT_TIMEOUT_S)
@@ -41,7 +41,7 @@ def problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Setti
 
 
 def problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
-    """What a mark of the repository would stop at within its first second, or None: rights, rules and the store."""
+    """The problem with permissions, rules or the store that would stop a mark of the repository at once, or None."""
     try:
         refuse_read_only(repository)
         target = find_target(lakefs, repository.id, settings)
@@ -54,7 +54,7 @@ def problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str |
 
 
 def said_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
-    """Whether the schedule's newest run of the repository was for this trouble, and didn't succeed all the same."""
+    """Whether the schedule's newest run of the repository is tagged with this problem and hasn't succeeded."""
     tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
     newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
     return any(
@@ -69,7 +69,10 @@ _SCHEDULE = "mark_repositories"
 def requests_for_all(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """Request a mark of every chosen repository; its id is the scheduled time, so the same tick asks for the same."""
+    """Request a mark of every selected repository, unless its newest run already reported the same problem.
+
+    The mark id is the scheduled time, so that a repeated tick requests the same runs.
+    """
     with told():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
         repositories = chosen(client.repositories(), settings)
@@ -91,7 +94,7 @@ def requests_for_all(
 
 
 def scheduled(cron: str) -> dg.ScheduleDefinition:
-    """The schedule at the times of a cron schedule, in UTC. Raises `WrongUsage` for one that nobody can read."""
+    """The schedule for a cron expression, in UTC. Raises `WrongUsage` if the expression is invalid."""
     make = dg.schedule(
         cron,
         name=_SCHEDULE,
@@ -111,5 +114,5 @@ lacking, has one failed run that says why, and is then left out until that has c
         raise WrongUsage(f"LAKEGC_MARK_CRON is '{cron}': expected a cron schedule in UTC, such as 0 3 * * *") from None
 
 
-# the one setting that is needed before anything runs; the others are read, and complained about, by each run
+# the only setting that is needed at import; each run reads and checks the others
 mark_repositories = scheduled(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)

@@ -1,6 +1,6 @@
-"""Sensors: new repositories are marked, and approved marks are swept.
+"""Sensors that mark new repositories and sweep approved marks.
 
-Both are off until somebody turns them on in Dagster's UI.
+Both are off until they are turned on in Dagster's UI.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
@@ -23,13 +23,13 @@ from spark_resources.model import Partition, default_mark_id
 from spark_resources.settings import Settings
 
 APPROVAL_TAG = "lakegc/approval"
-"""On runs that an approval asked for: the number of Dagster's record of it."""
+"""A tag on runs that an approval triggered: the storage id of its event in Dagster."""
 MOST_AT_ONCE = 20
-"""New repositories that one look of the sensor has marked; the others come with the next looks."""
+"""The maximum number of new repositories per tick of the sensor; the others follow at the next ticks."""
 
 
 def identity(repository: Repository) -> str:
-    """Tells a repository from a later one of the same name."""
+    """A key that distinguishes a repository from a later one of the same name."""
     return f"{repository.id}@{repository.created.isoformat()}"
 
 
@@ -61,7 +61,7 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     return dg.SensorResult(
         run_requests=requests,
         dynamic_partitions_requests=[PARTITIONS.build_add_request([str(each.partition_key) for each in requests])],
-        # a repository that is gone is forgotten: another one of its name is new again
+        # a deleted repository is forgotten: a later one of the same name counts as new
         cursor=json.dumps(sorted((known & there.keys()) | now_marked.keys())),
     )
 
@@ -80,7 +80,7 @@ before anything is deleted. Where LAKEGC_BACKUP_TO says where backups go, a back
 sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    # the oldest ones first, by the number of their records: none is left out, however many came at once
+    # oldest first, by storage id: none is skipped, however many arrive at once
     seen = int(context.cursor) if context.cursor else None
     events = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_A_TICK, ascending=True
@@ -107,7 +107,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
         context.log.error(sentence)
     return dg.SensorResult(
         run_requests=requests,
-        # a partition that nobody knows here, such as one approved on another machine, is added: its run says what it is
+        # a partition that is unknown here, such as one approved on another machine, is added; its run reports problems
         dynamic_partitions_requests=[PARTITIONS.build_add_request([str(one.partition_key) for one in requests])]
         if requests
         else [],

@@ -1,1 +1,1 @@
-"""Approval of an expired set: what it is given for, what forbids it, which set it names, how it is kept."""
+"""Approval of an expired set: proposals, preconditions, verification of the files, and the approval itself."""

@@ -1,17 +1,17 @@
 """Check, give and revoke the approval of an expired set, and verify it before a sweep (invariants 7 and 9).
 
-The order of effects, and the state after a crash right behind each. For lakegc's own marks:
+The order of effects, and the state that a crash right after each leaves. For lakegc's own marks:
 
-    approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a file that isn't there: no approval
+    approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a missing file: no approval
               2. approval.json                                               approved
               3. summary.json, with --for-reference only                     approved, and handed over
-    revoke    1. summary.json is removed                                     approved, and not handed over any more
-              2. mark.json: `marked`                                         not approved; approval.json counts no more
+    revoke    1. summary.json is removed                                     approved, and no longer handed over
+              2. mark.json: `marked`                                         not approved; approval.json is invalid now
               3. approval.json records that it ended, by whom and when       not approved
 
 For a foreign mark, only approval.json is written. Each write of mark.json and approval.json is conditional on the
-version that was read: of two people the second one gets an error, and a mark that is being swept can be neither
-approved nor revoked.
+version that was read: if two people write at the same time, the second one gets an error, and a mark that is being
+swept can be neither approved nor revoked.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check(
     now: datetime,
     single_deployment: bool,
 ) -> None:
-    """Raise what `approve` would raise, and write nothing. Called before asking for confirmation."""
+    """Raise the errors that `approve` would raise, and write nothing. Called before asking for confirmation."""
     refuse_unlocked(proposal, single_deployment=single_deployment)
     checked(proposal, request, lakefs, limits, now=now)
 
@@ -179,7 +179,7 @@ def write_named(mark: Mark, approval: Approval) -> None:
             raise overtaken(mark)
         try:
             write_approval(mark.place, approval, over=over)
-        except Overtaken:  # by a revoke of an earlier approval that records its end late
+        except Overtaken:  # a revoke of an earlier approval recorded its end meanwhile
             if last:
                 raise
         else:
@@ -268,7 +268,7 @@ def approved(proposal: Proposal, *, now: datetime) -> Approval:
 
 
 def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark is what was approved.
+    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark hasn't changed since.
 
     Called right before a sweep: rows, files and record have to be the approved ones. Rules and holds may have changed
     since: a sweep uses today's, and can only keep more. `now` by the store's clock.

@@ -20,7 +20,7 @@ from spark_resources.model import DATA, ROOT, MarkState, Scope
 from spark_resources.stores.base import Store
 
 FOLDERS = (DATA, ROOT)  # what may be collected: everything under data/, and objects directly in the root
-SWEEP_RECORD = "theirs/"  # in lakegc's folder of that id: the record of a sweep
+SWEEP_RECORD = "theirs/"  # the record of a sweep, in lakegc's folder for this mark id
 LINK_TOKEN = timedelta(hours=24)
 
 
@@ -71,7 +71,7 @@ def finished_at(target: Target, found: ReferenceMark) -> datetime:
 
 
 def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
-    """COUNTS of a mark with these addresses, by what the store holds now."""
+    """The COUNTS of a mark with these addresses, from a new listing of the store."""
     wanted = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
     candidates = candidate_bytes = stored = expired_bytes = 0

@@ -47,7 +47,7 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
     digest.
     """
     finished = proposal.record.finished
-    assert finished is not None  # a proposal's mark is
+    assert finished is not None  # a proposed mark is always finished
     # a store with times in whole seconds rounds down: the mark may have ended within that second
     if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
@@ -95,7 +95,7 @@ class StoppedByBrakes(Refused):
 
 
 class ReleasedInVain(WrongUsage):
-    """Raised when a brake is released that has not tripped. `tripped` names all tripped brakes."""
+    """Raised when a released brake has not tripped. `tripped` names all tripped brakes."""
 
     def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
         super().__init__(message)

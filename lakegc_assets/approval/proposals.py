@@ -31,7 +31,7 @@ USED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAIL
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finished mark that may be approved. For a foreign mark, `record` is built from what is known of it."""
+    """A finished mark that may be approved. For a foreign mark, `record` is built from its files and a listing."""
 
     target: Target
     record: MarkRecord
@@ -59,7 +59,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A person's request to approve a mark. `when` is by the store's clock; `how` is the entrance (command line or UI);
+    """A person's request to approve a mark. `when` is by the store's clock; `how` is the interface (terminal or UI);
     `released` are brakes, each with the reason.
 
     `until` None means until the mark is too old. `digest` is the one that was reviewed, None if it couldn't be given.
@@ -75,7 +75,7 @@ class ApprovalRequest:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """The finished mark of this id, or the foreign `layout/id`, of today's repository. `now` by the store's clock.
+    """The finished mark of this id, or the foreign `layout/id`, of the current repository. `now` by the store's clock.
 
     Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes the
     summary left over from an approval that has ended.

@@ -1,7 +1,7 @@
 """Verify a mark's files, byte for byte: their content, their rows, and that each key may be collected.
 
 A digest names the set. This verifies that the namespace still holds the very set that the digest names (invariants 5
-and 7). Files are read one at a time on a few threads, whatever the size of the mark.
+and 7). A few threads read one file at a time each, whatever the size of the mark.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 
 def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for an unlisted file in the mark's folders: another collector would take it for part of it."""
+    """Raise `Refused` for an unlisted file in a mark's folders: other collectors would treat it as part of the mark."""
     if added := unrecorded(place, record, recorded):
         more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
         raise Refused(

@@ -1,7 +1,7 @@
-"""The brakes as asset checks: who approves a mark in Dagster's UI reads the same numbers as on a terminal.
+"""The brakes as asset checks: an approver sees the same numbers in Dagster's UI as on a terminal.
 
-A brake that has tripped is a warning: the mark is sound, and its approval has to name the brake. All are measured from
-the mark's record in the namespace, in one step.
+A tripped brake is a warning: the mark is sound, but its approval has to release the brake by name. All brakes are
+measured from the mark's record in the namespace, in one step.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -40,7 +40,7 @@ def spec(name: str) -> dg.AssetCheckSpec:
 
 
 def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
-    """The result of one check: of one brake, or of those for each repository that could not be read."""
+    """The result of one check: for one brake, or for `others`, which has a brake per repository that was not read."""
     tripped = [brake for brake in found if brake.tripped]
     measured = [brake.measured for brake in found if brake.measured is not None]
     return dg.AssetCheckResult(
@@ -71,7 +71,7 @@ def unmeasured(name: str, why: str) -> dg.AssetCheckResult:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions for checks, which the snapshot test watches
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which the snapshot test watches
 
     @dg.multi_asset_check(name="brakes", specs=[spec(name) for name in BRAKES])
     def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:

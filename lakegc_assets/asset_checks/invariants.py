@@ -1,6 +1,7 @@
-"""The invariants as asset checks, for people to see: each measures again what the asset already stopped at.
+"""The invariants as asset checks, for display: each measures again an invariant that its asset has enforced.
 
-A check reads the mark's record in the namespace and decides nothing; an asset that breaks an invariant never gets here.
+A check reads the mark's record in the namespace and enforces nothing: an asset that violates an invariant fails before
+its checks run.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -26,9 +27,9 @@ Measured = tuple[bool, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One check: the asset it belongs to, its name and sentence, and what it measures in a mark's record.
+    """One check: its asset, name, invariant number (if any), description (`promise`), and measurement of a record.
 
-    `otherwise` is what a person is told where it fails.
+    `otherwise` is the message that is shown if it fails.
     """
 
     asset: dg.AssetsDefinition
@@ -191,5 +192,5 @@ def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.PreviewWarning)  # of partitions for checks, which the snapshot test watches
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which the snapshot test watches
     MARK_CHECKS = [as_check(invariant) for invariant in INVARIANTS]

@@ -1,6 +1,6 @@
-"""Events of `sweep_approval`: they show an approval in the graph and wake the sensor, and approve nothing.
+"""Events of `sweep_approval`: they show an approval in Dagster's graph and trigger the sensor.
 
-An approval is what lies in the namespace.
+An event itself approves nothing: the approval is a file in the namespace.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -15,7 +15,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.mark_store.approval import Approval
 
 DIGEST = "digest"
-"""The metadata by which an event of `sweep_approval` is told from one that was reported by hand."""
+"""The metadata that distinguishes an event of an approval from one that was reported by hand."""
 BY_HAND = (
     "This event was reported by hand, and approves nothing. To approve, launch the job *approve* for this partition: "
     "it asks for your name and the digest of the set. Or on a terminal: lakegc approve."
@@ -39,7 +39,10 @@ def materialization(partition_key: str, proposal: Proposal, given: Approval) -> 
 
 
 def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: Proposal, given: Approval) -> None:
-    """Tell Dagster of an approval that was given elsewhere, so that it is seen in the graph, and the sensor acts."""
+    """Report an approval that was given outside Dagster, so that the graph shows it and the sensor acts on it.
+
+    Raises `LakegcError` if Dagster can't record it.
+    """
     try:
         instance.add_dynamic_partitions(str(PARTITIONS.name), [partition_key])
         instance.report_runless_asset_event(materialization(partition_key, proposal, given))
@@ -48,13 +51,13 @@ def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: 
 
 
 def is_an_approval(event: dg.EventLogRecord) -> bool:
-    """Whether an event of `sweep_approval` comes with an approval; one that was reported by hand doesn't."""
+    """Whether an event of `sweep_approval` belongs to an approval; one that was reported by hand doesn't."""
     materialized = event.asset_materialization
     return materialized is not None and DIGEST in materialized.metadata
 
 
 def advise(instance: dg.DagsterInstance, partition_key: str) -> None:
-    """Show beside an event that was reported by hand that it approves nothing, and what does."""
+    """Report an observation: that an event reported by hand approves nothing, and how to approve instead."""
     instance.report_runless_asset_event(
         dg.AssetObservation(APPROVAL, partition=partition_key or None, description=BY_HAND)
     )

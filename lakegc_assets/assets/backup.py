@@ -1,4 +1,4 @@
-"""The step between an approval and its sweep, where one is configured: what is to be deleted, copied elsewhere."""
+"""The optional backup between an approval and its sweep: a copy of the objects to be deleted."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 from typing import Any
@@ -65,7 +65,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
 
 
 def described(found: Backup, where: str) -> dg.MaterializeResult[Any]:
-    """The result of `backup`: totals by outcome, and where it is."""
+    """The result of `backup`: totals by outcome, and its location."""
     return dg.MaterializeResult(
         metadata={
             "repository": found.subject.repository,

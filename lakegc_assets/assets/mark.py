@@ -1,8 +1,9 @@
-"""Group `mark`: four assets, each computed once for a repository and a mark, in the order that keeps data safe.
+"""Group `mark`: four assets, each computed once per repository and mark, in the order that keeps data safe.
 
-The order is the safety rule of the whole system. What is listed first can only become *more* referenced by what is read
-later, so an object that moves from staging to a commit meanwhile is seen by at least one of the steps behind it.
-Each asset depends on the one before it in `CHAIN`, which alone knows the order.
+The order is the safety rule of the whole system. Objects are listed first, and references are read afterwards, so a
+later step can only find *more* references to them. An object that moves from staging to a commit meanwhile is seen by
+at least one of the later steps. Each asset depends on the one before it in `CHAIN`, the only place that defines the
+order.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -26,7 +27,7 @@ from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, S
 
 
 def before(name: str) -> dg.AssetKey:
-    """The step that a mark takes right before this one."""
+    """The key of the asset that a mark computes right before this one."""
     return dg.AssetKey(CHAIN[CHAIN.index(name) - 1])
 
 
@@ -59,7 +60,7 @@ class MarkConfig(dg.Config):
     clean: bool | None = Field(default=None, description="is now called full, and refused")
 
     def options(self) -> MarkOptions:
-        """The options of a mark. Raises `WrongUsage` for what no mark can have."""
+        """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
         if self.clean is not None:
             raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
         min_age, taken = parse_min_age(self.min_age), parse_taken(self.inventory_taken, self.inventory)
@@ -108,7 +109,7 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
-        figures.get_ready()  # while the server answers
+        figures.get_ready()  # imports matplotlib while the server prepares its response
         uncommitted.read_uncommitted(run)
         yield described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
 

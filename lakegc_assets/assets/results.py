@@ -1,4 +1,4 @@
-"""What the body of an asset yields, and what Dagster shows where it fails."""
+"""The results of asset bodies, and the failures that Dagster shows."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,16 @@ from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
 
 Materialized = Iterator[dg.MaterializeResult[Any]]
-"""What the body of an asset yields: one result, or none where there is nothing to do."""
+"""The return type of an asset's body, which yields one result, or none if there is nothing to do."""
 
 
 @contextmanager
 def told(context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Around an asset's body: what goes wrong is told to people, with its exit code, and never tried again unseen.
+    """Wraps an asset's body: a `LakegcError` becomes a Dagster failure with its exit code, without automatic retries.
 
-    Where there is nothing to do, or no such partition can be, the asset is left as it is instead of turning red: the
-    body yields nothing, and what follows in the run is skipped. `about` is metadata that is shown beside a failure.
+    If there is nothing to do, or the partition is invalid, the asset is left unchanged instead of failing: the body
+    yields nothing, and the later steps of the run are skipped. Without a `context`, these errors are failures, too.
+    `about` is metadata that is shown with a failure.
     """
     try:
         yield
@@ -43,7 +44,7 @@ def facts_of(error: LakegcError) -> dict[str, Any]:
 
 
 def leave_as_it_is(context: dg.AssetExecutionContext, error: LakegcError) -> None:
-    """Say why nothing is done, in the run's log and beside the asset; a partition that can't be one is removed."""
+    """Report why nothing is done, in the run's log and as an observation. An invalid partition is removed."""
     context.log.error(str(error))
     for key in context.selected_asset_keys:
         context.log_event(

@@ -1,4 +1,4 @@
-"""Back up and restore the objects of marks: destinations, completeness, and what a sweep may rely on.
+"""Back up and restore the objects of marks: destinations, completeness, and the backup that a sweep may rely on.
 
     <place>/<repository>/<mark_id>/begun.json        the set that is backed up, written first
     <place>/<repository>/<mark_id>/objects/<address> the copies; renamed/… if the place can't hold such a key

@@ -1,7 +1,9 @@
-"""A backup from a finished mark to its summary. The order of effects, and the state after a kill right behind each:
+"""A backup from a finished mark to its summary.
+
+The order of effects, and the state that a crash right after each leaves:
 
 1. begun.json                                nothing; the same command resumes
-2. copies, and a log of each chunk           copies without a line: the same command finds and compares them
+2. copies, and a log of each chunk           copies without a log line; the same command finds and compares them
 3. the log is checked against a listing of the copies   nothing
 4. the list of all objects                   the same command writes another one
 5. backup.json                               done
@@ -43,7 +45,7 @@ def back_up(run: BackupRun) -> Backup:
     """Copy the mark's objects that the backup lacks, and write its summary.
 
     Raises `SweptWithFailures` if an object could not be copied; then there is no summary. Objects that vanished,
-    changed or are too cold to be read are listed and counted.
+    changed or can't be read from an archive tier are listed and counted.
     """
     began, start = run.to.store().now(), time.monotonic()
     with errors_from_executors():
@@ -110,7 +112,7 @@ def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
 
 
 def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) -> Counter[str]:
-    """One Spark job over rows of WANTED; objects by outcome."""
+    """Run one Spark job over rows of WANTED. Returns the objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
     config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
@@ -177,7 +179,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
 
 
 def refuse_unfinished(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
-    """Raise `SweptWithFailures` if an object of the mark has no copy for any reason other than its own state."""
+    """Raise `SweptWithFailures` if an object has no copy, unless it vanished, changed or is in an archive tier."""
     from pyspark.sql import functions as F
 
     failed = sum(objects.get(bad, 0) for bad in NEVER)

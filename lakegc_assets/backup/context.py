@@ -1,4 +1,4 @@
-"""Shared state of a backup, and how it is opened: a finished mark, and a place for its copies."""
+"""Shared state of a backup, which is opened from a finished mark and a place for its copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LEAST_ROWS_A_TASK = 200
 AT_ONCE = 32
-"""Copies at once over all tasks, where nobody says otherwise."""
+"""The default number of concurrent copies over all tasks."""
 MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.field("commit_id")])
 
 
@@ -138,8 +138,8 @@ def open_backup(
 
 
 def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise what would refuse a backup, checking small records only: a missing or unfinished mark, an invalid place or
-    one in a namespace."""
+    """Raise the error that would refuse a backup, checking small records only: a missing or unfinished mark, an invalid
+    place or one in a namespace."""
     target = probed(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
     refuse_overlap(backup_place(to, settings.store()), target, folder, lakefs)
@@ -176,8 +176,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 
 
 def cutoff_of_foreign(target: Target, found: ReferenceMark) -> datetime:
-    """Objects younger than this have changed since the foreign mark. A time in whole seconds may stand for almost a
-    second later."""
+    """Objects younger than this have changed since the foreign mark. Times in whole seconds are rounded down, so an
+    object may be almost a second younger than its time."""
     store = target.place.store()
     return cutoff_of(store, found) - store.capabilities.time_resolution
 

@@ -113,7 +113,7 @@ def listed_objects(place: Place, backup: Backup) -> Dataset:
 def begin(place: Place, folder: str, subject: Subject) -> bool:
     """Record the set that a folder is for; returns whether the same backup was begun before. This is the first write.
 
-    Raises `Refused` if the folder is for another set, and what the store raises if it isn't writable.
+    Raises `Refused` if the folder is for another set, and the store's error if it isn't writable.
     """
     store, key = place.store(), folder + BEGUN
     plain = asdict(subject)

@@ -34,8 +34,8 @@ from spark_resources.stores.transfer import About, copies_if_absent
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NAMED = 1_000  # at most so many objects are named in a summary; the log has all
-ASKED = 1_000  # at most so many paths are read through lakeFS
+NAMED = 1_000  # maximum number of objects named in a summary; the log has all
+ASKED = 1_000  # maximum number of paths read through lakeFS
 ASKED_AT_ONCE = 8
 
 
@@ -76,8 +76,8 @@ class RestoreRun:
 class Restored:
     """The result of a restore. `unheld` counts the wanted objects that the backup never had, by reason; `unknown` names
     keys of a list that are unknown to it or that it never had; `lacking` names copies that are missing from it. At most
-    NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that the store has on a
-    new lookup, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by the mark.
+    NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that a new lookup
+    finds in the store, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by the mark.
     """
 
     backup: Backup
@@ -167,7 +167,7 @@ def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
 
 
 def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]:
-    """Keys of the list that are unknown to the backup. Raises `WrongUsage` if none of its objects is wanted."""
+    """Keys of the list that have no copy in the backup. Raises `WrongUsage` for a prefix that matches no object."""
     if chosen.keys is None:
         if chosen.prefix and rows.isEmpty():
             raise WrongUsage(
@@ -248,7 +248,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
 
 
 def stored(run: RestoreRun, rows: DataFrame) -> int:
-    """How many of these objects the store has on a new lookup, with the expected size."""
+    """How many of these objects a new lookup finds in the store with the expected size."""
     place = run.target.place
 
     def look(batches: Batches, report: TaskReport) -> None:

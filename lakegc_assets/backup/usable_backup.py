@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 NOT_HELD = "NotInBackup"
-"""The code of an approved object that isn't deleted because the backup doesn't hold it."""
+"""The receipt code of an approved object that isn't deleted because it isn't in the backup."""
 
 
 def required(

@@ -173,7 +173,7 @@ def me() -> str:
 
 
 def ask(proposal: Proposal, asked: ApproveOptions) -> None:
-    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if anything else is typed."""
+    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
     show(proposal, asked)
     answer = typed(f"Type '{YES}' to approve that these objects are deleted, anything else to stop: ")
     if answer.strip() != YES:

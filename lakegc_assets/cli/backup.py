@@ -54,7 +54,7 @@ def parse_bandwidth(text: str) -> float | None:
 
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Backup, str]:
-    """Run the job `backup` for one finished mark. Returns its summary and its place."""
+    """Run the job `back_up` for one finished mark. Returns the backup's summary and its place."""
     server = Server.configured()
     layout, _, mark_id = name.rpartition("/")
     partition, settings = Partition.of(repository, mark_id), server.settings
@@ -116,7 +116,7 @@ class Practice:
 def restore(
     partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None
 ) -> Restored | Drilled:
-    """Restore what is missing; or, for a drill, copy a few objects to a scratch place."""
+    """Restore the missing objects; or, for a drill, copy a few objects to a scratch place."""
     with opened(partition, source, limits, lease=practice is None) as run:
         if practice is not None:
             settings = Settings.load(os.environ, home_folder()).store()
@@ -151,7 +151,7 @@ def opened(
 
 
 def show_restored(partition: Partition, done: Restored | Drilled, source: str, *, as_json: bool) -> None:
-    """Print what was restored. Raises `SweptWithFailures` if anything wasn't."""
+    """Print the result of a restore or drill. Raises `SweptWithFailures` if an object wasn't restored, or differs."""
     if isinstance(done, Drilled):
         show_drill(partition, done, source, as_json=as_json)
         return

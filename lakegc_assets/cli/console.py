@@ -76,7 +76,7 @@ def _print_wrapped(text: Text) -> None:
 
 
 def typed(question: str) -> str:
-    """Ask a question and return what is typed; "" at the end of input."""
+    """Show a prompt and return the typed line; "" at the end of input."""
     try:
         return input(question)
     except EOFError:

@@ -55,7 +55,7 @@ def _warn_of_lost_history(folder: Path) -> None:
 LOCATION = "lakegc_assets.definitions"
 REPOSITORY = "__repository__"  # Dagster's name for the repository of a `Definitions`
 IN_THE_UI = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
-"""By this tag the UI finds a job's runs; Dagster itself sets it on runs that a server launched, and on no others."""
+"""The tag by which the UI finds a job's runs. Dagster itself sets it only on runs that a server launched."""
 
 DAGSTER_SETTINGS = f"""\
 # Written by lakegc where there was none; it is never changed again, so change it as you like.
@@ -98,7 +98,7 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
 
 
 def refuse_taken(host: str, port: int) -> None:
-    """Raise `Unavailable` if the address is taken: Dagster itself would report it pages later, or not at all."""
+    """Raise `Unavailable` if the address is taken: Dagster itself reports it after pages of output, or not at all."""
     try:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:
@@ -138,7 +138,7 @@ def run_backup(
     instance: dg.DagsterInstance,
     resources: Mapping[str, Any] | None = None,
 ) -> None:
-    """Back one finished mark up. `options` are those of `BackupConfig`. Raises like `run_mark`."""
+    """Back up one finished mark. `options` are those of `BackupConfig`. Raises like `run_mark`."""
     run_job(backup_job.name, "backup", partition, options, instance, resources)
 
 
@@ -190,7 +190,7 @@ def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
 
 
 def raise_if_left(result: dg.ExecuteInProcessResult) -> None:
-    """Raise `NothingToDo` if the run left its assets unchanged, with the message that it shows for them."""
+    """Raise `NothingToDo` if the run left its assets unchanged, with the message that it recorded for them."""
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
             seen = event.asset_observation_data.asset_observation

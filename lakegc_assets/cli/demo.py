@@ -50,8 +50,8 @@ LONGEST_WAIT_S, POLL_S = 30.0, 0.1
 class Outcome:
     """The result of the demo: rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and counts of paths after the sweep.
 
-    `kept` counts paths that read byte for byte as before the sweep, `lost` those that don't; `gone` those that returned
-    410 Gone after it, and `back` how many of these read byte for byte after the restore.
+    `kept` counts paths of retained commits with the same bytes after the sweep as before, `lost` the others. `gone`
+    counts paths of expired objects that returned 410 Gone after it, and `back` those restored byte for byte.
     """
 
     story: worked_example.Story
@@ -243,7 +243,7 @@ def show(outcome: Outcome) -> None:
 
 
 def why(verdict: dict[str, Any]) -> str:
-    """The reason of a verdict in a few words."""
+    """The reason for a verdict in a few words."""
     branch, days = verdict["branch"], verdict["days"]
     if verdict["reason"] == Reason.HEAD.value:
         return f"head of {branch}"

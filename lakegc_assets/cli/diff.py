@@ -31,14 +31,14 @@ from spark_resources.spark.datasets import all_rows, file_batches
 
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
-AT_ONCE = 200_000  # objects per batch: their fates are looked up together, with one read of the later listing
+AT_ONCE = 200_000  # objects per batch: their outcomes are looked up together, with one read of the later listing
 GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
 OUTCOMES = (GONE, HELD, KEPT)
 
 
 @dataclass(slots=True)
 class Difference:
-    """Totals of the changes between two marks. `fates` are of objects that are no longer expired."""
+    """Totals of the changes between two marks. `outcomes` has those of objects that are no longer expired."""
 
     newly: Totals = field(default_factory=Totals)
     no_longer: Totals = field(default_factory=Totals)
@@ -47,7 +47,7 @@ class Difference:
 
 
 def difference(before: Mark, after: Mark) -> Difference:
-    """The totals of the changes. Raises `DamagedData` if a set isn't what its mark recorded."""
+    """The totals of the changes. Raises `DamagedData` if a set doesn't match its mark's record."""
     found = Difference()
     for change, outcome, rows in compared(before, after):
         if change is Change.STILL:
@@ -65,7 +65,7 @@ def total(rows: pa.Table) -> int:
 
 
 def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
-    """Every row of both sets once, with its change, and its fate if it is no longer expired ("" otherwise)."""
+    """Every row of both sets once, with its change, and its outcome if it is no longer expired ("" otherwise)."""
     waiting: list[pa.Table] = []
     for change, rows in changes(expired_tables(before), expired_tables(after)):
         if change is not Change.NO_LONGER:
@@ -80,7 +80,7 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 
 def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
-    """The fates of objects that are no longer expired in a later mark, as far as that mark recorded them."""
+    """The outcomes of objects that are no longer expired in a later mark, as far as that mark recorded them."""
     held = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
     stored = pc.or_(held, still_there(after, rows))
     for outcome, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):

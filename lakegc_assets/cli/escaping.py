@@ -1,4 +1,4 @@
-"""The only output path to a terminal. Keys, a file of holds and server messages can contain sequences that move the
+"""The only output path to a terminal. Keys, hold files and server messages can contain sequences that move the
 cursor, change colours or hide text, so all output is escaped here, and no other module prints."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from spark_resources.mark_store.holds import add_hold, drop_hold, read_holds, re
 from spark_resources.model import Rules
 
 SIGN = "sign"
-COUNTED = ("branches", "tags", "commits", "beyond_the_rules", "objects")  # what a hold of one kind or another matches
+COUNTED = ("branches", "tags", "commits", "beyond_the_rules", "objects")  # the matches of a hold, depending on its kind
 COUNTED_AT_MOST = 1000  # objects under a prefix: one page of a listing
 
 
@@ -124,7 +124,7 @@ def check(repository: str, *, as_json: bool) -> None:
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
-    """What each hold matches; None if its kind has nothing to count."""
+    """One row per hold with the numbers of its matches (COUNTED); None for those that its kind doesn't have."""
     report = Report(target.repository.id, target.place.namespace.uri)
     graph = read_graph(target, server.lakefs, report)
     if report.findings:

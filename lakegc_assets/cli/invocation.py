@@ -21,7 +21,7 @@ def command(*arguments: str) -> str:
 
 
 def as_called(text: str, commands: Collection[str]) -> str:
-    """The text with `lakegc`, where one of these commands follows, replaced by how lakegc was called.
+    """Replace `lakegc` in a text, if one of these commands follows, by the way this process was called.
 
     Modules outside the command line, such as errors of a sweep, name commands without knowing how lakegc was called.
     """

@@ -33,7 +33,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 INTERRUPTED = 130  # as in shells, and Typer's exit code for Ctrl-C
 RESUMED = frozenset({"sweep", "backup", "restore", "undo", "purge"})
-"""Commands that go on where they were when they are given again."""
+"""Commands that resume when they are run again."""
 
 
 @dataclass

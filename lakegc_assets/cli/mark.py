@@ -66,8 +66,8 @@ class Server:
 
 
 def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise what would refuse a mark, checking small records only, before its partition or run exists: the id is in use
-    by an own or foreign mark, or the base mark is missing or unfinished."""
+    """Raise the error that would refuse a mark, checking small records only, before its partition or run exists: the id
+    is in use by an own or foreign mark, or the base mark is missing or unfinished."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
@@ -152,7 +152,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
 
 
 def show_late_uploads(record: MarkRecord) -> None:
-    """Print what an incremental mark leaves to a full one, and the command for it; nothing after a full mark."""
+    """Print which uploads only the next full mark finds, and the command for it; nothing after a full mark."""
     if left := late_uploads(record):
         print_sentence(left)
         print_command("To make a full mark now", command("mark", record.repository, "--full"))
@@ -181,7 +181,7 @@ class Row:
     expired_bytes: int | None
     by: str
     outcome: str = ""
-    """What the sweep came to: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
+    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
 
 
 FOLLOWED_BY = {
@@ -192,7 +192,7 @@ FOLLOWED_BY = {
     MarkState.SWEPT.value: ("What the newest sweep did", "report"),
     MarkState.SWEPT_WITH_FAILURES.value: ("What the newest sweep did", "report"),
 }
-"""What follows a mark of lakegc's, by its state: what it does, and the command's name."""
+"""The next command for a mark of lakegc's, by the mark's state: its purpose and its name."""
 
 
 @printing()

@@ -21,7 +21,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that sp
 
 
 def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Sequence[str] = ()) -> None:
-    """Print every row of these tables (columns `first`, then those of EXPIRED_OBJECTS) in a form of `review --list`."""
+    """Print every row of these tables (columns `first`, then those of EXPIRED_OBJECTS) in a `--list` format."""
     names = [*first, *EXPIRED_OBJECTS.names]
     rows = rows_of(tables if form == "table" else map(with_times_as_text, tables), names)
     if form == "csv":

@@ -40,7 +40,7 @@ StoreOption = typer.Option(
 
 
 def check_mark_options(options: Mapping[str, Any]) -> None:
-    """Raise what a mark with these options would raise, before anything is started."""
+    """Raise the error that a mark with these options would raise, before anything is started."""
     from lakegc_assets.mark.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
     from spark_resources.settings import Settings
 

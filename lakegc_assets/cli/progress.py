@@ -1,4 +1,4 @@
-"""Progress on stderr: the present step, how many of its tasks are done, the rate and the time left."""
+"""Progress on stderr: the current step, how many of its tasks are done, the rate and the time left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TasksColumn(MofNCompleteColumn):
 
 @contextmanager
 def shown() -> Iterator[Callable[[str], None]]:
-    """A function that shows a sentence as the present step until the context ends."""
+    """A function that shows a sentence as the current step until the context ends."""
     console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         began = time.monotonic()

@@ -88,7 +88,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
 
 
 def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
-    """What a mark of lakegc's recorded about its expired set; empty for a foreign mark."""
+    """The facts that a mark of lakegc's recorded about its expired set; empty for a foreign mark."""
     return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
 
 

@@ -30,7 +30,7 @@ from spark_resources.model import ExpiredReason, MarkState
 KINDS = ("reason", "age", "prefix", "slice")
 SHOWN = {"largest": 5, "newest": 5, "sample": 10}
 TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
-LETTERS = 50  # of a commit's message
+LETTERS = 50  # maximum length of a commit's message
 NEVER = (
     "Objects that no commit and no staged change refers to were overwritten, deleted or reset while they were staged, "
     "or uploaded and never linked. A mark can't tell which."

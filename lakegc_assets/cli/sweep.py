@@ -1,4 +1,4 @@
-"""`lakegc sweep`, `undo` and `purge`: delete what was approved; restore quarantined objects or delete them for good."""
+"""`lakegc sweep`, `undo` and `purge`: delete approved objects; restore quarantined ones or delete them for good."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NEXT_STEPS = {
     **dict.fromkeys(TRANSIENT_CODES, "the store was busy or out of reach: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
-"""By a receipt's code, what helps; missing rights, and what is the object's own, aside."""
+"""The remedy for a failure, by its receipt's code; not for missing rights, or failures of a single object."""
 LATE_SHOWN = 20
 
 
@@ -72,7 +72,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
 
 @printing()
 def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None = None) -> None:
-    """Print a report. `quarantine` has the present state of quarantined objects, None right after the sweep."""
+    """Print a report. `quarantine` has the current state of quarantined objects, None right after the sweep."""
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
@@ -149,7 +149,7 @@ class Done:
     partition: Partition
     objects: dict[str, int]
     receipts: str = ""
-    """The folder of the receipts that say what became of each."""
+    """The folder of the receipts with the outcome of each object."""
 
     def show(self, *, as_json: bool) -> None:
         with printing():
@@ -184,9 +184,9 @@ def purge(partition: Partition) -> Done:
 
 
 def confirm_purge(partition: Partition, *, yes: bool) -> bool:
-    """Whether anything is in quarantine, and is to be deleted for good: asks unless `yes` is given.
+    """Whether to delete quarantined objects for good; False if there are none. Asks unless `yes` is given.
 
-    Raises `WrongUsage` if something else is typed, or nobody is there to ask.
+    Raises `WrongUsage` if the deletion isn't confirmed, or if standard input isn't a terminal.
     """
     if not yes and not sys.stdin.isatty():
         raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")

@@ -56,7 +56,7 @@ AFTER_MERGE = [Change(3, 26, "main")]
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The replayed example. `shift` is the offset from documented to real dates; `paths` maps addresses to the lakeFS
+    """The replayed example. `now` is the real time of the documented run day; `paths` maps addresses to the lakeFS
     paths that they were written for."""
 
     now: datetime

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
-METARANGES_LOOKED_UP = 1000  # for each damaged range; heads always
+METARANGES_LOOKED_UP = 1000  # per damaged range; those of heads are always looked up
 
 Keep = Callable[[Iterator[str]], None]
 
@@ -142,7 +142,7 @@ def metarange_findings(found: DataFrame, metaranges: int, report: Report) -> lis
 
 
 def distinct_ranges(found: DataFrame, report: Report) -> list[dict[str, Any]]:
-    """The distinct ranges of all metaranges (rows of RANGES). Metaranges with differing descriptions are a finding."""
+    """The distinct ranges of all metaranges (rows of RANGES). Differing descriptions of a range are a finding."""
     from pyspark.sql import functions as F
 
     names = RANGE_REFS.names
@@ -190,7 +190,10 @@ def check_ranges(context: Context, strays: list[str]) -> None:
 
 
 def sort_findings(context: Context, findings: list[Finding]) -> None:
-    """Add what each range is needed by. An unreferenced table is a finding only if it is a damaged table."""
+    """Add to each finding of a range what needs the range.
+
+    A damaged, unreferenced file that isn't a table, apart from its name, is a finding only if the graph is incomplete.
+    """
     broken = [one.id for one in findings if one.what == "range"]
     broken += [one.id for one in context.report.findings if one.what == "range"]
     needs = needs_of_ranges(context, broken)
@@ -209,7 +212,7 @@ def sort_findings(context: Context, findings: list[Finding]) -> None:
 
 
 def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
-    """What these ranges are needed by, per range."""
+    """The commits and branches that need each of these ranges, by range id."""
     return {
         range_id: context.graph.needs(commit for one in metaranges for commit in context.by_metarange.get(one, []))
         for range_id, metaranges in metaranges_of_ranges(context, ids).items()
@@ -217,7 +220,7 @@ def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
 
 
 def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[str]]:
-    """The metaranges that contain these ranges: all of heads, and others up to a limit."""
+    """The metaranges that contain these ranges, by range id: all those of heads, and others up to a limit."""
     from pyspark.sql import functions as F
 
     wanted = sorted(set(ids))
@@ -240,12 +243,12 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 
 
 def find_lost(context: Context, absent: DataFrame) -> None:
-    """Find live addresses that neither the listing nor a second lookup has, and name them with paths and branches."""
+    """Find live addresses that neither the listing nor a second lookup found, and name them with paths and branches."""
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        if count <= SURELY_A_FEW or count * 2 <= report.verified["live"]:  # else it is another store, or another path
+        if count <= SURELY_A_FEW or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
             run.log_message(f"looking again for {plural(count, 'live object')} that were not listed")
             there_not = absent.select("address").transform(not_listed_now(run.target.place))
             lost = absent.join(there_not, "address").persist()

@@ -16,7 +16,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.model import Commit
 
 KNOWN_VERSIONS = (0, 1)
-LOGGED_BESIDE_DUMP = 100_000  # commits: a hundred pages
+LOGGED_BESIDE_DUMP = 100_000  # commits: a hundred pages of the log
 COMMITS_NAMED = 10
 GRAPH_RIGHTS = "fs:ListBranches, fs:ListTags and fs:ListCommits"
 
@@ -50,7 +50,7 @@ class Graph:
             self.commits[commit.id] = commit
 
     def needs(self, ids: Iterable[str]) -> Needs:
-        """What the content of these commits is needed by."""
+        """The commits and branches that need the content of these commits."""
         commits = sorted(set(ids))
         heads = {branch for branch, head in self.heads.items() if head in set(commits)}
         return Needs(
@@ -163,7 +163,7 @@ def forgery(commit: Commit) -> str | None:
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
-    """Read commits from the server's logs: all of them without a complete dump; with one, only a cheap part."""
+    """Read commits from the server's logs: all without a complete dump, otherwise LOGGED_BESIDE_DUMP at most."""
     left = LOGGED_BESIDE_DUMP if graph.whole else None
     seen: set[str] = set()
     names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}

@@ -20,7 +20,7 @@ class Needs:
     """What needs a table, commit or object.
 
     `commits` names the first few; `commit_count` and `retained` count all. `branches` are those whose head needs it, so
-    their readers are affected now; `history_of` are branches that have it further back.
+    their readers are affected now; `history_of` are branches that need it further back in their history.
     """
 
     commits: tuple[str, ...] = ()
@@ -56,15 +56,15 @@ COUNTED = (
     *("commits", "logged_commits", "dump_tables", "metaranges", "ranges", "entries", "other_tables", "bytes"),
     *("live", "live_committed", "live_staged", "outside", "listed", "bytes_listed"),
 )
-"""What `Report.proved` counts: `bytes` are those of tables, `listed` are stored objects."""
+"""The counts in `Report.verified`: `bytes` are those of tables, `listed` are stored objects."""
 
 
 @dataclass(slots=True)
 class Report:
     """The result of a check. `lost` are the first of `lost_count`; `alien` of `alien_count`; `verified` counts by kind.
 
-    `not_verified` are sentences about what these rights or this repository don't allow to verify; `hints` say what
-    findings together may mean. `verifying_seconds` are those of `seconds` in which tables were verified and objects
+    `not_verified` are sentences about checks that permissions or the repository prevented; `hints` explain what several
+    findings together may mean. `verifying_seconds` is the part of `seconds` in which tables were verified and objects
     listed.
     """
 

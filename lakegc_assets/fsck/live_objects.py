@@ -147,7 +147,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
-    """The added and changed paths of a branch, with those of their addresses that are inside the namespace."""
+    """The added and changed paths of a branch whose addresses are inside the namespace, each with its address."""
     paths = [change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed"]
     with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         for path, served in zip(
@@ -193,7 +193,7 @@ def census(sightings: DataFrame) -> DataFrame:
 
 
 def counted_live() -> dict[str, Column]:
-    """Aggregates over a census."""
+    """Aggregates over the result of `census`: counts of live addresses, and of those that are not listed."""
     from pyspark.sql import functions as F
 
     known = F.col("note").isNull()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DESCRIBED = [field.with_nullable(True) for field in RANGE_REFS]
 _FLAG = pa.bool_()
 
-#: `live`: a retained commit or a head has it; `head`: a head has it.
+#: `live`: a retained commit or a head refers to it; `head`: a head refers to it.
 METARANGES = pa.schema([("metarange_id", pa.string()), ("live", _FLAG), ("head", _FLAG)])
 #: A row for each range of a metarange, and one with a note for a damaged metarange.
 RANGES_FOUND = pa.schema([*METARANGES, *_DESCRIBED, ("bytes", pa.int64()), ("note", pa.string())])
@@ -77,7 +77,7 @@ def verified(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder
 
 
 def note_of(what: str, thing: str, error: LakegcError) -> str:
-    """A finding serialized for the way from an executor to the driver."""
+    """A finding, serialized to be returned from an executor to the driver."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
 
 
@@ -107,7 +107,7 @@ def batch_of(schema: pa.Schema, **columns: Any) -> pa.RecordBatch:
 
 
 def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table) -> DataFrame:
-    """The ranges that each metarange (rows of METARANGES) refers to, content hash verified: RANGES_FOUND."""
+    """The ranges of these metaranges (rows of METARANGES), each verified by its content hash: RANGES_FOUND."""
 
     def read(batches: Batches) -> Batches:
         rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}

@@ -49,7 +49,7 @@ class SweepLimits:
     quarantine: bool = False
     heads_every: timedelta = HEADS_EVERY
     backup_to: str | None = None
-    """Where a whole backup of this very set has to be; None where none has to."""
+    """The place that must have a complete backup of this very set; None if no backup is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class SweepRun:
     def approved(self) -> DataFrame:
         """The approved set: address, size, modified, checksum and slice, as far as the mark recorded them.
 
-        For a foreign mark, the sweep itself recorded what the store holds; the addresses are still the approved ones.
+        For a foreign mark, the sweep itself recorded sizes and checksums; the addresses are still the approved ones.
         """
         dataset = self.mark.dataset("expired_set")
         if self.foreign is None:
@@ -142,8 +142,8 @@ class SweepRun:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a re-verification found to be live: the ids of retained commits, and of ranges whose addresses are kept.
-    `run` is the re-verification itself, which has what it read of other repositories."""
+    """The results of a re-verification: the ids of retained commits, and of ranges whose addresses are kept. `run` is
+    the re-verification itself, with the data that it read from other repositories."""
 
     commits: frozenset[str]
     ranges: pa.Array
@@ -155,8 +155,8 @@ class Reverification:
     """One re-verification of candidates.
 
     `began` is by the store's clock, before its first read. `rescued` (columns address, size, why) are candidates that
-    are live now. `verified` is what was found to be live. `unread` are the other repositories that could not be read,
-    each with the reason; all of them were released.
+    are live now. `verified` has the live commits and ranges. `unread` are the other repositories that could not be
+    read, each with the reason; all of them were released.
     """
 
     number: int

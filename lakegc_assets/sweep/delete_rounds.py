@@ -102,7 +102,7 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
 
 
 def nothing_decided(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
-    """The error for a round that settled nothing: its re-verification expired (`until`, store's clock), branch heads
+    """The error for a round without any outcome: its re-verification expired (`until`, store's clock), branch heads
     could not be listed (`failure`), or the cause is unknown."""
     if (now := run.store.now()) >= until:
         return too_old(run, now - until + run.limits.verification_age)
@@ -120,10 +120,10 @@ def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
 
 
 def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
-    """Write the receipts of these rows of PENDING that the re-verification rescued.
+    """Write a receipt for each of these rows of PENDING that the re-verification rescued.
 
     An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
-    as taken, so that the closing re-verification names it and an undo restores it.
+    as deleted or quarantined, so that the closing re-verification names it and an undo restores it.
     """
     if not verification.rescued_objects:
         return
@@ -156,8 +156,8 @@ def round_of(
     """Run one Spark job over rows of PENDING.
 
     It ends early at `until` (store's clock), when the lease is lost, or when a branch head isn't `verified`; some rows
-    then have no receipt yet. An action that removes objects needs `verified`. Raises if the lease was lost or the whole
-    round settled nothing, but not because of a new branch head.
+    then have no receipt yet. An action that removes objects needs `verified`. Raises if the lease was lost, or if no
+    object got an outcome, unless a new branch head is the cause.
     """
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
@@ -197,7 +197,7 @@ def round_of(
 
 def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
     """The check of every key right before its delete, as passed to the executors."""
-    # a time in whole seconds may stand for almost a second later (invariant 6)
+    # times in whole seconds are rounded down: an object may be almost a second younger (invariant 6)
     return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
 
 

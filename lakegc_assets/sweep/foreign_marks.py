@@ -1,4 +1,4 @@
-"""Prepare foreign marks (of the reference collector) for a sweep, with what the store holds of them today.
+"""Prepare foreign marks (of the reference collector) for a sweep, from a listing of the objects that exist today.
 
 A foreign mark records addresses only. lakegc writes a mark record of its own, `theirs/mark.json` in its folder of that
 id, with the current listing and the state of the sweep. It isn't known which ranges the mark read, so re-verifications

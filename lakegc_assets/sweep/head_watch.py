@@ -1,9 +1,9 @@
-"""Watch branch heads while a round deletes: list them every few seconds, and keep what new heads reach (invariant 1).
+"""Watch branch heads while a round deletes, and keep the objects that new heads reach (invariant 1).
 
-A head is verified if the last re-verification retained its commit. For any other head, the ranges that were not read
-yet are read at once, and no task deletes their addresses; the next re-verification then rescues them. If that is too
-much to pass to every task, the round ends instead. Heads of other repositories are listed by a separate thread: they
-take the server longer, and the heads of this repository must not wait.
+Heads are listed every few seconds. A head is verified if the last re-verification retained its commit. For any other
+head, the ranges that were not read yet are read at once, and no task deletes their addresses; the next re-verification
+then rescues them. If these are too many to pass to every task, the round ends instead. Heads of other repositories are
+listed by a separate thread: they take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_ENTRIES = 500_000  # of ranges not read before, per round: every task holds
 
 
 def verified_by(run: MarkRun) -> Verified:
-    """What a finished re-verification read, and the ranges that the approved set was verified against."""
+    """The commits and ranges of a finished re-verification, and the ranges that the approved mark had read."""
     verdicts = run.rows(ASSET, COMMIT_VERDICTS)
     commits = {row["commit_id"] for row in verdicts if row["retained"]}
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
@@ -54,7 +54,7 @@ def verified_by(run: MarkRun) -> Verified:
 class HeadWatch:
     """Lists the heads of a repository while a round runs, and renews the permit of its tasks as long as it can.
 
-    `failure` is why the last listing failed, "" if it succeeded. `moved` is set once a head is seen that the
+    `failure` is the reason why the last listing failed, "" if it succeeded. `moved` is set once a head is seen that the
     re-verification doesn't cover, so objects may be left for the next one. `others` are the heads of other
     repositories.
     """
@@ -115,7 +115,10 @@ class HeadWatch:
             raise self.fault
 
     def look(self) -> None:
-        """List the heads once, keep what new ones reach, and renew the permit. Raises what the server raises."""
+        """List the heads once, keep the objects that new ones reach, and renew the permit.
+
+        Raises the error of a failed request, and `Unavailable` if other repositories' heads were not listed in time.
+        """
         if self.permit.given.stopped:
             return
         began = self.place.store().now()
@@ -132,7 +135,10 @@ class HeadWatch:
         self.permit.give(began + longest_permit(self.every))
 
     def list_other_heads(self) -> None:
-        """List the heads of some other repositories, and keep what new heads reach. Raises what the server raises."""
+        """List the heads of some other repositories, and keep the objects that new ones reach.
+
+        Raises the error of a failed request.
+        """
         if self.others is None or self.permit.given.stopped:
             return
         began = seconds_passed()
@@ -173,7 +179,7 @@ class HeadWatch:
         self.permit.stop(why)
 
     def _take_in(self, new: Mapping[str, str]) -> None:
-        """Keep what these commits reach in ranges that were not read before, or end the round if that is too much."""
+        """Keep the objects of these commits in ranges not read before, or end the round if there are too many."""
         refs = self._unread_ranges(sorted(new))
         self._entries += sum(int(ref["entries"]) for ref in refs)
         names = ", ".join(f"'{branch}'" for branch in sorted(new.values())[:3]) + (" …" if len(new) > 3 else "")

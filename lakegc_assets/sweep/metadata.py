@@ -1,4 +1,4 @@
-"""A sweep's metadata in Dagster: outcomes, a plot of the rate, and the objects that somebody has to check."""
+"""A sweep's metadata in Dagster: outcomes, a plot of the rate, and the objects that need attention."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def missed(report: Report) -> list[dg.TableRecord]:
 
 
 def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
-    """Counts of settled objects by second, and a sample of those not deleted. Reads the report file by file."""
+    """Counts of objects by the second of their outcome, and a sample of those not deleted. Reads the report by file."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
     dataset = open_dataset(place, folder, sha256=str(report.dataset["sha256"]))
@@ -84,7 +84,7 @@ def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[f
 
 
 def plot(times: Counter[float]) -> str:
-    """A plot of objects settled per second over the sweep, as a PNG in a line of Markdown."""
+    """A plot of objects processed per second over the sweep, as a PNG in a line of Markdown."""
     first, last = min(times), max(times)
     width = max(1.0, (last - first + 1) / BINS)
     bars: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Watch heads of other repositories while a round deletes: what they reach in this namespace is live (invariant 1).
+"""Watch heads of other repositories while a round deletes: objects here that they reach are live (invariant 1).
 
 A table that was listed for the last re-verification was read then, whichever commit refers to it. Only the other
 tables of a new head have to be read. If there are many repositories, they are listed in turn.

@@ -86,7 +86,7 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise what would refuse a sweep, checking small records only: the mark's state, its approval, its backup.
+    """Raise the error that would refuse a sweep, checking small records only: the mark's state, approval and backup.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -111,7 +111,7 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
 
 
 def refuse_unapproved(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark is approved in its present form. A sweep that was begun resumes even if its
+    """Raise `Refused` unless the mark is approved in its current form. A sweep that was begun resumes even if its
     approval has expired since."""
     refuse_earlier_format(record, "swept")
     place, approval = target.place, read_approval(target.place, record.mark_id)
@@ -165,7 +165,10 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
 
 
 def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The same, approved in its present form. A sweep that was begun resumes even if its approval has expired since."""
+    """The foreign mark of a partition. Raises `Refused` unless it is approved in its current form.
+
+    A sweep that was begun resumes even if its approval has expired since.
+    """
     foreign = known_foreign(target, partition)
     mark = begun(target, partition.mark_id)
     if mark is not None:

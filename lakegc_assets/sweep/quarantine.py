@@ -38,7 +38,7 @@ class Quarantine:
         return max(0, self.quarantined - self.restored - self.purged)
 
     def sentence(self) -> str:
-        """The present state of the quarantined objects, as a sentence; "" if nothing was quarantined."""
+        """The current state of the quarantined objects, as a sentence; "" if nothing was quarantined."""
         if not self.quarantined:
             return ""
         counts = ((self.left, "in quarantine"), (self.restored, "undone"), (self.purged, "purged"))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPORT_FORMAT = 2
-NAMED = 1_000  # at most so many objects are named in a summary; the dataset has all
+NAMED = 1_000  # maximum number of objects named in a summary; the dataset has all
 ASSET = "sweep_report"
-REFUSALS = 3  # reasons for failures in a summary
+REFUSALS = 3  # maximum number of reasons for failures in a summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def success(self) -> bool:
-        """True if every key has an outcome, none failed, and none that became live meanwhile was taken."""
+        """True if every object has an outcome, none failed, and none that became live was deleted or quarantined."""
         return (
             sum(self.objects.values()) == self.approved
             and not self.objects.get(Outcome.FAILED.value)
@@ -76,7 +76,7 @@ class Report:
         )
 
     def sentence(self) -> str:
-        """The result in short, and what to do next."""
+        """The result in short, and the next step."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
         approved = plural(self.approved, "object")
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"

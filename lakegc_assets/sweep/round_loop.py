@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def settle(run: SweepRun, approved: DataFrame) -> Tally:
-    """Delete what is pending and still garbage: a single object first, then the others, round by round.
+    """Delete the pending objects that are still garbage: a single one first, then the others, round by round.
 
     `approved` has those columns of EXPIRED_OBJECTS that a listing provides. Raises if a round makes no progress, and
     `Forbidden` if the store refuses the first delete for missing rights.

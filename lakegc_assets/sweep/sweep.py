@@ -1,4 +1,6 @@
-"""A sweep from its approval to its report. The order of effects, and the state after a crash right behind each:
+"""A sweep from its approval to its report.
+
+The order of effects, and the state that a crash right after each leaves:
 
 1. a key of lakegc's own is written and deleted   nothing (before it, a required backup is read)
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def sweep(run: SweepRun) -> Report:
-    """Delete what is approved and still garbage, and report the outcome of every object."""
+    """Delete the approved objects that are still garbage, and report the outcome of every object."""
     backup = required_backup(run)
     check_rights(run)
     began: datetime = run.store.now()
@@ -61,7 +63,7 @@ def sweep(run: SweepRun) -> Report:
 
 
 def check_rights(run: SweepRun) -> None:
-    """Raise `Forbidden` if deletes are refused here. Tried first, on a key of lakegc's own."""
+    """Write and delete a key of lakegc's own. Raises `Forbidden`, or `Unavailable` if the failure is transient."""
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own(run.store, [key]):

@@ -1,4 +1,4 @@
-"""Quarantined objects: restored to their original keys, or purged after another re-verification.
+"""Restore quarantined objects to their original keys, or purge them after another re-verification.
 
 Only approved objects that a receipt or intent names as quarantined are ever touched; the quarantine isn't listed.
 """
@@ -136,7 +136,7 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
 
 
 def note_begin(run: SweepRun) -> None:
-    """Record that objects may be restored, before the first one is: a later mark then lists all of this mark's."""
+    """Record, before the first restore, that objects may be restored: later marks list all of this mark's again."""
     run.store.write(f"{run.undone.folder}{BEGUN}", record_bytes({"format": BEGUN_FORMAT}))
 
 
