@@ -1,4 +1,4 @@
-"""What holds keep beyond the rules: addresses that only commits on hold reach, and addresses at paths on hold.
+"""The addresses that holds keep beyond the rules: those that only commits on hold reach, and those at paths on hold.
 
 An object on hold may be missing from the store: an earlier sweep may have deleted it before the hold was placed. So
 missing objects are counted and reported, but don't stop the mark. A missing range that is on hold does (invariant 3).
@@ -138,7 +138,7 @@ def read_all(run: MarkRun) -> DataFrame:
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """Holds keep the objects that they name by commits, paths or prefixes."""
+    """Keep the objects that holds name by commits, paths or prefixes."""
     prefixes = prefixes_of(holds_in_force.in_force(run))
     if not run.mark.dataset(ASSET, ADDRESSES_PART).rows and not prefixes:
         return None
@@ -146,7 +146,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 
 def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, candidates: Candidates) -> DataFrame:
-    """Write the objects that would be expired without holds (OBJECTS_ON_HOLD), given what each reason to keep decided.
+    """Write the objects that would be expired without holds (OBJECTS_ON_HOLD), given the decisions of all keep reasons.
 
     Returns the decided objects, persisted if they were read for this.
     """

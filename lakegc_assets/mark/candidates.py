@@ -117,8 +117,8 @@ class FromInventory(FullListing):
 
 @dataclass(frozen=True)
 class Incremental(Candidates):
-    """What may have changed since a base mark: open slices, and elsewhere objects that no retained commit refers to any
-    more.
+    """Objects that may have changed since a base mark: those in open slices and, elsewhere, those that no retained
+    commit refers to any more.
 
     `ranges` are the ids of the ranges that were no longer retained when the mark began.
     """

@@ -48,10 +48,10 @@ METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
 def read_ranges(run: MarkRun) -> None:
     """Write the manifest of the ranges that count as committed, and their addresses inside the namespace.
 
-    Addresses that only commits on hold reach, and those at paths on hold, are written separately (`held_addresses`).
+    Addresses that only commits on hold reach, and those at paths on hold, are written separately (`addresses_on_hold`).
     Ranges that an earlier mark read aren't read again (see `lakegc_assets.rules.incremental`). For the scope
-    `uncommitted`, the ranges of all commits count, expired or not. Where neither rules nor a commit graph define what
-    is committed, every range table under `_lakefs/` counts (formats §6). Addresses only in such ranges are written
+    `uncommitted`, the ranges of all commits count, expired or not. If neither rules nor a commit graph define what is
+    committed, every range table under `_lakefs/` counts (formats §6). Addresses only in such ranges are written
     separately: they count if they are stored, but may be missing, since an earlier sweep may have deleted them.
     """
     with step(run, ASSET) as notes:
@@ -59,7 +59,7 @@ def read_ranges(run: MarkRun) -> None:
         run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
         candidates = recorded(run)
         ranges, of_heads = committed_ranges(run, notes, candidates.chain)
-        if everything:  # not instead of: a missing range of a known commit must be noticed
+        if everything:  # in addition: a missing range of a known commit must be noticed
             ranges = distinct_ranges(ranges.unionByName(every_range(run)))
         folder = run.mark.folder(ASSET, RANGES_PART)
         manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)

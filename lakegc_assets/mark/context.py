@@ -104,7 +104,7 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 
 @dataclass(slots=True)
 class Elsewhere:
-    """What was read from other repositories: their branch heads (repository and commit), read before their tables were
+    """Data read from other repositories: their branch heads (repository and commit), read before their tables were
     listed, and the ids of these tables."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
@@ -144,7 +144,7 @@ class MarkRun:
         return self.target.blockstore == "local"
 
     def read(self, asset: str, schema: pa.Schema, part: str = "") -> DataFrame:
-        """Read and verify a dataset that an earlier step of this mark wrote. Raises `Refused` if it is missing."""
+        """Read and verify a dataset that an earlier step of this mark wrote. Raises `DamagedData` if it is missing."""
         return self.read_dataset(self.mark.dataset(asset, part), schema)
 
     def rows(self, asset: str, schema: pa.Schema, part: str = "") -> list[dict[str, Any]]:
@@ -219,8 +219,8 @@ class StepNotes:
 
 
 def probed(target: Target) -> Target:
-    """The target with its store's probed capabilities, if that is an S3-compatible store, which may not deliver what it
-    claims."""
+    """The target with the probed capabilities of its store, if it is an S3-compatible one: such a store may lack some
+    that it claims."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:

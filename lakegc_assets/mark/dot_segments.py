@@ -16,7 +16,7 @@ NAMED = 10
 
 
 def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
-    """If there are any, record a few of these objects by name and report that they are kept."""
+    """Record the names of a few of these objects, and report that they are kept; does nothing if there are none."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
         notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]

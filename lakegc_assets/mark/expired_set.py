@@ -1,5 +1,5 @@
-"""`expired_set`: which objects are expired, computed from what earlier steps read. Every invariant is checked before it
-ends."""
+"""`expired_set`: which objects are expired, computed from the data of earlier steps. Every invariant is checked before
+it ends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ASSET = "expired_set"
 
 
 def compute(run: MarkRun) -> None:
-    """Write EXPIRED_OBJECTS and the reference's layout, then finish the mark."""
+    """Write EXPIRED_OBJECTS, also in the reference collector's layout, and finish the mark."""
     with step(run, ASSET) as notes, errors_from_executors():
         write_expired(run, notes)
     finish(run)
 
 
 def finish(run: MarkRun) -> None:
-    """Write what brakes compare and an approval names, which finishes the mark: it is never changed afterwards."""
+    """Write the counts for the brakes and the digest for approvals. This finishes the mark: its data never changes."""
     record = run.mark.record
     remove_unrecorded(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)

@@ -56,8 +56,8 @@ def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: Re
     """Attribute objects that no retained commit refers to, to the expired commits that did.
 
     For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
-    only explanations: what can't be read is reported and left unexplained. Commits that the rules expire but holds
-    retain count as expired here.
+    only explanations: an unreadable table is reported, and its objects are left unexplained. Commits that the rules
+    expire but holds retain count as expired here.
     """
     nothing = no_rows(run.spark(), ATTRIBUTIONS)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -91,7 +91,7 @@ def is_expired(verdict: dict[str, Any]) -> bool:
 def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges that only expired commits have, each with the verdict that retained it longest (EXPIRED_RANGES).
 
-    Excludes ranges that an earlier mark already attributed its objects to.
+    Excludes ranges that an earlier mark already attributed objects to.
     """
     from pyspark.sql import functions as F
 

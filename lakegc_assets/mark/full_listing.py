@@ -1,4 +1,4 @@
-"""Lists what is in the store, one task per group of slices."""
+"""Lists the objects in the store, one task per group of slices."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ON
 
 
 def producer(place: Place, *, local_adapter: bool) -> Producer:
-    """The function of a task: lists the candidates of its rows of `tasks_of`."""
+    """The function that each task runs: lists the candidates in its parts (rows of `tasks_of`)."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]

@@ -27,8 +27,8 @@ ROWS_AN_ADDRESS = 4  # usual maximum per address: stored, staged, staged in the 
 
 
 def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-    """These inputs, the addresses that were looked up and what earlier marks recorded, with the rule for all of
-    them."""
+    """These inputs, with the addresses that were looked up and those that earlier marks recorded, and the rule for all
+    of them."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
@@ -78,8 +78,8 @@ def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
 
 
 def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
-    """The counts for the whole repository: what was compared now, plus what the base mark counted as committed and
-    hasn't changed."""
+    """The counts for the whole repository: the objects compared now, plus those that the base mark counted as committed
+    and that haven't changed."""
     then = base.step("expired_set").facts
     objects = max(then["committed"] - counts["again"], 0)
     size = max(then["committed_bytes"] - counts["again_bytes"], 0)

@@ -1,8 +1,8 @@
 """`namespace_slices` of an incremental mark: lists the folders that may have changed, and looks up candidates elsewhere
 one by one.
 
-The listing comes first here, too. Which ranges are no longer needed is determined before it, but only decides what is
-looked up.
+The listing comes first here, too. The ranges that are no longer needed are determined before it, but they only decide
+which objects are looked up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOOK_UPS_A_TASK = 20_000
 
 
 def changed_parts(store: Store, since: datetime) -> list[Part]:
-    """What to list under `data/`: objects directly in it, open slices, and folders that aren't slices.
+    """The parts of `data/` to list: objects directly in it, open slices, and folders that aren't slices.
 
     Shard folders (`data/!…/`, formats §1) are searched for slices.
     """
@@ -118,7 +118,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
         wanted = run.keep(candidates(run, chain, ranges, folders))
         count = wanted.count()
         run.log_message(f"looking up {plural(count, 'object')}")
-        all_wanted = wanted.select("address").unionByName(chain.gone())  # what a sweep deleted needs no look-up
+        all_wanted = wanted.select("address").unionByName(chain.gone())  # deleted objects need no lookup
         asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:

@@ -1,7 +1,7 @@
 """Candidates from an inventory: a past listing of the namespace instead of a listing by the mark itself.
 
-The mark starts at the time of the inventory, so objects written since are young and no candidates. Objects that were
-deleted or replaced since are found by the sweep, which checks each key again before it deletes it.
+The mark starts at the time of the inventory, so objects written since are young and aren't candidates. Objects that
+were deleted or replaced since are detected by the sweep, which checks each key again before it deletes it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NOTHING_BEFORE = 2000  # the year
 
 
 def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
-    """The inventory to mark by. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one dated in the
-    future."""
+    """The inventory for a new mark. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one dated in
+    the future."""
     namespace = target.place.namespace
     found = open_inventory(location, target.place.settings, taken=taken)
     if found.bucket and found.bucket != namespace.bucket:

@@ -1,4 +1,4 @@
-"""What a mark found in the store, as recorded by its first step (`namespace_slices`)."""
+"""The objects that a mark found in the store, as recorded by its first step (`namespace_slices`)."""
 
 from __future__ import annotations
 

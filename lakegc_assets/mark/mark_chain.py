@@ -1,8 +1,8 @@
-"""What the marks of a chain recorded, for use by an incremental one (see `lakegc_assets.rules.incremental`).
+"""The records of a chain of marks, for use by an incremental mark (see `lakegc_assets.rules.incremental`).
 
 Every mark records, as far as known: the objects that no retained commit refers to, the ranges of each metarange, the
-addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. What a mark of a
-chain didn't read, an earlier one did.
+addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. Data that a mark
+of a chain didn't read itself was read by an earlier one.
 """
 
 from __future__ import annotations

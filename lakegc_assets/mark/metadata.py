@@ -1,4 +1,4 @@
-"""What Dagster shows for a step: its facts as numbers, the location of its data, and a preview of a few rows."""
+"""The metadata of a step in Dagster: its facts as numbers, the location of its data, and a preview of a few rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What incremental marks would have missed: counted by each full mark that follows some of them."""
+"""Objects that incremental marks would have missed, counted by each full mark that follows incremental ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     known = union([one.select("address") for one in (chain.not_retained(), no_longer, chain.brought_back())])
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
-    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards the slice is deepest
+    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards, that is the slice
     unknown = run.keep(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
     closed = [name for name in names if not changed(name, chain.base.start)]

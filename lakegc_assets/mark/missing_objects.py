@@ -66,7 +66,7 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
 def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
     """Keep the addresses (column `address`) that the store doesn't list now, byte for byte.
 
-    Uses a listing, not HEAD: a store that folds keys would answer a HEAD for a key that it lists under another name.
+    Uses a listing, not HEAD: a store that folds keys would accept a HEAD for a key that it lists under another name.
     """
 
     def read(batches: Batches) -> Batches:

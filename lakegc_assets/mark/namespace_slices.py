@@ -1,4 +1,4 @@
-"""`namespace_slices`: what the store holds, listed before anything else (formats §2, "Order is a safety rule")."""
+"""`namespace_slices`: the objects in the store, listed before anything else (formats §2, "Order is a safety rule")."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ASSET = listed_objects.ASSET
 
 
 def list_namespace(run: MarkRun) -> None:
-    """Write every object that may ever be collected (STORED_OBJECTS), limited to what may have changed since the base
-    mark."""
+    """Write every object that may ever be collected (STORED_OBJECTS); in an incremental mark, only those that may have
+    changed since the base mark."""
     with step(run, ASSET) as notes:
         candidates.choose(run).write_listing(notes)

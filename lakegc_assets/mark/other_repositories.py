@@ -6,8 +6,8 @@ every staged path is looked up, and every table is read, whatever commit refers 
 retained there. Tables are immutable, so a table without addresses of this namespace is never read again for it.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and what the last mark knew stays live. With `require_other_repositories` it
-stops the mark.
+recorded in the mark and fails a check, and addresses that the last mark knew stay live. With
+`require_other_repositories` it stops the mark.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
 
 
 def record_unread(run: MarkRun, unread: Unread) -> None:
-    """Report which repositories could not be read. Raises `Refused` if one must be: in a sweep any that isn't released,
-    and all of them if the settings require it."""
+    """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, any that
+    isn't released; in any run, all of them if the settings require it."""
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {why}"
         if run.limits.others_required:
@@ -140,7 +140,7 @@ def how_to_go_on(run: MarkRun, repository: str) -> str:
     )
 
 
-# --- what is staged -------------------------------------------------------------------------------------------------
+# --- staged addresses -----------------------------------------------------------------------------------------------
 
 
 def read_staged(run: MarkRun, notes: StepNotes) -> None:
@@ -164,7 +164,7 @@ def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 
 def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
-    """One reading of what is staged in other repositories (ADDRESSES); records which could not be read."""
+    """One reading of the addresses staged in other repositories (ADDRESSES); records which could not be read."""
     heads = heads_in(run, sorted(found.places), found.unread)
     if asset == STAGED:  # before tables are listed
         run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
@@ -210,7 +210,7 @@ def asking(run: MarkRun) -> Producer:
     return produce
 
 
-# --- what is committed ----------------------------------------------------------------------------------------------
+# --- committed addresses --------------------------------------------------------------------------------------------
 
 
 def read_committed(run: MarkRun, notes: StepNotes) -> None:
@@ -332,7 +332,7 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 
-# --- what earlier marks recorded ------------------------------------------------------------------------------------
+# --- records of earlier marks ---------------------------------------------------------------------------------------
 
 
 def spellings(run: MarkRun) -> list[str]:
@@ -417,11 +417,11 @@ def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
     return bool(record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run))
 
 
-# --- what is kept because of it -------------------------------------------------------------------------------------
+# --- the reason to keep ---------------------------------------------------------------------------------------------
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """Keep what other repositories refer to, as far as it is stored: they may refer to objects deleted long ago."""
+    """Keep the stored objects that other repositories refer to. They may also refer to objects deleted long ago."""
     recorded = run.mark.record.steps
     found: list[Dataset] = [
         run.mark.dataset(asset, part)

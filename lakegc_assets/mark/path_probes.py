@@ -1,4 +1,4 @@
-"""Probes what branches serve at given paths, in one Spark task (invariant 2).
+"""Probes which objects branches serve at given paths, in one Spark task (invariant 2).
 
 A probe has a clear result or keeps its candidates. A deleted branch serves nothing, once a second listing of the
 branches confirms that it is gone. The task doesn't retry a repository that doesn't respond.
@@ -30,8 +30,8 @@ Row = dict[str, Any]
 
 
 def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
-    """Probe rows of repository, branch, path and size, sorted in that order, and add what the branch serves there
-    (SERVED).
+    """Probe rows of repository, branch, path and size, sorted in that order, and add the address that the branch serves
+    there (SERVED).
 
     Raises `Refused` if an address differs from the namespace only in its spelling, `DamagedData` if a response violates
     the API.
@@ -169,7 +169,7 @@ def just_before(path: str) -> str:
 def served_batch(
     window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
 ) -> pa.RecordBatch:
-    """Rows with what is served there; empty for a path without a result, whatever the reason."""
+    """The rows with the address that is served there; null for a path without a result, whatever the reason."""
     rows = []
     for row in window:
         why = None if row["path"] in served else unclear or "the server gave no answer"

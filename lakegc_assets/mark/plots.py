@@ -33,7 +33,7 @@ def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
 
 
 def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
-    """Horizontal bars as a PNG in a line of Markdown. Names are drawn literally: a $ starts no formula."""
+    """Horizontal bars as a PNG in a line of Markdown. Names are drawn literally: a $ doesn't start a formula."""
     figure = new_figure(8, 0.9 + 0.34 * len(shown))
     axes = figure.subplots()
     drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")

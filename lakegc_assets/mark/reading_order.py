@@ -1,6 +1,6 @@
 """The reading steps of a mark, in the order that keeps data safe (`CHAIN`; formats §2). Defined only here.
 
-What is listed first can only become *more* referenced by what is read later.
+Objects that are listed first can only become *more* referenced by later reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READ: Mapping[str, Callable[[MarkRun], None]] = {
     retained_commits.ASSET: retained_commits.decide_commits,
     committed_addresses.ASSET: committed_addresses.read_ranges,
 }
-"""What each step does."""
+"""The function of each step, by asset."""
 
 
 def read_references(run: MarkRun) -> None:

@@ -1,4 +1,4 @@
-"""Finds what is live at the end of a mark but missing from the lists at its beginning (invariant 2).
+"""Finds addresses that are live at the end of a mark but missing from the lists at its beginning (invariant 2).
 
 A staged object with the same content as the committed one at its path is on no list; a path probe finds it. One that
 was moved to another path between the lists and the probe is found by neither. So the lists are read once more, last.

@@ -1,4 +1,4 @@
-"""Identical content re-staged: what a branch serves though it is on no list (formats §2; invariant 2).
+"""Identical content re-staged: objects that a branch serves although they are on no list (formats §2; invariant 2).
 
 The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
@@ -53,7 +53,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 
 def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> list[Dataset]:
-    """Write what branches serve at the probed paths, and the paths beyond the limit on probes (both SERVED).
+    """Write the addresses that branches serve at the probed paths, and the paths beyond the limit (both SERVED).
 
     `unreferenced` are the objects (STORED_OBJECTS) that expire unless a branch serves them, `chain` the earlier marks
     of an incremental mark.

@@ -26,8 +26,8 @@ Graph = dict[str, Commit]
 def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
-    Branches are read before and after the server prepares its list, and every head seen is retained (invariant 2). So
-    are tags, if holds name any.
+    Branches are read before and after the server prepares its list, and every head seen is retained (invariant 2).
+    Tags are also read twice, if holds name any.
     """
     with step(run, ASSET) as notes:
         repository, rules = run.partition.repository, run.mark.record.rules
@@ -130,7 +130,8 @@ def checked(commit: Commit) -> Commit:
 def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
     """The graph, completed with heads (and tags on hold) and ancestors of all commits that the dump lacks.
 
-    Without a dump it is what these reach; dangling commits are then retained only if the server lists them.
+    Without a dump, the graph has only these heads and their ancestors; dangling commits are then retained only if the
+    server lists them.
     """
     repository = run.partition.repository
     if dumped is None:
@@ -182,7 +183,7 @@ def only_known_as_head(commit: Commit, branch: str) -> Verdict:
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
-    """Retain what was a head while the server prepared its list, even if the branch moved or was deleted meanwhile."""
+    """Retain every head from before the server prepared its list, even if its branch moved or was deleted meanwhile."""
     by_id = {one.commit_id: one for one in verdicts}
     for branch, head in sorted(before.items()):
         if head not in by_id or not by_id[head].retained:

@@ -31,7 +31,7 @@ LABELS_HELD = 100_000  # per kind; the rest is counted as one
 
 
 class Label(NamedTuple):
-    """What some objects have in common; `name` is None if unknown, `branch` and `days` are set for reasons only."""
+    """The label of a group of objects. `name` is None if unknown; only reasons have `branch` and `days`."""
 
     name: str | None
     branch: str | None = None
@@ -78,7 +78,7 @@ class Totals:
 
 
 def in_words(kind: str, label: Label) -> str:
-    """A label as text for people; a rule is named with its days, and nothing unknown is claimed."""
+    """A label as text for people: a reason with its rule and days, an unknown path as such."""
     if kind == "reason" and label.days is not None:
         rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
         return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"

@@ -1,4 +1,4 @@
-"""`uncommitted_addresses`: what is staged on any branch, read after the listing and twice in full (invariant 2)."""
+"""`uncommitted_addresses`: the addresses staged on any branch, read after the listing, twice in full (invariant 2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIFFS = ("first_diffs", "second_diffs")  # the same, path by path
 
 
 def read_uncommitted(run: MarkRun) -> None:
-    """Read what is staged twice, and what is staged in other repositories."""
+    """Read the staged addresses twice, and then those staged in other repositories."""
     with step(run, ASSET) as notes:
         for part, diff_part in zip(READINGS, DIFFS, strict=True):
             run.log_message(f"reading what is staged ({part} time)")
@@ -32,7 +32,7 @@ def read_uncommitted(run: MarkRun) -> None:
 
 
 def datasets(run: MarkRun) -> list[Dataset]:
-    """The datasets of all readings of what is staged, without other repositories: all of it is live."""
+    """The datasets of all readings of staged addresses, without other repositories; all these addresses are live."""
     recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in other_repositories.STAGED_PARTS]
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
 

@@ -1,10 +1,10 @@
-"""One reading of what is staged: what the branches serve at every changed path, and the server's list.
+"""One reading of the staged addresses: those that branches serve at every changed path, and the server's list.
 
 The server's list can miss staged objects, and can be empty though objects are staged (formats §2): because a branch is
 deleted while the server scans, because the server can't read a staging record, or because it resolves an address into
 the namespace but doesn't list it as such. So the list is never trusted alone. The uncommitted diff of each branch is
-also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked up; what
-the list or a branch shows is live. A list that is empty though objects are staged is requested again.
+also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked up. Every
+address from the list or a branch is live. A list that is empty though objects are staged is requested again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reading:
 
 
 def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
-    """Read what is staged now: path by path, and by the server's list.
+    """Read the addresses that are staged now: path by path, and from the server's list.
 
     Raises `Unavailable` if a diff can't be read to its end, such as when the server can't read a staging record.
     """

@@ -57,7 +57,7 @@ def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
     """Whether the object at an address may ever be collected (formats §1, §4).
 
     Objects under `data/` at any depth, and legacy objects at the namespace's root. Never `_lakefs/`, the server's probe
-    file, what lies under another folder, or the parts of unfinished uploads that the local adapter keeps at the root.
+    file, objects in other folders, or the parts of unfinished uploads that the local adapter keeps at the root.
     """
     if address.startswith(DATA):
         return address != DATA

@@ -27,8 +27,8 @@ GIB = 2**30
 @dataclass(frozen=True, slots=True)
 class BrakeLimits:
     """Limits; each brake trips beyond its own. Shares are fractions of 1. `live` and `listing` are minimum fractions of
-    what the previous mark found; `jump` applies from `jump_least` expired objects on; `gib` limits expired bytes, in
-    GiB."""
+    what the previous mark found; `jump` applies only to `jump_least` or more expired objects; `gib` limits expired
+    bytes, in GiB."""
 
     share: float
     first_share: float
@@ -204,8 +204,8 @@ def sentence_about(repository: str) -> str:
 
 
 def name_of_release(repository: str) -> str:
-    """The name that releases a single repository that could not be read; `*` without the permission to list
-    repositories."""
+    """The name that releases a single repository that could not be read; `*` stands for all, if they may not be
+    listed."""
     return f"{OTHERS}/{repository}"
 
 

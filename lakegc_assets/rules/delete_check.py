@@ -18,10 +18,11 @@ _NOW = ("size", "modified", "checksum")
 
 
 def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
-    """Check each marked row (PENDING) against what is at its key now, and fill in sizes.
+    """Check each marked row (PENDING) against the object at its key now, and fill in sizes.
 
-    `found` is the result of a look-up just now (address, size, modified, checksum); `cutoff` is a time by the store's
-    clock. An object that appeared where nothing was listed has changed, too: it was verified without knowing its size.
+    `found` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
+    store's clock. An object that appeared where nothing was listed has changed, too: it was verified without knowing
+    its size.
     """
     present, now = _found_at(marked, found)
     appeared = pc.is_null(marked["size"])

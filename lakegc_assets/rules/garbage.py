@@ -1,5 +1,5 @@
-"""What is garbage: what is stored, minus committed, minus uncommitted, minus young. The one rule of all marks, full or
-incremental: Arrow tables in, a table out. Nothing here reads, writes or starts a job.
+"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. This is the one rule
+of all marks, full or incremental: Arrow tables in, a table out. Nothing here reads, writes or starts a job.
 
 Every subtraction errs towards keeping: an extra reference costs storage, a missing one costs data. Age is part of the
 rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
@@ -50,7 +50,7 @@ _LISTED = ("size", "modified", "checksum", "slice")
 REFERENCE_STATUS = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        *(STORED_OBJECTS.field(name).with_nullable(True) for name in _LISTED),  # null where it is missing
+        *(STORED_OBJECTS.field(name).with_nullable(True) for name in _LISTED),  # null for missing objects
         pa.field("status", pa.string(), nullable=False),
     ]
 )
@@ -69,10 +69,10 @@ def reference_status(
 ) -> tuple[pa.Table, dict[str, int]]:
     """The status of some addresses (REFERENCE_STATUS), and counts and bytes for the review.
 
-    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and columns `address` of what is committed,
-    what counts as committed only if it is stored (`maybe_gone`), and what is uncommitted. `cutoff` is a time by the
-    store's clock; `grain` is the resolution of its times: the true time may be almost a second after a whole-second
-    one.
+    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and a column `address` of addresses that are
+    `committed`, that count as committed only if they are stored (`maybe_gone`), and that are `uncommitted`. `cutoff` is
+    a time by the store's clock; `grain` is the resolution of its times: the true time may be almost a second after a
+    whole-second one.
     """
     stored = youngest_listing(rows[STORED])
     addresses = stored["address"]
@@ -107,13 +107,13 @@ def reference_status(
 def incremental_reference_status(
     rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
 ) -> tuple[pa.Table, dict[str, int]]:
-    """The same for an incremental mark, which has listed and looked up what may have changed since its base mark.
+    """The same for an incremental mark, which only listed and looked up objects that may have changed since its base.
 
-    Committed addresses in `rows` are those of ranges that were read now. `rows` also has what earlier marks recorded
-    (`known`, KNOWN_ADDRESSES) and the addresses that were `looked_up` one by one (column address); `folders` were
-    listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has no
-    row. The counts include `again` and `again_bytes`: what the base mark counted as committed and this mark counts
-    again. They are rather too large than too small, because brakes are stricter the less is stored.
+    Committed addresses in `rows` are those of ranges that were read now. `rows` also has the addresses that earlier
+    marks recorded (`known`, KNOWN_ADDRESSES) and those that were `looked_up` one by one (column address); `folders`
+    were listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has
+    no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as committed and that
+    this mark counts again. They err on the large side, because brakes are stricter the less is stored.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
@@ -149,7 +149,7 @@ def youngest_listing(stored: pa.Table) -> pa.Table:
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]
-    rows = stored.sort_by(order)  # null comes last, as the least
+    rows = stored.sort_by(order)  # nulls sort last, as the smallest
     same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
     return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
 

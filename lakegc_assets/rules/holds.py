@@ -1,6 +1,6 @@
 """Which commits holds retain beyond the rules, and which paths they match: pure decisions, each with the holds' ids.
 
-A hold can only keep more. What the rules retain anyway is not attributed to a hold.
+A hold can only keep more. Commits that the rules retain anyway are not attributed to a hold.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
     return commits[commit_id]
 
 
-# --- what the graph must contain ------------------------------------------------------------------------------------
+# --- holds that need the whole graph --------------------------------------------------------------------------------
 
 
 def unseen(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
-    """The holds (ids) that can't be applied in full from what is known of the commits.
+    """The holds (ids) that can't be applied in full, given the known commits.
 
-    Without the whole graph, commits that no branch or tag reaches are unknown, and so is what expired commits contain.
+    Without the whole graph, commits that no branch or tag reaches are unknown, and so are the contents of expired ones.
     """
     return [] if graph_known else [hold.id for hold in holds if isinstance(hold, CommitHold | PathHold)]
 

@@ -1,4 +1,4 @@
-"""Incremental marks: what must be checked, given a finished mark. Nothing here reads, writes or starts a job.
+"""Incremental marks: which objects must be checked, given a finished mark. Nothing here reads, writes or starts a job.
 
 Every object that was stored when the base mark listed was either committed, in a range that a retained commit referred
 to, or recorded as not committed. So an object that may expire now was recorded then, was in a range that no retained
@@ -32,7 +32,7 @@ LATE_UPLOADS = (
     f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was opened were not "
     "looked for: a full mark finds them"
 )
-"""What an incremental mark reports as the price of its speed."""
+"""The limitation that an incremental mark reports, the price of its speed."""
 
 _YEAR_4000 = 64_060_588_800  # names of slices count back from here, so that later ones sort first
 _FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # no slices exist from before
@@ -73,7 +73,7 @@ def basis_of(
     full: bool = False,
     every: int,
 ) -> Mapping[str, Any]:
-    """How to make a new mark (`MarkRecord.basis`): since the newest finished one or a named one, or full.
+    """How to make a new mark (`MarkRecord.basis`): incremental since the newest finished or a named mark, or full.
 
     Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` is the number of
     incremental marks until a full one is due; 0 means that the next mark without a named base is full. `untrusted` are
@@ -128,7 +128,7 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
 
 
 def late_uploads(record: MarkRecord) -> str:
-    """What an incremental mark leaves to the next full one, and when that is due; "" for a full mark."""
+    """A message on what an incremental mark leaves to the next full one, and when that is due; "" for a full mark."""
     if not record.incremental:
         return ""
     marks = record.basis.get("full_in")

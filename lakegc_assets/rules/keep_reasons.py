@@ -34,7 +34,7 @@ class KeepReason:
 STAGED = KeepReason("staged", "it is staged on a branch")
 COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it")
 
-# --- reasons to keep what no list references ------------------------------------------------------------------------
+# --- reasons to keep objects that no list references ----------------------------------------------------------------
 
 OTHER_REPOSITORY = KeepReason("other_repository", "another repository refers to it")
 BRANCH = KeepReason("branch", "{}")
@@ -42,7 +42,7 @@ MEANWHILE = KeepReason("meanwhile", "it was staged or committed meanwhile")
 HOLD = KeepReason("hold", "it is on hold by {}")
 
 KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
-"""In the order of look-up and decision; the first reason that keeps an object is reported."""
+"""In the order of lookup and decision; the first reason that keeps an object is reported."""
 
 
 # --- the decision ---------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def sentence() -> Column:
     return F.coalesce(*sentences)
 
 
-# --- what each reason decides from ----------------------------------------------------------------------------------
+# --- the facts that each reason decides from ------------------------------------------------------------------------
 
 
 def among(addresses: DataFrame) -> Attribution:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFrame) -> DataFrame:
     """The paths to probe on branches: columns repository, branch, path, size; without duplicates.
 
-    A candidate that equals an entry of a branch head in size may be what that branch serves at that path, though no
-    list says so. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository, branch and
-    range_id.
+    A candidate with the size of an entry in a branch head may be the object that the branch serves at that path, even
+    if no list contains it. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository,
+    branch and range_id.
     """
     alike = head_entries.join(candidates.select("size").dropDuplicates(), "size", "left_semi")
     joined = alike.join(branch_ranges, ["repository", "range_id"])

@@ -1,5 +1,5 @@
-"""What a sweep may still delete, and the outcomes of the rest: set algebra on DataFrames. Nothing here reads, writes or
-starts a job.
+"""The objects that a sweep may still delete, and the outcomes of the rest: set algebra on DataFrames. Nothing here
+reads, writes or starts a job.
 
 Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any.
 """

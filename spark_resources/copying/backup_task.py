@@ -1,6 +1,6 @@
 """One task of a backup: look up objects again, copy those that are unchanged since the mark, write a log.
 
-The order of effects for a chunk of objects, and the state after a kill right behind each:
+The order of effects for a chunk of objects, and the state if the task is killed right after each:
 
     1. the originals are listed again     nothing
     2. each is copied and compared        copies without a line in the log: the next run finds and compares them
@@ -41,11 +41,11 @@ WANTED = pa.schema(
         pa.field("slice", pa.string(), nullable=False),
     ]
 )
-CHUNK = 1_000  # objects: each chunk costs a listing and a file of the log
+CHUNK = 1_000  # objects; each chunk costs a listing and a log file
 
 HowChanged: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
-"""For each row of WANTED a sentence on how what a look-up found at its key (FOUND) differs from it; "" for not at
-all."""
+"""For each row of WANTED, a sentence on how the object that a lookup found at its key (FOUND) differs; "" if it
+doesn't."""
 _Looked: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 

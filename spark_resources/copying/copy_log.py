@@ -48,7 +48,7 @@ LOGGED = pa.schema(
         pa.field("modified", RECEIPTS.field("at").type),  # of the original, by its store's clock
         pa.field("checksum", pa.string()),  # of the original, as reported by its store
         pa.field("copy_checksum", pa.string()),  # of the copy, as reported by its store
-        pa.field("sha256", pa.string()),  # of the bytes, where they were read
+        pa.field("sha256", pa.string()),  # of the bytes, if they were read
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
         pa.field("at", RECEIPTS.field("at").type, nullable=False),  # time of completion, by the log's store's clock

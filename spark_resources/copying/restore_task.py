@@ -16,9 +16,9 @@ from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyThere, StoredObject
 
-CHUNK = 500  # objects: a kill leaves at most so many per task without a line in the log
+CHUNK = 500  # objects; a killed task leaves at most this many without a line in the log
 BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
-"""What a backup says of each object: its log, and where lakeFS had it."""
+"""The record of each object in a backup: its line in the log, and its path and commit in lakeFS."""
 
 
 def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:

@@ -1,4 +1,4 @@
-"""The lakeFS server: a client that reads strictly, and the Dagster resource that gives it.
+"""A strict client for the lakeFS server, and the Dagster resource that provides it.
 
 `LakeFSResource` is in `spark_resources.lakefs.resource`, so that executors need not import Dagster.
 """

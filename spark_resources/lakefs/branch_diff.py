@@ -1,7 +1,7 @@
-"""All that is staged on a branch, or an error.
+"""All uncommitted changes of a branch, or an error.
 
-Where the server can't read a staging record, the uncommitted diff of a branch ends early without an error (formats §2);
-the difference between what is committed and what is staged on it doesn't.
+If the server can't read a staging record, the uncommitted diff of a branch ends early without an error (formats §2).
+The diff between the branch's committed data and its staged data fails instead.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from spark_resources.lakefs.responses import Change
 
 
 def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]:
-    """Every path that is added, changed or removed on the branch and not committed, by content.
+    """Every uncommitted change of the branch (path added, changed or removed), compared by content.
 
-    Raises `Unavailable` where the server can't read all of it.
+    Raises `Unavailable` if the server can't read all of them.
     """
     last: Change | None = None
     try:
@@ -31,5 +31,5 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
             f"known may not be all that is staged. {error} If it stays so, a staging record is damaged: look at the "
             "server's log."
         ) from error
-    if last is None:  # a server that didn't know what `$` means would show no changes
+    if last is None:  # a server that doesn't know the modifier `$` reports no changes
         yield from lakefs.uncommitted_diff(repository, branch)

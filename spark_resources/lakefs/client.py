@@ -1,7 +1,7 @@
-"""The lakeFS server as lakegc sees it: what is served, what is retained, what is staged (formats §2).
+"""A client for the lakeFS server: repositories, rules, references, commits, served and staged objects (formats §2).
 
-`LakeFS` reads and decides nothing. A page that is missing, an answer that is short or a name that isn't there raises;
-no method gives an empty result for something that it could not read.
+`LakeFS` reads and makes no decisions. A missing page, a truncated response or an unknown name raises an error; no
+method returns an empty result for something that it could not read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from spark_resources.model import Commit, Rules
 
 
 class LakeFS:
-    """One lakeFS server. Pickles by its settings, so that Spark executors can build their own; safe for threads.
+    """A client for one lakeFS server. Thread-safe; pickled as its settings, so that Spark executors build their own.
 
-    Every method raises `Forbidden`, `NotThere` or `Unavailable` with a message for people, and `DamagedData` for an
-    answer that is not what the API promises.
+    Every method raises `Forbidden`, `NotThere` or `Unavailable` with a readable message, and `DamagedData` for a
+    response that violates the API.
     """
 
     def __init__(self, settings: LakeFSSettings) -> None:
@@ -52,13 +52,13 @@ class LakeFS:
 
     @property
     def last_date(self) -> datetime | None:
-        """The server's clock in the newest answer to any thread, to the whole second; None before the first."""
+        """The server's time in the latest response to any thread, in whole seconds; None before the first response."""
         return self.connection.last_date
 
     def server_time(self) -> datetime:
-        """The server's clock, from the `Date` of an answer that it gives now, to the whole second below."""
+        """The server's current time, from the `Date` of the response to a new request, truncated to the second."""
         answer = self.connection.ask(_CONFIG)
-        if answer.status >= 500:  # it may be a proxy that says so
+        if answer.status >= 500:  # possibly the response of a proxy, not of the server
             raise self.connection.refusal(_CONFIG, answer)
         if answer.date is None:
             raise Unavailable(
@@ -79,7 +79,7 @@ class LakeFS:
         return responses.server(Body.of(answer.json, _CONFIG.what))
 
     def _config_of_an_older_server(self) -> Server:
-        """Before there was one call for the configuration, there were two for its parts."""
+        """The same from an older server, which has two calls for the parts of its configuration."""
         storage = Question("InternalApi", "get_storage_config", "its storage configuration", "fs:ReadConfig")
         version = Question("InternalApi", "get_lake_fs_version", "its version", "fs:ReadConfig")
         kind = self.connection.body(storage).filled("blockstore_type")
@@ -95,7 +95,7 @@ class LakeFS:
             yield from map(responses.repository, page)
 
     def rules(self, repository: str) -> Rules | None:
-        """The retention rules, or None where the repository has none: then nothing committed ever expires."""
+        """The retention rules; None if the repository has none, so that nothing committed ever expires."""
         question = Question(
             "RepositoriesApi",
             "get_gc_rules",
@@ -106,14 +106,17 @@ class LakeFS:
         if answer.fine:
             return responses.rules(Body.of(answer.json, question.what))
         if answer.names_nothing:
-            self.repository(repository)  # raises if it is the repository that isn't there
+            self.repository(repository)  # raises if the repository itself is missing
             return None
         raise self.connection.refusal(question, answer)
 
     # --- references and commits -------------------------------------------------------------------------------------
 
     def branches(self, repository: str) -> dict[str, str]:
-        """The head commit of every branch, hidden ones too: at least one, for the default branch can't be deleted."""
+        """The head commit of every branch, hidden ones included.
+
+        Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
+        """
         question = Question(
             "BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches"
         )
@@ -145,7 +148,7 @@ class LakeFS:
         return responses.commit(self.connection.body(question, repository=repository, commit_id=commit_id))
 
     def log(self, repository: str, ref: str) -> Iterator[Commit]:
-        """Every commit that a branch, tag or commit reaches, by any parent."""
+        """Every commit that is reachable from a branch, tag or commit, through any parent."""
         question = Question(
             "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
         )
@@ -153,32 +156,32 @@ class LakeFS:
             yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
-        """The tables of all branches, commits and tags, or None where these credentials or this server don't give them.
+        """Dump all branches, commits and tags to tables; None if these credentials or this server don't allow it.
 
-        Commits are dumped before branches, so a head made meanwhile can be missing (formats §2).
+        Commits are dumped before branches, so the commit of a head that was created meanwhile can be missing (formats
+        §2).
         """
         return gc_prepare.dump_refs(self.connection, repository)
 
     # --- the lists for collectors -----------------------------------------------------------------------------------
 
     def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
-        """Have the server list the retained commits; the location of its CSV, or None where there are no rules."""
+        """Have the server list the retained commits. Returns the location of its CSV; None if there are no rules."""
         return gc_prepare.prepare_commits(self.connection, repository, progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
-        """Have the server list every staged address, page by page; where the lists are and how many files they hold.
+        """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
 
-        The server's list can lack what is staged (formats §2). Raises `Interrupted` where a branch was deleted
-        meanwhile.
+        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted meanwhile.
         """
         return gc_prepare.prepare_uncommitted(self.connection, repository)
 
-    # --- what branches serve ----------------------------------------------------------------------------------------
+    # --- branches and their objects ---------------------------------------------------------------------------------
 
     def stat(self, repository: str, branch: str, path: str) -> Served | None:
-        """What a reader of the branch gets at the path; None only if the server says that nothing is there.
+        """The object that a reader of the branch gets at the path; None only if the server reports that there is none.
 
-        A branch or repository that isn't there raises `NotThere`.
+        Raises `NotThere` if the branch or repository doesn't exist.
         """
         question = Question(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
@@ -194,7 +197,7 @@ class LakeFS:
                 )
             return served
         if answer.names_nothing:
-            self.head(repository, branch)  # raises if it is the branch that isn't there: both answers look alike
+            self.head(repository, branch)  # raises if the branch is missing: both responses look alike
             return None
         raise self.connection.refusal(question, answer)
 
@@ -208,7 +211,7 @@ class LakeFS:
     def list_objects(
         self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""
     ) -> ServedPage:
-        """One page of what a reader of the ref gets, staged or committed, from behind `after` on, in path order."""
+        """One page of the objects that a reader of the ref gets, staged or committed, in path order, after `after`."""
         question = Question(
             "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
         )
@@ -226,25 +229,27 @@ class LakeFS:
         objects = tuple(map(responses.served, page))
         before = after
         for each in filter(lambda one: responses.is_exact(one.path), objects):
-            # A page out of order can't be trusted to hold all that lies between its ends.
+            # A page out of order can't be trusted to contain every path between its first and last.
             if before and each.path.encode() <= before.encode():
                 raise DamagedData(f"{question.what} came out of order: '{each.path}' behind '{before}'", invariant=3)
             before = each.path
         return ServedPage(objects, offset)
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
-        """The paths behind `after` that are added, changed or removed on the branch and not committed, by content; some
-        come twice where paths aren't UTF-8 (see `responses.is_exact`).
+        """The uncommitted changes of the branch (path added, changed or removed) after `after`, compared by content.
 
-        The server ends it early, and doesn't say so, where it can't read on (formats §2): see `staged_diff`.
+        Changes can repeat if paths aren't UTF-8 (see `responses.is_exact`). If the server can't read a record, it ends
+        the diff early without an error (formats §2): see `staged_diff`.
         """
         what = f"the uncommitted changes of '{branch}' in repository '{repository}'"
         question = Question("BranchesApi", "diff_branch", what, "fs:ListObjects")
         return self._changes(question, after, repository=repository, branch=branch)
 
     def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
-        """The same, asked for as the difference between what is committed on the branch (`@`) and what is staged there
-        (`$`): the server says so where it can't read on. Raises `Unavailable` then."""
+        """The same, requested as the diff between the branch's committed data (`@`) and its staged data (`$`).
+
+        Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one fails then.
+        """
         what = f"what is staged on '{branch}' in repository '{repository}'"
         question = Question("RefsApi", "diff_refs", what, "fs:ListObjects")
         refs = {"left_ref": f"{branch}@", "right_ref": f"{branch}$", "type": "two_dot"}
@@ -257,7 +262,7 @@ class LakeFS:
             yield from changes
             if offset is None:
                 return
-            if not responses.is_exact(offset):  # it could lie far behind the true one: rather some changes twice
+            if not responses.is_exact(offset):  # it may sort far after the true one: repeat rather than skip
                 offset = responses.behind_exact(responses.last_exact(one.path for one in changes), after)
             if offset.encode() <= after.encode():
                 raise DamagedData(f"{question.what}: the server gave the offset '{offset}' twice", invariant=3)

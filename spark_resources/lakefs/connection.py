@@ -1,7 +1,7 @@
-"""How the lakeFS server is asked: retries, time-outs, and what a refusal means to a person.
+"""Requests to the lakeFS server: retries, timeouts, and readable errors for refused requests.
 
-`lakefs-sdk` knows the calls, their paths and the login; this module has it hand over each answer as it came, so that
-`responses` can read it strictly. The SDK takes about a second to import, so it is imported at the first call.
+`lakefs-sdk` provides the calls, their paths and the authentication. Here it returns each response unparsed, so that
+`responses` can parse it strictly. The SDK takes about a second to import, so it is imported at the first call.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 
-# The connection pool's own repr at the head of urllib3's messages.
+# The repr of the connection pool at the start of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One call: the SDK's class and method, what is asked (for people), and the permission it needs."""
+    """One API call: the SDK's class and method, a description for messages (`what`), and the permission it needs.
+
+    A `slow` call gets the longer read timeout.
+    """
 
     api: str
     method: str
@@ -37,7 +40,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: status, JSON (None where the body is none), the body's beginning, and the server's `Date`."""
+    """A response: status, JSON (None if the body isn't JSON), the beginning of the body, and the server's `Date`."""
 
     status: int
     json: Any
@@ -50,25 +53,25 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """The `message` of an error that lakeFS itself wrote; "" for anything that something else answered."""
+        """The `message` of an error response from lakeFS itself; "" for any other response."""
         said = self.json.get("message") if isinstance(self.json, dict) else None
         return said if isinstance(said, str) else ""
 
     @property
     def lacks_permission(self) -> bool:
-        """Whether lakeFS knows the user and refuses the call: it says so with 401, as it does of wrong credentials."""
+        """Whether lakeFS knows the user but denies the call. It responds with 401, as it does to wrong credentials."""
         said = any(words in self.message.lower() for words in ("insufficient permission", "not allowed"))
         return self.status == 403 or (self.status == 401 and said)
 
     @property
     def names_nothing(self) -> bool:
-        """Whether lakeFS itself says that what was named isn't there; a call that it hasn't got is another matter."""
+        """Whether lakeFS itself reports that the named resource doesn't exist, rather than the API call."""
         strange = ("invalid api endpoint", "no matching operation")
         return self.status == 404 and bool(self.message) and not any(each in self.message.lower() for each in strange)
 
 
 class Connection:
-    """Asks one server. Safe to use from several threads; the connections underneath are pooled and shared."""
+    """Sends requests to one server. Thread-safe; the underlying connections are pooled and shared."""
 
     def __init__(self, settings: LakeFSSettings) -> None:
         self.settings = settings
@@ -81,20 +84,20 @@ class Connection:
         return self.settings.endpoint_url
 
     def body(self, question: Question, **arguments: Any) -> Body:
-        """The JSON object of a good answer. Raises what `refusal` says of any other."""
+        """The JSON object of a successful response. Raises the error from `refusal` for any other."""
         answer = self.ask(question, **arguments)
         if not answer.fine:
             raise self.refusal(question, answer)
         return Body.of(answer.json, question.what)
 
     def ask(self, question: Question, **arguments: Any) -> Answer:
-        """The answer whatever its status. Raises `Unavailable` where there is none, or none that lakeFS could give."""
+        """The response, whatever its status. Raises `Unavailable` if there is none or if it can't be from lakeFS."""
         return self._checked(question, *self.raw(question, arguments))
 
     def raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
-        """Status, headers and body as they came, asked for by the retry policy: every call here may be repeated.
+        """Status, headers and unparsed body, requested under the retry policy: every call made here can be repeated.
 
-        No chained error leaves it that shows headers or a body in full.
+        No error raised here is chained to one that shows headers or a body in full.
         """
         return self.settings.retry.call(lambda: self._once(question, arguments))
 
@@ -150,7 +153,7 @@ class Connection:
             return getattr(lakefs_sdk, name)(self._client)
 
     def refusal(self, question: Question, answer: Answer) -> Unavailable:
-        """What an answer that is no success means to a person, and what to do next."""
+        """The error for an unsuccessful response: what it means, and what to do next."""
         words = answer.message or (answer.text if answer.text[:1] != "<" else "")
         said = f": {words}".rstrip(": .\n") + "."
         asked = f"lakeFS at {self.where} was asked for {question.what}"
@@ -201,14 +204,14 @@ class Connection:
 
 
 def _sdk_client(settings: LakeFSSettings) -> Any:
-    """The SDK's client, which sends each request once, and with answers left as they came."""
+    """The SDK's client, set up to send each request once and to leave responses unparsed."""
     import urllib3
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
 
     class AsItCame(ApiClient):
         def deserialize(self, response: Any, response_type: str) -> None:
-            """Leave it to `responses`: the SDK's models refuse `branches: null`, and take a missing size for none."""
+            """Leave parsing to `responses`: the SDK's models reject `branches: null` and accept a missing size."""
 
     configuration: Any = Configuration(
         host=api_address(settings.endpoint_url),
@@ -219,8 +222,8 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
     configuration.verify_ssl = settings.verify_tls
     configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.probe_requests)
     configuration.retries = urllib3.Retry(
-        total=0,  # the policy's work
-        redirect=False,  # following one would lose the login, or send it elsewhere
+        total=0,  # the retry policy does this
+        redirect=False,  # following one would drop the credentials or send them elsewhere
         raise_on_status=False,
     )
     return AsItCame(configuration)
@@ -251,7 +254,7 @@ def _shown(text: str | bytes) -> str:
 
 
 def _root(error: BaseException) -> str:
-    """The innermost reason of a connection error, in the library's words."""
+    """The root cause of a connection error, as the library words it."""
     reason = getattr(error, "reason", None)
     shown = reason if isinstance(reason, BaseException) else error
     return f"{type(shown).__name__}: {_POOL.sub('', str(shown))}"

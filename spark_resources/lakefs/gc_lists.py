@@ -1,6 +1,7 @@
-"""The lists that the server prepares for collectors: retained commits, CSV; staged addresses, Parquet (formats §2).
+"""Parses the lists that the server prepares for collectors (formats §2): retained commits and staged addresses.
 
-Pure: bytes in, values out. Both lists stand on the keep side, so what can't be read raises `DamagedData` (invariant 3).
+Pure: bytes of CSV or Parquet in, values out. Both lists are on the keep side, so anything unreadable raises
+`DamagedData` (invariant 3).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _ID = re.compile(r"[0-9a-f]{64}")
 def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
     """The retained commits of a `commits.csv`, as (commit id, metarange id) in the file's order.
 
-    A commit of an empty repository has the metarange id "". A row marked expired is not retained; a row that says
-    neither `true` nor `false` raises, as does anything else that the format doesn't have.
+    A commit of an empty repository has the metarange id "". Rows marked as expired are left out. Raises `DamagedData`
+    for anything that violates the format, such as an `expired` that is neither `true` nor `false`.
     """
     try:
         text = data.decode("utf-8")
@@ -65,10 +66,10 @@ def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str
 
 
 def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
-    """The `physical_address` (text, as the server wrote it) and `creation_date` (int64, as written) of one file.
+    """The columns `physical_address` (text) and `creation_date` (int64) of one file, as the server wrote them.
 
-    Addresses are relative or full; `model.Namespace.place` tells. Raises `DamagedData` for a file that is not Parquet,
-    lacks a column, has one of another type, or holds a row without an address.
+    Addresses are relative or full; `model.Namespace.place` distinguishes them. Raises `DamagedData` if the file is not
+    Parquet, lacks a column, has one of the wrong type, or has a row without an address.
     """
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
@@ -81,7 +82,7 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)
     dates = _column(table, "creation_date", (pa.int64(),), where)
     try:
-        # Arrow reads a column that a writer left unannotated as binary; the cast proves that it is UTF-8.
+        # Arrow reads a text column without a type annotation as binary; the cast verifies that it is UTF-8.
         addresses = addresses.cast(pa.string())
     except pa.ArrowInvalid:
         raise _damaged(where, "has a physical_address that is not UTF-8 text") from None

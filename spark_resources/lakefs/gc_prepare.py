@@ -1,6 +1,6 @@
-"""What the server writes into the namespace on request: lists for collectors, tables of references (formats §2).
+"""Files that the server writes into the namespace on request: lists for collectors, dumps of references (formats §2).
 
-Each call may be repeated: it writes a new run, and touches nothing that lakegc reads from an older one.
+Each call can be repeated: it writes a new run, and changes no file that lakegc reads from an older one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DUMP = "fs:ListBranches, fs:ListTags and fs:ListCommits"
 
 
 def prepare_commits(connection: Connection, name: str, progress: Progress | None) -> str | None:
-    """The location of the CSV of retained commits, or None where the repository has no rules."""
+    """Have the server list the retained commits. Returns the location of its CSV; None if there are no rules."""
     what = f"a list of the retained commits of repository '{name}'"
     question = Question("InternalApi", "prepare_garbage_collection_commits_async", what, _COMMITS, slow=True)
     answer = connection.ask(question, repository=name)
@@ -51,14 +51,14 @@ def _commits_of_task(connection: Connection, name: str, task: str, progress: Pro
 
 
 def _says_no_rules(status: int, message: str) -> bool:
-    """The server's words for a repository without rules, from either form of the call (formats §2)."""
+    """Whether this is the server's error for a repository without rules, from either form of the call (formats §2)."""
     return status == 404 and "get gc rules" in message and "not found" in message
 
 
 def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
-    """Where the lists of staged addresses are and how many files they hold, over all pages.
+    """Have the server list all staged addresses. Returns the lists' locations and file counts, over all pages.
 
-    Raises `Interrupted` where a branch was deleted while the server listed what is staged on it.
+    Raises `Interrupted` if a branch was deleted while the server listed its staged objects.
     """
     files: dict[str, int] = {}
     pages, run_id, token = 0, "", ""
@@ -91,7 +91,7 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
             "meanwhile. Run it again."
         )
     if answer.status in NO_SUCH_CALL:
-        repository(connection, name)  # raises if it is the repository that isn't there
+        repository(connection, name)  # raises if the repository itself is missing
         said = f", {answer.message}" if answer.message else ""
         raise Unavailable(
             f"lakeFS at {connection.where} can't list staged objects ({answer.status}{said}): servers before 0.87 "
@@ -101,7 +101,7 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
 
 
 def _continuation(run_id: str, token: str) -> Any:
-    """The body of a page's request. The SDK's model has no `run_id`, which the server is given too (formats §2)."""
+    """The request body for a page. It includes the `run_id`, which the SDK's model lacks (formats §2)."""
     from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 
     class Continuation(PrepareGCUncommittedRequest):
@@ -111,7 +111,7 @@ def _continuation(run_id: str, token: str) -> Any:
 
 
 def dump_refs(connection: Connection, name: str) -> RefsDump | None:
-    """The ids of the tables, or None where these credentials or this server don't give them."""
+    """Dump the references. Returns the ids of the tables; None if these credentials or this server don't allow it."""
     what = f"a dump of the references of repository '{name}'"
     question = Question("InternalApi", "dump_refs", what, _DUMP, slow=True)
     answer = connection.ask(question, repository=name)
@@ -123,7 +123,7 @@ def dump_refs(connection: Connection, name: str) -> RefsDump | None:
         if answer.fine:
             return _dump_of_task(connection, name, Body.of(answer.json, what).filled("id"))
     if answer.status in {401, 403, *NO_SUCH_CALL}:
-        repository(connection, name)  # raises if more is wrong than this one call
+        repository(connection, name)  # raises unless the problem is limited to this one call
         return None
     raise connection.refusal(question, answer)
 

@@ -1,4 +1,4 @@
-"""How answers that come in pieces are put together: pages of a listing, tasks that are polled."""
+"""Results that take several requests: listings by page, and tasks that are polled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from spark_resources.lakefs.responses import Body, Repository
 from spark_resources.stores.polling import poll
 
 Progress = Callable[[float], None]
-"""Called while a task of the server runs, with the seconds waited so far."""
+"""Called while a server task runs, with the seconds waited so far."""
 
 NO_SUCH_CALL = frozenset({404, 405, 501})
-"""How a server says that it hasn't got a call at all. A 404 can mean a name, too: then its message tells, or a look."""
+"""The statuses of a server that doesn't have a call. A 404 can also mean an unknown name: check its message, or look
+the name up."""
 
 LARGEST_PAGE = 1000
 
@@ -26,7 +27,7 @@ def repository(connection: Connection, name: str) -> Repository:
 
 
 def pages(connection: Connection, question: Question, *, start: str = "", **arguments: Any) -> Iterator[list[Body]]:
-    """Every page of a listing, behind `start`. Raises `DamagedData` where the server goes round in circles."""
+    """Every page of a listing, starting after `start`. Raises `DamagedData` if the server repeats an offset."""
     offset = start
     seen: set[str] = set()
     while True:
@@ -43,7 +44,7 @@ def pages(connection: Connection, question: Question, *, start: str = "", **argu
 def page(
     connection: Connection, question: Question, after: str, amount: int, **arguments: Any
 ) -> tuple[list[Body], str | None]:
-    """One page and the offset of the next, None on the last one."""
+    """One page of a listing, and the offset of the next page; None on the last page."""
     body = connection.body(question, after=after, amount=amount, **arguments)
     results = body.objects("results")
     pagination = body.inner("pagination")
@@ -60,7 +61,7 @@ def page(
 def finished(
     connection: Connection, question: Question, done: str, progress: Progress | None, **arguments: Any
 ) -> Body:
-    """The status of a task once the server calls it done. Raises `Unavailable` past `task_timeout_s`."""
+    """Poll a task until it is done, and return its status. Raises `Unavailable` after `task_timeout_s`."""
     settings = connection.settings
 
     def look() -> Body | None:

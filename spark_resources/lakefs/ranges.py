@@ -1,6 +1,6 @@
 """From commits to addresses: metaranges → ranges → entries, each table fetched and decoded once, on the executors.
 
-Ids are content hashes and tables immutable, so a list of range ids *is* a set of addresses (formats §3).
+Ids are content hashes and tables are immutable, so a list of range ids *is* a set of addresses (formats §3).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
-ENTRY_BYTES = 32  # of a range, on average
+ENTRY_BYTES = 32  # average size of an entry in a range
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
 ENTRIES_A_TASK, RANGES_A_TASK = 20_000, 16  # either is worth a task of its own
-ENTRIES_A_RANGE = 1_000  # which take as long as fetching and opening one does
+ENTRIES_A_RANGE = 1_000  # decoding so many takes as long as fetching and opening a range
 KNOWN_TABLES = ("ranges", "metaranges")
-OBJECTS = ""  # dumps of references name another entity
+OBJECTS = ""  # the entity of tables of objects; dumps of references have others
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
 _ID = re.compile(r"^[0-9a-f]{64}$")
 _TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
@@ -64,14 +64,14 @@ _FULL = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 
 
 def table_key(table_id: str) -> str:
-    """The key of a range or metarange. Raises `DamagedData` where the id is none."""
+    """The key of a range or metarange. Raises `DamagedData` if the id is invalid."""
     if not _ID.match(table_id):
         raise DamagedData(f"'{table_id[:80]}' is not the id of a range or metarange (64 hex digits expected)")
     return f"_lakefs/{table_id}"
 
 
 def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
-    """The bytes of a table. Raises `DamagedData` (invariant 3) where it is missing: absence is never an empty set."""
+    """The bytes of a table. Raises `DamagedData` (invariant 3) if it is missing: absence is never an empty set."""
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
@@ -84,7 +84,7 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
 
 
 def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
-    """Ids with their bytes, in order, the next `ahead` ones being fetched while the last one is used."""
+    """Yield each id with its bytes, in order, while the next `ahead` ones are fetched in the background."""
     with ThreadPoolExecutor(max_workers=ahead) as pool:
         source = iter(ids)
         waiting: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
@@ -96,9 +96,9 @@ def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int)
 
 
 def tables_ahead(place: Place, ids: Iterable[str], *, needed_by: str) -> Iterator[tuple[str, bytes]]:
-    """The bytes of these tables with their ids, in order, so many fetched ahead as the settings say.
+    """Yield the id and bytes of each of these tables, in order, fetching `reading_requests` (a setting) ahead.
 
-    Raises as `read_table`.
+    Raises the errors of `read_table`.
     """
     return fetched_ahead(ids, lambda one: read_table(place, one, needed_by=needed_by), place.settings.reading_requests)
 
@@ -107,7 +107,7 @@ def tables_ahead(place: Place, ids: Iterable[str], *, needed_by: str) -> Iterato
 
 
 def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> DataFrame:
-    """The ranges that each metarange refers to, content hash of the metarange proved (METARANGE_RANGES)."""
+    """The ranges that each metarange refers to (METARANGE_RANGES). Verifies the metaranges' content hashes."""
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
@@ -133,10 +133,10 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
 
 
 def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
-    """Ranges, with a column `entries` (null where nobody knows it), dealt out as `row_tasks` does: to many tasks where
-    they are many or large.
+    """Distribute ranges over Spark tasks like `row_tasks`: the more or larger the ranges, the more tasks.
 
-    Some repositories have one large range beside thousands of small ones, so tasks get as many entries, not ranges.
+    `ranges` has a column `entries` (null if unknown). Some repositories have one large range beside thousands of small
+    ones, so tasks are balanced by entries, not by ranges.
     """
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
@@ -148,21 +148,21 @@ def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = 
 
 
 def all_relative(kinds: pa.Array) -> bool:
-    """Whether all addresses are relative by their kinds (values of `AddressType`, none null)."""
+    """Whether all addresses are relative, given their kinds (values of `AddressType`, none null)."""
     return bool((kinds.to_numpy(zero_copy_only=False) == int(AddressType.RELATIVE)).all())
 
 
 def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
-    """Addresses as keys relative to the namespace (formats §4), and how many lie outside.
+    """The addresses inside the namespace as keys relative to it (formats §4), and the number of those outside.
 
-    Raises `Refused` (invariant 5) for an address of which `Namespace.place` says that it is a conflict.
+    Raises `Refused` (invariant 5) for an address that `Namespace.place` classifies as a conflict.
     """
     keys, _, outside = inside_rows(addresses, kinds, namespace)
     return keys, outside
 
 
 def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
-    """As `inside_addresses`, with the row that each key was in; None where every row has its own, in order."""
+    """Like `inside_addresses`, with the row number of each key; None if every row has a key, in order."""
     if all_relative(kinds):  # nearly always
         return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
@@ -188,9 +188,10 @@ def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> t
 
 
 def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
-    """The keys of the full addresses among these that lie in the namespace, where relative ones lie in another.
+    """The keys of those full addresses that are inside this namespace, for entries of another namespace.
 
-    Raises `Refused` (invariant 5) as `inside_addresses` does.
+    Relative addresses are skipped: they are in that other namespace. Raises `Refused` (invariant 5) like
+    `inside_addresses`.
     """
     if all_relative(kinds):
         return addresses.slice(0, 0)
@@ -200,9 +201,9 @@ def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Names
 
 
 def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
-    """What a range of objects says of itself; None for a metarange and for what dumps of references consist of.
+    """The properties of a range of objects; None for a metarange or a table from a dump of references.
 
-    Raises `DamagedData` for a table of another kind: what an unknown one holds may be live.
+    Raises `DamagedData` for a table of an unknown kind: its contents may be live.
     """
     found = sstable.read_properties(data, name=name)
     if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
@@ -214,7 +215,7 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
 
 
 def table_ids(place: Place) -> Iterator[str]:
-    """The id of every table under `_lakefs/`, whoever refers to it."""
+    """The id of every table under `_lakefs/`, whatever refers to it."""
     for page in place.store().pages("_lakefs/", delimiter="/"):
         for one in page.objects:
             if match := _TABLE_KEY.match(one.key):
@@ -224,8 +225,10 @@ def table_ids(place: Place) -> Iterator[str]:
 def address_batches(
     place: Place, refs: Iterable[Ref], report: TaskReport, decoder: sstable.Decoder
 ) -> Iterator[tuple[str, pa.Array, pa.Array]]:
-    """The inside addresses of each of these ranges (rows of RANGE_REFS), and the sizes of all of its entries. Counts
-    `ranges`, `bytes`, `entries` and `outside` in the report."""
+    """Yield each range (rows of RANGE_REFS) as its id, its addresses inside the namespace and the sizes of all entries.
+
+    Counts `ranges`, `bytes`, `entries` and `outside` in the report.
+    """
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
         batch = proven_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
@@ -235,13 +238,14 @@ def address_batches(
 
 
 def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
-    """The decoder for this many entries: the fast one costs its start-up."""
+    """The decoder for these ranges (rows of RANGE_REFS): the fast one only pays off for many entries."""
     return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
 
 
 def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
-    """The entries of a range (these columns of ENTRY_SCHEMA). Raises `DamagedData` where it is not the one that was
-    committed under its id, or not as its metarange says.
+    """The entries of a range (these columns of ENTRY_SCHEMA).
+
+    Raises `DamagedData` if its content doesn't match its id, or the description in its metarange.
     """
     batch, found = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
     check_range(found, ref)
@@ -249,7 +253,7 @@ def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstab
 
 
 def check_range(found: sstable.TableProperties, ref: Ref) -> None:
-    """Raise `DamagedData` where a range is not the one its metarange describes: count, first and last key."""
+    """Raise `DamagedData` if a range doesn't match the description in its metarange: count, first and last key."""
     name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
     if (found.count, found.min_key, found.max_key) != expected:
         raise DamagedData(
@@ -260,7 +264,7 @@ def check_range(found: sstable.TableProperties, ref: Ref) -> None:
 
 
 def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
-    """Raise `DamagedData` (invariant 3) where fewer ranges or entries were read than are needed."""
+    """Raise `DamagedData` (invariant 3) unless exactly these numbers of ranges and entries were read."""
     read = report.counters
     if (read["ranges"], read["entries"]) != (ranges, entries):
         raise DamagedData(
@@ -273,8 +277,10 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
 def write_addresses(
     ranges: DataFrame, place: Place, folder: str, *, total_entries: int, sizes_folder: str, sized: Collection[str]
 ) -> tuple[Dataset, Dataset, TaskReport]:
-    """Decode ranges (rows of RANGE_REFS, distinct ids) and write their inside addresses (RANGE_ADDRESSES); of the
-    ranges with one of the ids `sized` also the sizes of all entries (RANGE_SIZES), each in one file."""
+    """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses in the namespace (RANGE_ADDRESSES).
+
+    For ranges whose ids are in `sized`, also write the sizes of all entries (RANGE_SIZES). Each range is in one file.
+    """
     numbers_sized = frozenset(map(range_number, sized))
     schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
 
@@ -299,12 +305,12 @@ def write_addresses(
 
 
 def range_number(range_id: str) -> int:
-    """The first 60 bits of a range's id, which is a content hash: two ranges that share them don't happen."""
+    """The first 60 bits of a range's id. The id is a content hash, so collisions practically don't occur."""
     return int(range_id[:15], 16)
 
 
 def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
-    """Addresses of ranges with the range that holds them: columns range_id, address."""
+    """The addresses in ranges, each with the id of its range (columns range_id, address)."""
     schema = pa.schema([pa.field("range_id", pa.string(), nullable=False), *ADDRESSES])
 
     def read(batches: Batches) -> Batches:
@@ -319,11 +325,11 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
 def paths_of(
     ranges: DataFrame, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
 ) -> DataFrame:
-    """The inside addresses of ranges (rows of RANGE_REFS and more) with where they were: rows of `schema`, which are an
-    address, its path, and columns of the range's own row.
+    """The addresses inside the namespace in ranges (rows of RANGE_REFS and more), with their paths.
 
-    Of an address that several of a task's ranges hold, only the best of them tells: the one that is largest by the
-    columns `best`, nulls first. With `wanted`, only these addresses: as many as each task can hold.
+    The result has the columns of `schema`: an address, its path, and columns of the range's own row. If several ranges
+    of a task contain an address, only the best range counts: the largest by the columns `best`, with nulls as the
+    smallest. `wanted` limits the result to these addresses, which must fit into the memory of each task.
     """
     along = [name for name in schema.names if name not in ("address", "path")]
     ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
@@ -357,9 +363,10 @@ def paths_of(
 
 
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
-    """The rows with a wanted `address` (any where None), of each address those of the lowest `rank`, by which the rows
-    come in order. Many rows at a time, for each look-up goes through all that is wanted; where anything is, an address
-    may come again in later ones.
+    """The rows with a wanted `address` (any address if None); for each address, only those of the lowest `rank`.
+
+    The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. If
+    `wanted` is None, an address can recur in later chunks.
     """
     held: list[pa.RecordBatch] = []
     waiting = wanted
@@ -375,7 +382,7 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
         ranks, codes = table["rank"].to_numpy(), coded.indices.to_numpy()
         _, first = np.unique(codes, return_index=True)
         yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
-        # a range may be told in two parts, so what has the last rank is still waited for
+        # a range may be split over two chunks, so addresses of the last rank stay wanted
         if waiting is not None:
             settled = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
             waiting = waiting.filter(pc.invert(pc.is_in(waiting, value_set=settled)))
@@ -398,9 +405,9 @@ def shown_paths(paths: pa.Array) -> pa.Array:
 
 
 def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
-    """The numbers of all ranges whose sizes are known (rows of RANGE_SIZES), and of those with a wanted one.
+    """The numbers of all ranges whose sizes are known (rows of RANGE_SIZES), and of those with a wanted size.
 
-    Some millions of numbers take less than a second here, and would take Spark longer to give out.
+    A few million numbers take less than a second in this process; Spark would take longer to distribute them.
     """
     known, having = set[int](), set[int]()
     for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
@@ -411,7 +418,7 @@ def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[se
 
 
 def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:
-    """Entries of ranges whose size is a wanted one (all where None): HEAD_ENTRIES."""
+    """The entries of ranges that have a wanted size (HEAD_ENTRIES); all entries if `wanted` is None."""
 
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
@@ -428,7 +435,7 @@ def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) ->
 
 
 def text_paths(paths: pa.Array) -> pa.Array:
-    """Paths as text, since the server is asked about them in text; null for each that is not UTF-8."""
+    """Paths as text, as requests to the server need them; null for each path that is not UTF-8."""
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid:

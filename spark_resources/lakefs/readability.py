@@ -1,4 +1,4 @@
-"""Whether lakeFS can read an object: asked for its first byte, since a look at its entry says nothing (formats §2)."""
+"""Whether lakeFS can read an object. Requests its first byte: `stat` succeeds even for a lost object (formats §2)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _GONE, _EMPTY = 410, 416
 
 
 def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
-    """Whether a reader of the ref gets the bytes at the path; False only where lakeFS says that they are gone.
+    """Whether a reader of the ref gets the bytes at the path; False only if lakeFS reports that they are gone.
 
-    Raises `NotThere` for a ref or path that isn't there, and as every question does otherwise.
+    Raises `NotThere` for an unknown ref or path, and otherwise the same errors as any other request.
     """
     question = Question(
         "ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject"

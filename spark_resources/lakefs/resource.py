@@ -14,9 +14,9 @@ from spark_resources.settings import Settings
 
 
 class LakeFSResource(ConfigurableResource[LakeFS]):
-    """Gives a client. What is left out comes from `LAKEGC_*` variables and lakectl's configuration.
+    """Provides a client. Fields that are left out come from `LAKEGC_*` variables and lakectl's configuration.
 
-    Give the secret by `EnvVar` or leave it out: Dagster shows a resource's plain values in its UI.
+    Pass the secret as an `EnvVar` or leave it out: Dagster shows a resource's plain values in its UI.
     """
 
     endpoint_url: str | None = Field(default=None, description="http(s)://host[:port], with or without /api/v1")
@@ -26,7 +26,7 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 
     def client(self) -> LakeFS:
-        """A client of the configured server. Raises `WrongUsage` where the configuration is not complete."""
+        """A client for the configured server. Raises `WrongUsage` if the configuration is incomplete."""
         settings = Settings.load(
             os.environ,
             home_folder(),

@@ -1,7 +1,7 @@
-"""What the server's answers mean: JSON read strictly into values (formats §2).
+"""Strict parsing of the server's JSON responses into values (formats §2).
 
-Pure. A field that is missing or of another type than the API promises raises `DamagedData` (invariant 3): an answer
-that can't be read is never an empty one.
+Pure. A field that is missing or of the wrong type raises `DamagedData` (invariant 3): an unreadable response is never
+treated as an empty one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_resources.model import Commit, Namespace, Rules
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server's configuration: block store types by storage id, and its version where it tells.
+    """The server's configuration: block store types by storage id, and its version if it reports one.
 
     A server with one block store has the single storage id "".
     """
@@ -26,7 +26,7 @@ class Server:
     version: str = ""
 
     def blockstore(self, storage_id: str) -> str:
-        """The type (`s3`, `azure`, `gs`, `local` …) of a block store. Raises `WrongUsage` for a strange id."""
+        """The type (`s3`, `azure`, `gs`, `local` …) of a block store. Raises `WrongUsage` for an unknown id."""
         if storage_id in self.blockstores:
             return self.blockstores[storage_id]
         known = ", ".join(sorted(map(repr, self.blockstores)))
@@ -35,7 +35,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository as the server knows it. Id and creation date together tell it from a later one of the same name."""
+    """A repository. Its id and creation date together distinguish it from a later one of the same name."""
 
     id: str
     storage_namespace: str
@@ -51,7 +51,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RefsDump:
-    """Ids of the three tables, under `_lakefs/`, that hold every branch, commit and tag (formats §2, §3)."""
+    """The ids of the three tables, under `_lakefs/`, that contain every branch, commit and tag (formats §2, §3)."""
 
     branches: str
     commits: str
@@ -60,10 +60,10 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedLists:
-    """What the server announced of staged objects: how many files each location holds, over how many pages.
+    """The server's lists of staged objects: the number of files at each location, and the number of pages.
 
-    Every page with a location adds one file to it. Fewer files found than `files_by_location` says are a failed read.
-    A page without a location may have lost the file that it had (formats §2): it is never believed alone.
+    Every page with a location adds one file there. Fewer files than in `files_by_location` mean a failed read. For a
+    page without a location, the server may have lost a file (formats §2), so such a page is never trusted alone.
     """
 
     run_id: str
@@ -87,7 +87,10 @@ class UncommittedLists:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a reader of a branch gets at a path, staged or committed. `size` in bytes; `physical_address` in full."""
+    """The object that a reader of a branch gets at a path, staged or committed.
+
+    `size` is in bytes; `physical_address` is a full address.
+    """
 
     path: str
     physical_address: str
@@ -97,28 +100,30 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ServedPage:
-    """One page of `list_objects`, in path order; `next_after` is None on the last one."""
+    """One page of `list_objects`, in path order; `next_after` is None on the last page."""
 
     objects: tuple[Served, ...]
     next_after: str | None
 
     @property
     def last_exact(self) -> str | None:
-        """The last path that is the true one: the page is known to hold all up to it."""
+        """The last exact path (see `is_exact`): the page is known to be complete up to it."""
         return last_exact(one.path for one in self.objects)
 
     def read_on_behind(self, after: str) -> str:
-        """The path behind which to ask for more, where this page came behind `after`. Raises `Unavailable` where no
-        such path is known."""
+        """The path after which to request the next page, given that this one starts after `after`.
+
+        Raises `Unavailable` if no such path is known.
+        """
         return behind_exact(self.last_exact, after)
 
 
 REPLACED = "\ufffd"
-"""What JSON has in place of each byte of a path that is not UTF-8."""
+"""The character that JSON has in place of each byte of a path that is not UTF-8."""
 
 
 def is_exact(path: str) -> bool:
-    """Whether a path in an answer is surely the true one, which alone can be asked for and compared."""
+    """Whether a path in a response is certainly the true one. Only such paths can be requested and compared."""
     return REPLACED not in path
 
 
@@ -127,7 +132,7 @@ def last_exact(paths: Iterable[str]) -> str | None:
 
 
 def behind_exact(last: str | None, after: str) -> str:
-    """The last exact path of a page that came behind `after`. Raises `Unavailable` where a page has none."""
+    """The last exact path of a page that starts after `after`. Raises `Unavailable` if the page has none."""
     if last is None or last == after:
         raise Unavailable(
             f"behind {after!r} the server lists a whole page of paths that are not UTF-8, and shows none of them as it "
@@ -138,7 +143,7 @@ def behind_exact(last: str | None, after: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One line of a branch's uncommitted diff: `added`, `changed`, `removed`, `conflict` or `prefix_changed`."""
+    """One change in a diff. `type` is `added`, `changed`, `removed`, `conflict` or `prefix_changed`."""
 
     type: str
     path: str
@@ -146,7 +151,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A JSON object of an answer, read field by field; `what` names it for people."""
+    """A JSON object in a response, read field by field; `what` describes it in messages."""
 
     fields: Mapping[str, Any]
     what: str
@@ -161,7 +166,7 @@ class Body:
         value = self.fields.get(name)
         if value is None and optional:
             return None
-        # bool is an int to Python, and never one to the API.
+        # bool is an int in Python, but never in the API.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             state = "missing" if value is None else f"not of type {kind.__name__}"
             raise DamagedData(f"the server's answer about {self.what}: '{name}' is {state}", invariant=3)
@@ -171,7 +176,7 @@ class Body:
         return str(self._get(name, str, False))
 
     def filled(self, name: str) -> str:
-        """A text that must not be empty."""
+        """A text field that must not be empty."""
         if not (value := self.text(name)):
             raise DamagedData(f"the server's answer about {self.what}: '{name}' is empty", invariant=3)
         return value
@@ -193,7 +198,7 @@ class Body:
         return bool(self._get(name, bool, True))
 
     def objects(self, name: str) -> list[Body]:
-        """A list of JSON objects; it must be there."""
+        """A list of JSON objects, which must be present."""
         return [Body.of(each, f"{self.what} ({name})") for each in self._get(name, list, False)]
 
     def maybe_objects(self, name: str) -> list[Body]:
@@ -215,12 +220,12 @@ class Body:
 
 
 def server(body: Body) -> Server:
-    """`GET /config`: one `storage_config`, or a `storage_config_list` where several block stores are configured."""
+    """`GET /config`: one `storage_config`, or a `storage_config_list` if several block stores are configured."""
     version = body.maybe_inner("version_config")
     several = body.maybe_objects("storage_config_list")
     if several:
         stores = {each.maybe_text("blockstore_id"): each.filled("blockstore_type") for each in several}
-        # A repository from before the second block store has no storage id: it uses the first one's default.
+        # A repository created before there was a second block store has no storage id: `storage_config` applies to it.
         if single := body.maybe_inner("storage_config"):
             stores.setdefault("", single.filled("blockstore_type"))
     else:
@@ -240,7 +245,7 @@ def repository(body: Body) -> Repository:
 
 
 def rules(body: Body) -> Rules:
-    """`GET …/settings/gc_rules`. The server writes `branches: null` for rules without a branch of its own."""
+    """`GET …/settings/gc_rules`. The server writes `branches: null` if no branch has a rule of its own."""
     days: dict[str, int] = {}
     for each in body.maybe_objects("branches"):
         branch = each.filled("branch_id")
@@ -258,7 +263,7 @@ def commit(body: Body) -> Commit:
         raise DamagedData(f"the server's answer about {body.what}: 'parents' is not a list of commit ids", invariant=3)
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:
-        # Which parent is the main one depends on it (formats §6.2).
+        # The version determines which parent is the main one (formats §6.2).
         raise DamagedData(f"the server's answer about {body.what}: a merge without a 'version'", invariant=3)
     metadata = body.maybe_inner("metadata")
     return Commit(

@@ -1,4 +1,4 @@
-"""What it takes to reach a lakeFS server, as one frozen value that pickles: address, login, time-outs, retries."""
+"""The settings to reach a lakeFS server, as one frozen, picklable value: address, credentials, timeouts, retries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SLOW_READ_TIMEOUT_S = 900.0
 
 
 def api_address(endpoint_url: str) -> str:
-    """The address of the API, `…/api/v1`, of an endpoint given with or without that path. Raises `WrongUsage`."""
+    """The API's address, `…/api/v1`, for an endpoint with or without that path. Raises `WrongUsage` if invalid."""
     expected = "expected http(s)://host[:port], with or without /api/v1"
     try:
         parts = urlsplit(endpoint_url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    # The value is not shown: what is wrong with it may be a password inside.
+    # The value is not shown: it may contain a password.
     if not usable or parts.query or parts.fragment:
         raise WrongUsage(f"the lakeFS endpoint is not an address: {expected}")
     if parts.username is not None or parts.password is not None:
@@ -39,11 +39,11 @@ def api_address(endpoint_url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LakeFSSettings:
-    """All that is needed to build a client, on any machine. Times in seconds; the secret is left out of every repr.
+    """Everything needed to build a client, on any machine. Times are in seconds; the secret is left out of every repr.
 
-    `retry` is how requests are repeated. `slow_read_timeout_s` is for calls that the server answers only after having
-    walked the whole repository; `task_timeout_s` bounds the polling of those that it walks in the background.
-    `probe_requests` are how many path probes one process sends at once.
+    `retry` is the policy for repeating requests. `slow_read_timeout_s` applies to calls that the server answers only
+    after traversing the whole repository; `task_timeout_s` limits the polling of those that traverse it in the
+    background. `probe_requests` is the number of path probes that one process sends at once.
     """
 
     endpoint_url: str
@@ -64,7 +64,7 @@ class LakeFSSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> LakeFSSettings:
-        """The server part of the settings. Raises `WrongUsage` naming what is missing and how to give it."""
+        """The server part of the settings. Raises `WrongUsage` with the missing setting and how to set it."""
         if settings.endpoint_url is None:
             raise WrongUsage(
                 "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "

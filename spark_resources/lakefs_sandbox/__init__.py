@@ -1,4 +1,4 @@
-"""A local lakeFS-compatible server over a folder or a bucket: real HTTP, real tables; for demo, trials, tests."""
+"""A local lakeFS-compatible server on a folder or bucket, with real HTTP and tables: for the demo, trials and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sandbox's repositories: made, found, listed, deleted."""
+"""The sandbox's repositories: create, look up, list, delete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 class Catalog:
     """Everything behind the sandbox's routes: one state file, one block store, one clock.
 
-    Objects are in a folder beside the state, or in the place in a store that is given.
+    Objects are in a folder beside the state file or, if `place` is given, in a store.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Catalog:
         self.state.close()
 
     def repositories(self) -> list[RepositoryRecord]:
-        """All of them, in the order of ids."""
+        """All repositories, sorted by id."""
         return self.state.repositories()
 
     def repository(self, repository: str) -> SandboxRepository:
-        """Raises `Problem` 404 for one that isn't there."""
+        """The repository with this id. Raises `Problem` 404 if it doesn't exist."""
         record = self.state.repository(repository)
         if record is None:
             raise not_found("repository")
@@ -79,7 +79,7 @@ class Catalog:
         )
 
     def _objects(self, storage_namespace: str) -> Objects:
-        """Raises `Problem` 400 for a namespace of another block store than the sandbox runs over."""
+        """The objects of a namespace. Raises `Problem` 400 if it isn't in the sandbox's block store."""
         scheme = self.block_store.scheme
         if not storage_namespace.startswith(scheme) or not storage_namespace.removeprefix(scheme).strip("/"):
             raise bad_request(f"failed to create repository: invalid address, must match: {scheme}")
@@ -100,9 +100,9 @@ class Catalog:
         read_only: bool = False,
         date: datetime | None = None,
     ) -> SandboxRepository:
-        """A repository with its first commit; without a namespace, in one of its name under the block store's default.
+        """Create a repository with its first commit. The default namespace is the block store's default plus its name.
 
-        Raises `Problem` 409 where it exists, 400 for a name or a namespace that can't be, or is in use.
+        Raises `Problem` 409 if it exists, 400 if the name or namespace is invalid, or the namespace is in use.
         """
         storage_namespace = storage_namespace or self.block_store.default + repository
         if self.state.repository(repository) is not None:
@@ -127,14 +127,14 @@ class Catalog:
         return self.repository(repository)
 
     def delete(self, repository: str, *, force: bool = False) -> None:
-        """Forgets a repository. Its objects stay, and with them the claim on the namespace."""
+        """Delete a repository but not its objects, so the claim on its namespace stays, too."""
         if self.repository(repository).record.read_only and not force:
             raise read_only()
         self.state.drop_repository(repository)
 
 
 def _claim(objects: Objects) -> None:
-    """Marks the namespace as taken by the file that a server leaves in each. Raises `Problem` 400 where it can't."""
+    """Claim the namespace with the file that a server writes into each one. Raises `Problem` 400 if it can't."""
     try:
         taken = objects.has(_DUMMY_KEY)
         if not taken:

@@ -1,6 +1,6 @@
-"""The sandbox's clock: the machine's, shifted by what a file beside the objects says; over a store the machine's alone.
+"""The sandbox's clock: the machine's, shifted by an offset from a file beside the objects; not shifted over a store.
 
-The local store reads the same file, so that server, store and file times agree, in this process and in any other.
+The local store reads the same file, so server, store and file times agree, in this process and any other.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from spark_resources.stores.local.client import CLOCK_FILE
 
 
 class Clock(Protocol):
-    """Tells the sandbox's time and runs on at the machine's pace."""
+    """The sandbox's time, which runs at the machine's pace."""
 
     def offset(self) -> timedelta: ...
 
     def now(self) -> datetime: ...
 
     def set(self, moment: datetime | None) -> None:
-        """Let it be `moment` now; None goes back to the machine's time. Raises `WrongUsage` where it can't be."""
+        """Set the time to `moment`; None resets it to the machine's time. Raises `WrongUsage` if it can't be set."""
         ...
 
 
 class SandboxClock:
-    """The clock of a folder that is the local adapter's configured path."""
+    """The clock of a sandbox over a folder, the local adapter's configured path."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / CLOCK_FILE
@@ -43,21 +43,21 @@ class SandboxClock:
         return datetime.now(UTC) + self.offset()
 
     def set(self, moment: datetime | None) -> None:
-        """Let it be `moment` now; None goes back to the machine's time. Raises `WrongUsage` for a time without zone."""
+        """Set the time to `moment`; None resets it to the machine's time. Raises `WrongUsage` without a time zone."""
         if moment is None:
             self._file.unlink(missing_ok=True)
             return
         if moment.tzinfo is None:
             raise WrongUsage(f"the sandbox's clock can't be set to {moment}: it has no time zone")
         offset = moment - datetime.now(UTC)
-        # Replaced as a whole, so that no reader sees half a file.
+        # Replaced atomically, so that no reader sees a partial file.
         fresh = self._file.with_name(f"{CLOCK_FILE}.{os.getpid()}")
         fresh.write_text(json.dumps({"offset_seconds": offset.total_seconds()}))
         fresh.replace(self._file)
 
 
 class MachineClock:
-    """The machine's clock, which nobody sets: a store that isn't the sandbox's own would go on by its own time."""
+    """The machine's clock, which can't be set: an external store keeps its own time."""
 
     def offset(self) -> timedelta:
         return timedelta(0)

@@ -1,6 +1,6 @@
-"""What commits point to: metaranges and ranges, written once, shared between commits, named by content (formats §3).
+"""Committed data: metaranges and ranges, written once, shared between commits, named by content hash (formats §3).
 
-A range ends where a key's hash says so, or where a range follows that is taken over whole. A change rewrites only the
+A range ends after a key whose hash marks a boundary, or before a range that is reused whole. A change rewrites only the
 ranges that it falls into.
 """
 
@@ -20,21 +20,21 @@ from spark_resources.sstable import RangeRef, Record, range_ref, read_ranges, re
 from spark_resources.sstable.values import split_value
 
 PREFIX = "_lakefs/"
-DEFAULT_RANGE_ENTRIES = 50_000  # on average; the server's default, too
+DEFAULT_RANGE_ENTRIES = 50_000  # average per range; also the server's default
 _CACHED_RECORDS = 400_000
 _KEY = attrgetter("key")
 _MAX_KEY = attrgetter("max_key")
 
 
 class Sides(NamedTuple):
-    """A path's values before and after; None where there is nothing."""
+    """A path's values before and after; None if it has none."""
 
     before: bytes | None
     after: bytes | None
 
 
 class Committed:
-    """The committed data of one repository. Tables are immutable, so what was read once is kept."""
+    """The committed data of one repository. Tables are immutable, so they are cached once read."""
 
     def __init__(self, objects: Objects, *, range_entries: int = DEFAULT_RANGE_ENTRIES) -> None:
         self._objects = objects
@@ -75,7 +75,7 @@ class Committed:
                 self._count -= len(dropped)
 
     def value(self, metarange_id: str, path: bytes) -> bytes | None:
-        """The value at a path, None where the metarange has none."""
+        """The value at a path; None if the metarange has none."""
         ranges = self.ranges(metarange_id)
         at = bisect_left(ranges, path, key=_MAX_KEY)
         if at == len(ranges) or path < ranges[at].min_key:
@@ -85,26 +85,26 @@ class Committed:
         return records[place].value if place < len(records) and records[place].key == path else None
 
     def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
-        """The first range that has a key between the ends of another one."""
+        """The first range of a metarange whose key span overlaps that of another range; None if there is none."""
         ranges = self.ranges(metarange_id)
         at = bisect_left(ranges, span.min_key, key=_MAX_KEY)
         return ranges[at] if at < len(ranges) and ranges[at].min_key <= span.max_key else None
 
     def since(self, metarange_id: str, path: bytes) -> Iterator[Record]:
-        """The records from a path on, in order; ranges are read as they are reached."""
+        """The records from a path onwards, in order; each range is read only when it is reached."""
         ranges = self.ranges(metarange_id)
         for ref in ranges[bisect_left(ranges, path, key=_MAX_KEY) :]:
             records = self.records(ref.id)
             yield from records[bisect_left(records, path, key=_KEY) :]
 
     def under(self, metarange_id: str, prefix: bytes) -> Iterator[Record]:
-        """The records whose path starts so, in order."""
+        """The records whose paths have this prefix, in order."""
         return takewhile(lambda record: record.key.startswith(prefix), self.since(metarange_id, prefix))
 
     def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
-        """The staged paths that change content, each with what is committed there.
+        """The staged paths that change content, each with the value committed there.
 
-        As on the server, the same content at another address is no change, and hiding what isn't there is none.
+        As on the server, the same content at another address isn't a change, nor is a tombstone for a missing path.
         """
         for each in staged:
             before = self.value(metarange_id, each.path)
@@ -116,7 +116,7 @@ class Committed:
                 yield each, before
 
     def differences(self, before: str, after: str) -> dict[bytes, Sides]:
-        """Every path whose value isn't the same in two metaranges. Only ranges that they don't share are read."""
+        """Every path whose value differs between two metaranges. Ranges that both share aren't read."""
         old, new = self.ranges(before), self.ranges(after)
         shared = {ref.id for ref in old} & {ref.id for ref in new}
         was = {record.key: record.value for ref in old if ref.id not in shared for record in self.records(ref.id)}
@@ -130,10 +130,10 @@ class Committed:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def written(self, metarange_id: str, changes: Sequence[Staged]) -> str:
-        """The metarange that has these values, in the order of paths, and the rest as it was; writes its tables.
+        """Apply changes, sorted by path, to a metarange: write the new tables, and return the new metarange's id.
 
-        As on the server, ranges that lie before the next change or behind the last stay as they are, so what is added
-        behind a whole range begins a new one.
+        As on the server, ranges before the next change or after the last one are reused whole, so a record that is
+        added after such a range starts a new one.
         """
         writer = self.writer()
         left = deque(changes)
@@ -156,7 +156,7 @@ class Committed:
         return MetarangeWriter(self)
 
     def ends_range(self, key: bytes) -> bool:
-        """Whether a range ends behind this key, by its 64-bit FNV-1a hash."""
+        """Whether a range ends after this key, by the key's 64-bit FNV-1a hash."""
         digest = 0xCBF29CE484222325
         for byte in key:
             digest = (digest ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
@@ -181,7 +181,7 @@ class Committed:
 
 
 class MetarangeWriter:
-    """Takes records and whole ranges in the order of their keys, and makes a metarange of them."""
+    """Builds a metarange from records and whole ranges, which are added in key order."""
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
@@ -194,7 +194,7 @@ class MetarangeWriter:
             self._close_range()
 
     def add_value(self, path: bytes, value: bytes | None) -> None:
-        """Adds a record; without a value, none."""
+        """Add a record, unless its value is None."""
         if value is not None:
             self.add_record(Record(path, value))
 
@@ -213,12 +213,12 @@ class MetarangeWriter:
 
 
 def identity(value: bytes) -> bytes:
-    """What an entry's value is compared by (formats §3)."""
+    """The identity part of an entry's value, by which entries are compared (formats §3)."""
     return split_value(value).identity
 
 
 def same_content(one: bytes | None, other: bytes | None) -> bool:
-    """Whether two values are the same to the server, which compares content and not addresses."""
+    """Whether the server considers two values equal: it compares content, not addresses."""
     if one is None or other is None:
         return one is other
     return identity(one) == identity(other)

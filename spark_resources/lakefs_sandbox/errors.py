@@ -1,4 +1,4 @@
-"""What the sandbox refuses, with the status and the words that a lakeFS server has for it."""
+"""The sandbox's errors, with the statuses and messages of a lakeFS server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from spark_resources.errors import LakegcError
 
 
 class Problem(LakegcError):
-    """Raised for a request that is answered by `status` and `{"message": …}`. Inside one process it is an exception."""
+    """Raised for a request that fails; its response has this status and `{"message": …}`. Direct callers catch it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ def forbidden(message: str) -> Problem:
 
 
 def lacks_permission() -> Problem:
-    """Whom lakeFS knows, and doesn't let: with the status that unknown users get, too."""
+    """The error for a known user without the permission; unknown users get the same status."""
     return Problem(401, "insufficient permissions: not allowed to do this")
 
 
@@ -39,7 +39,7 @@ def conflict(message: str) -> Problem:
 
 
 def no_data() -> Problem:
-    """The entry is there and its object is gone from the store: what a reader gets after a hard delete."""
+    """The error for reading an entry whose object is gone from the store, as after a hard delete."""
     return Problem(410, "No data")
 
 

@@ -1,4 +1,4 @@
-"""What a real server gets wrong when it lists what is staged (formats §2): by chance, or where a test says so."""
+"""Injects faults of a real server that lists staged objects (formats §2): at random, or where a test sets them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from random import Random
 
 from spark_resources.lakefs_sandbox.errors import Problem
 
-_LONGEST_PART = 4  # records that a scan reads before it ends early
+_LONGEST_PART = 4  # a scan that ends early reads fewer records than this
 
 
 class Faults:
-    """None unless chances are given, or what is named in the attributes; both may be changed at any time.
+    """The faults to inject: none unless probabilities or attributes are set. Both can be changed at any time.
 
-    `branch_deleted` is the chance, at each branch that the list of staged objects passes, that one behind it was
-    deleted meanwhile: the server then forgets what it wrote so far, or fails where that was the last one. `scan_ends`
-    is the chance that a list's or diff's scan of a branch ends early without an error, as by a throttled read.
+    `branch_deleted` is the probability, for each branch that is scanned for the list of staged objects, that a branch
+    right after it was deleted meanwhile: the server then discards what it wrote so far, or fails if that branch was the
+    last. `scan_ends` is the probability that the scan of a branch for a list or diff ends early without an error, as
+    after a throttled read.
     """
 
     def __init__(self, *, branch_deleted: float = 0.0, scan_ends: float = 0.0, seed: int = 0) -> None:
         self.branch_deleted = branch_deleted
         self.scan_ends = scan_ends
         self.deleted_behind: Collection[str] = ()
-        """Branches behind which one was deleted whenever they are passed."""
+        """Branches that are always followed by a deleted one when they are scanned."""
         self.broken: Collection[tuple[str, str]] = ()
-        """Branch and path of staging records that can't be read: lists and diffs end there, listings fail."""
+        """Staging records (branch and path) that can't be read: lists and diffs end there, listings fail."""
         self.happened: Counter[str] = Counter()
         self._random = Random(seed)
 
@@ -33,7 +34,7 @@ class Faults:
         return branch in self.deleted_behind or self._random.random() < self.branch_deleted
 
     def records_read(self) -> int | None:
-        """After how many records a scan ends early; None for one that doesn't."""
+        """The number of records after which a scan ends early; None if it doesn't."""
         return self._random.randrange(_LONGEST_PART) if self._random.random() < self.scan_ends else None
 
     def check_readable(self, branch: str, path: bytes) -> None:

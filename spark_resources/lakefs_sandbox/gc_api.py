@@ -1,4 +1,4 @@
-"""What the server has for collectors: rules, retained commits, staged addresses, refs dumps (formats §2, §5, §6)."""
+"""The server's API for collectors: rules, retained commits, staged addresses, refs dumps (formats §2, §5, §6)."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ DEFAULT_UNCOMMITTED_PAGE = 500_000
 
 
 class Oversight(StrEnum):
-    """What a real server overlooks in the lists that it prepares (formats §2, §6)."""
+    """Omissions of a real server in the lists that it prepares (formats §2, §6)."""
 
-    SAME_BYTES = "same bytes"  # content staged again at another address is no change, so it isn't listed
-    PARENT_ORDER = "parent order"  # a walk stops at a passed commit before it could retain it
-    FULL_ADDRESSES = "full addresses"  # of the local adapter: taken to be outside, so not listed
+    SAME_BYTES = "same bytes"  # identical content re-staged at another address isn't a change, so it isn't listed
+    PARENT_ORDER = "parent order"  # a walk stops at a commit that was visited before, without retaining it
+    FULL_ADDRESSES = "full addresses"  # on the local adapter: considered outside the namespace, so not listed
 
 
 ALL_OVERSIGHTS = frozenset(Oversight)
@@ -61,7 +61,7 @@ ALL_OVERSIGHTS = frozenset(Oversight)
 
 
 def rules(repository: SandboxRepository) -> Rules:
-    """Raises `Problem` 404 where none are set."""
+    """The retention rules. Raises `Problem` 404 if none are set."""
     try:
         stored = repository.objects.read(RULES_KEY)
     except Problem:
@@ -83,7 +83,7 @@ def set_rules(repository: SandboxRepository, new: Rules) -> None:
     for branch, days in new.branch_days.items():
         parts.append(put_bytes_field(2, put_text_field(1, branch) + put_varint_field(2, days)))
     repository.check_writable()
-    # An empty file means that there are no rules, here as on the server: zero days everywhere can't be said.
+    # As on the server, an empty file means that there are no rules, so zero days everywhere can't be expressed.
     repository.objects.write(RULES_KEY, b"".join(parts))
 
 
@@ -103,7 +103,7 @@ class PreparedCommits:
 
 
 def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Collection[Oversight]) -> PreparedCommits:
-    """Writes `commits.csv`. Raises `Problem` 404 where there are no rules."""
+    """Write `commits.csv`. Raises `Problem` 404 if there are no rules."""
     repository.check_writable()
     try:
         current = rules(repository)
@@ -127,13 +127,13 @@ def listed_commits(
     commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules, *, now: datetime,
     oversights: Collection[Oversight],
 ) -> set[str]:  # fmt: skip
-    """The ids of the commits that the server's list holds: retention as the server walks it (formats §6)."""
+    """The ids of the commits in the server's list, found by walking the graph as the server does (formats §6)."""
     listed: set[str] = set()
     passed: dict[str, datetime] = {}
     for commit_id, days, is_head in _starting_points(commits, branches, rules):
         cutoff = _cutoff(now, days)
         created = commits[commit_id].created
-        parent: str | None = commit_id  # what nothing leads to is walked from a child made on its own date
+        parent: str | None = commit_id  # a dangling commit is walked as if from a child of the same date
         if is_head:
             listed.add(commit_id)
             passed[commit_id] = cutoff
@@ -162,7 +162,7 @@ def _cutoff(now: datetime, days: int) -> datetime:
 def _starting_points(
     commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules
 ) -> Iterator[tuple[str, int, bool]]:
-    """Heads and dangling commits in the order of commit ids, each with its days and whether it is a head."""
+    """Heads and dangling commits, sorted by commit id, each with its days and whether it is a head."""
     heads = [(branch.commit_id, branch.id) for branch in branches]
     led_to = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
     dangling = [(commit, "") for commit in commits if commit not in led_to]
@@ -175,7 +175,7 @@ def _starting_points(
 
 @dataclass(frozen=True, slots=True)
 class UncommittedPage:
-    """`location` is empty where the page found nothing; `token` is None on the last one."""
+    """One page of staged addresses. `location` is empty if there are none; `token` is None on the last page."""
 
     run_id: str
     location: str
@@ -185,10 +185,10 @@ class UncommittedPage:
 def prepare_uncommitted(
     repository: SandboxRepository, xids: Xids, token: str | None, *, page_size: int, oversights: Collection[Oversight]
 ) -> UncommittedPage:
-    """Writes one page of staged addresses, in the order of branches and paths, and says where to go on.
+    """Write one page of staged addresses, sorted by branch and path. The result has the token for the next page.
 
-    As on the server, a branch that is gone when its turn comes sets the number of rows back to nothing, and a page with
-    none is not stored. Raises `Problem` 404 where the last one is gone.
+    As on the server, a branch that is gone when its turn comes resets the row count to zero, and a page with a count of
+    zero is not stored. Raises `Problem` 404 if the last branch is gone.
     """
     repository.check_writable()
     run_id, first_branch, path = _mark(token) if token else (xids.descending(), "", "")
@@ -234,7 +234,7 @@ def _mark(token: str) -> tuple[str, str, str]:
 
 
 def _branches_from(repository: SandboxRepository, first: str) -> Iterator[str | None]:
-    """The branches whose turn comes; None for one that was deleted since they were listed."""
+    """The ids of the branches from `first` onwards; None for one that was deleted since they were listed."""
     for branch in repository.branches(hidden=True):
         if branch.id >= first:
             yield branch.id
@@ -257,7 +257,7 @@ def _staged_since(
 
 
 def _listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
-    """An entry with its address as the list has it, relative; None for one that the server holds to be outside."""
+    """An entry with a relative address, as in the list; None if the server considers it outside the namespace."""
     if entry.address_type is not AddressType.RELATIVE:
         root = repository.objects.storage_namespace + "/"
         overlooks = Oversight.FULL_ADDRESSES in oversights
@@ -284,7 +284,7 @@ def _parquet(entries: list[Entry]) -> bytes:
 
 
 def dump_refs(repository: SandboxRepository) -> dict[str, str]:
-    """Writes every commit, branch and tag as tables, and gives their ids as the API names them."""
+    """Write every commit, branch and tag to tables. Returns the tables' ids under the names of the API."""
     branches = repository.branches(hidden=True)
     dumps = {
         "commits_meta_range_id": write_commits(repository.commits()),

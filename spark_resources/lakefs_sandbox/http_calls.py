@@ -1,4 +1,4 @@
-"""One HTTP call as the routes see it, and the answers that they give."""
+"""An HTTP request as the routes see it, and the responses that they return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this sandbox answers: see `Sandbox`. `failing` has the status that each failing repository answers."""
+    """The sandbox's options (see `Sandbox`). `failing` maps each repository that is set to fail to its status."""
 
     access_key_id: str
     secret_access_key: str
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request whose body has been read, and what it is answered from."""
+    """A request whose body has been read, with the catalog and options for its response."""
 
     catalog: Catalog
     options: Options
@@ -65,7 +65,7 @@ class Call:
         return self.query[name]
 
     def moment(self, seconds: int) -> datetime:
-        """A time of a body. Raises `Problem` 400 for a number that is none."""
+        """Convert a time in a request body (seconds since 1970). Raises `Problem` 400 if it is out of range."""
         if not 0 <= seconds <= _LAST_SECOND:
             raise bad_request("request body has an error: a date is not a time")
         return datetime.fromtimestamp(seconds, UTC)
@@ -89,7 +89,7 @@ class Call:
 
 
 class Body:
-    """The fields of a JSON object, each of its type or a `Problem` 400. A null is a field that isn't there."""
+    """The fields of a JSON object. A field of the wrong type raises `Problem` 400; a null counts as missing."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -116,7 +116,7 @@ class Body:
         return [Body(each) for each in found]
 
     def body(self, name: str) -> Body:
-        """An object in the object; one without fields where it isn't there."""
+        """A nested object; an empty one if the field is missing."""
         return Body(self._field(name, dict, {}))
 
     def mapping(self, name: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ def failure(problem: Problem) -> Response:
 
 
 def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
-    """A page; `offset` is the field of a result that the next page begins behind."""
+    """A page of results. The next page starts after the field `offset` of the last result."""
     return answer(
         {
             "pagination": {
@@ -174,7 +174,7 @@ def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
 
 
 def page_of(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
-    """The part of a list, sorted by name, that `prefix`, `after` and `amount` ask for; and whether there is more."""
+    """The part of a list, sorted by name, that `prefix`, `after` and `amount` select, and whether there is more."""
     prefix, after, amount = call.text("prefix"), call.text("after"), call.amount()
     wanted = [item for item in items if name(item).startswith(prefix) and (not after or name(item) > after)]
     return wanted[:amount], len(wanted) > amount
@@ -185,7 +185,7 @@ def http_date(moment: datetime) -> str:
 
 
 def authenticated(headers: Headers, options: Options) -> bool:
-    """Whether the basic login is the sandbox's key and secret."""
+    """Whether the basic authentication has the sandbox's key and secret."""
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return False

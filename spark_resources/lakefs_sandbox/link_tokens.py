@@ -1,4 +1,4 @@
-"""Link tokens: the proof that an address was handed out for one path of one branch, and when (formats §1)."""
+"""Link tokens, which show that an address was issued for one path of one branch, and when (formats §1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DELIMITER = ","
 
 
 class LinkTokens:
-    """Makes `data/<slice>/<id>,<token>` of `data/<slice>/<id>`, and tells whether such an address may be linked."""
+    """Signs `data/<slice>/<id>` as `data/<slice>/<id>,<token>`, and checks whether such an address may be linked."""
 
     def __init__(self, signing_key: str) -> None:
         self._key = signing_key.encode()
@@ -25,7 +25,7 @@ class LinkTokens:
         return address + _DELIMITER + self._token(address, repository, branch, path)
 
     def check(self, signed: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
-        """Raises `Problem` 400 for an address that wasn't handed out for this path, or too long ago."""
+        """Raise `Problem` 400 if an address wasn't issued for this path, or too long ago."""
         address, delimiter, token = signed.rpartition(_DELIMITER)
         if not delimiter:
             raise bad_request("address is not signed: link address invalid")

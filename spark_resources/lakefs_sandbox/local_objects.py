@@ -1,7 +1,7 @@
 """A folder of objects as lakeFS's local block adapter lays it out: `<configured path>/<name>/<key>` (formats §4).
 
-Whatever a key or an address holds, nothing outside the configured path is opened: folders are entered one by one and
-no link is followed.
+Whatever a key or an address contains, nothing outside the configured path is opened: folders are opened one by one, and
+symbolic links aren't followed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class LocalBlockStore:
-    """A folder of namespaces, with files that carry the sandbox's time of writing."""
+    """A folder of namespaces, with files that are dated by the sandbox's clock."""
 
     kind = "local"
     scheme = LOCAL
@@ -64,7 +64,7 @@ class LocalObjects:
         self._clock = clock
 
     def location(self, key: str) -> str:
-        """The place as the server announces it: scheme, configured path, namespace and key, cleaned like a path."""
+        """The location as the server reports it: scheme, configured path, namespace and key, normalised like a path."""
         return LOCAL + os.path.normpath(self.file(key))
 
     def resolved(self, address: str) -> str:
@@ -102,7 +102,7 @@ class LocalObjects:
 
     @contextmanager
     def writing(self) -> Iterator[Write]:
-        """Writes like `write`, for many objects in a row: what they have in common is looked at once."""
+        """A faster `write` for many objects in a row: checks and folders that they share are handled once."""
         shifted = self._clock.offset() != timedelta(0)
         now = self._clock.now
         with self._root() as root, _OpenFolder(root) as folder:
@@ -135,7 +135,7 @@ class LocalObjects:
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        """The descriptor of a file. Raises `FileNotFoundError` where there is none."""
+        """The descriptor of a file. Raises `FileNotFoundError` if it doesn't exist."""
         _check(key)
         try:
             with _refusals_told(), self._root() as root, file_of(root, key) as descriptor:
@@ -153,7 +153,7 @@ class LocalObjects:
 
 
 class _OpenFolder:
-    """Writes files below a root; the folder of the last one stays open for the next."""
+    """Writes files below a root, and keeps the folder of the last file open for the next one."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -199,18 +199,18 @@ class _OpenFolder:
 
 
 def _made_folder(name: bytes, parent: int) -> int:
-    """The descriptor of a folder that is made where it is missing."""
+    """The descriptor of a folder, which is created if it is missing."""
     try:
         return open_folder(name, parent)
     except FileNotFoundError:
-        with suppress(FileExistsError):  # made by another writer meanwhile
+        with suppress(FileExistsError):  # created by another writer meanwhile
             os.mkdir(name, dir_fd=parent)
         return open_folder(name, parent)
 
 
 @contextmanager
 def _refusals_told() -> Iterator[None]:
-    """A link in the way is the request's fault: `Problem` 400."""
+    """Convert the `Refused` raised for a symbolic link into `Problem` 400: the request is at fault."""
     try:
         yield
     except Refused as error:
@@ -218,7 +218,7 @@ def _refusals_told() -> Iterator[None]:
 
 
 def _check(key: str) -> None:
-    """Raises `Problem` 400 for a key that no file can have, or that would be another file's."""
+    """Raise `Problem` 400 for a key that no file can have, or that would name another file."""
     try:
         check_key(key, "the local block store", _NO_FILE)
     except WrongUsage as error:

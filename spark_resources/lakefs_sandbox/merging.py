@@ -1,6 +1,6 @@
-"""Three-way merges as the server makes them: whole ranges where it can, record by record where both sides changed one.
+"""Three-way merges like the server's: by whole ranges if possible, by record where both sides changed a range.
 
-Which ranges are taken over whole decides the new tables, and where contents are equal the address that is kept.
+The choice of ranges to reuse whole determines the new tables and, for equal contents, which address is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_resources.sstable import RangeRef, Record
 
 
 class Strategy(NamedTuple):
-    """How a merge decides a path that both sides changed: by taking one side's value, or (None) not at all."""
+    """How a merge resolves a path that both sides changed: with the value of side `takes`, or not at all if None."""
 
     name: str
     takes: str | None
@@ -28,14 +28,14 @@ STRATEGIES = {
 
 
 def merged(committed: Committed, *, source: str, dest: str, base: str, strategy: Strategy) -> str:
-    """The metarange of a three-way merge, path by path. Raises `Problem` 409 for a conflict that nothing decides."""
+    """The metarange of a three-way merge, path by path. Raises `Problem` 409 for a conflict that isn't resolved."""
     if dest == base:
         return source
     return _Merge(committed, source, dest, base, strategy).run()
 
 
 class _Cursor:
-    """A place in a metarange: before a range as a whole (`record` is None), or at one of its records."""
+    """A position in a metarange: before a whole range (`record` is None), or at one of its records."""
 
     def __init__(self, committed: Committed, metarange_id: str) -> None:
         self._committed = committed
@@ -46,7 +46,7 @@ class _Cursor:
 
     @property
     def range(self) -> RangeRef | None:
-        """The range here; None behind the last one."""
+        """The current range; None after the last one."""
         return self._ranges[self._at] if self._at < len(self._ranges) else None
 
     @property
@@ -54,7 +54,7 @@ class _Cursor:
         return self._records[self._place] if self._records else None
 
     def enter(self) -> None:
-        """From before a range to its first record."""
+        """Move from before a range to its first record."""
         self._records, self._place = self._committed.records(self._ranges[self._at].id), 0
 
     def next_range(self) -> None:
@@ -91,7 +91,7 @@ class _Merge:
         return self._writer.closed()
 
     def _ranges(self, source: RangeRef, dest: RangeRef) -> None:
-        """Both sides are before a range."""
+        """Merge when both sides are before a range."""
         if source.id == dest.id:
             self._take(source)
         elif (source.min_key, source.max_key) == (dest.min_key, dest.max_key):
@@ -116,7 +116,7 @@ class _Merge:
         self._dest.enter()
 
     def _whole(self, cursor: _Cursor, ref: RangeRef) -> bool:
-        """Whether one side's range, where the other has nothing, could be decided as a whole: added, or deleted."""
+        """Add or delete a range as a whole, where the other side has nothing. Returns whether that was possible."""
         base = self._committed.overlapping(self._base, ref)
         if base is not None and base.id != ref.id:
             return False
@@ -126,7 +126,7 @@ class _Merge:
         return True
 
     def _range_and_record(self, waiting: _Cursor, ref: RangeRef, inside: _Cursor, record: Record) -> None:
-        """One side is before a range, the other at a record."""
+        """Merge when one side is before a range and the other at a record."""
         if record.key < ref.min_key:
             self._alone(inside, record)
         elif not (ref.max_key < record.key and self._whole(waiting, ref)):
@@ -143,7 +143,7 @@ class _Merge:
             self._dest.next_record()
 
     def _alone(self, cursor: _Cursor, record: Record) -> None:
-        """A record that the other side doesn't have."""
+        """Merge a record that the other side doesn't have."""
         if cursor is self._source:
             self._write(record.key, record.value, None)
         else:
@@ -151,7 +151,7 @@ class _Merge:
         cursor.next_record()
 
     def _rest(self, cursor: _Cursor) -> None:
-        """What one side has behind the other's end."""
+        """Merge everything that one side has after the other's end."""
         while cursor.range is not None:
             if cursor.record is not None:
                 self._alone(cursor, cursor.record)
@@ -164,7 +164,7 @@ class _Merge:
 
 
 def _source_stands(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
-    """Whether a path gets the source's value, and not the destination's. Raises `Problem` 409."""
+    """Whether a path gets the source's value, not the destination's. Raises `Problem` 409 for a conflict."""
     if same_content(source, dest) or same_content(dest, base):
         return True
     if same_content(source, base):

@@ -1,4 +1,4 @@
-"""Where a repository's objects lie, as the rest of the sandbox sees it; a folder and a bucket are behind it."""
+"""The storage of a repository's objects as the rest of the sandbox sees it; implemented by a folder and by a bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Write = Callable[[str, bytes], None]
 
 
 class Outside(NamedTuple):
-    """An object that can be imported: its full address, its key behind what was asked for, and what its store says."""
+    """An object that can be imported: full address, key after the requested prefix, and the store's metadata."""
 
     address: str
     key: str
@@ -21,19 +21,19 @@ class Outside(NamedTuple):
 
 
 class Objects(Protocol):
-    """The objects of one storage namespace, and reading of others beside it.
+    """The objects of one storage namespace, and read access to others in the same block store.
 
-    Raises `Problem` 410 for an object that isn't there, 400 for a key or an address that can't be one here.
+    Raises `Problem` 410 for a missing object, 400 for a key or an address that is invalid here.
     """
 
     storage_namespace: str
 
     def location(self, key: str) -> str:
-        """The place as the server announces it."""
+        """The location of a key as the server reports it."""
         ...
 
     def resolved(self, address: str) -> str:
-        """The full address that the server reads a full address as."""
+        """A full address as the server resolves it."""
         ...
 
     def has(self, key: str) -> bool: ...
@@ -45,18 +45,18 @@ class Objects(Protocol):
         ...
 
     def listed_elsewhere(self, address: str) -> Iterator[Outside]:
-        """The objects whose full address begins so, in the order of their keys."""
+        """The objects whose full address has this prefix, sorted by key."""
         ...
 
     def write(self, key: str, data: bytes) -> None: ...
 
     def writing(self) -> AbstractContextManager[Write]:
-        """Writes like `write`, for many objects in a row."""
+        """A function like `write`, for many objects in a row."""
         ...
 
 
 class BlockStore(Protocol):
-    """What the sandbox keeps its objects in; `kind` is the block store's type, `default` where repositories go."""
+    """The store of the sandbox's objects. `kind` is its lakeFS type, `default` the prefix of default namespaces."""
 
     kind: str
     scheme: str

@@ -1,4 +1,4 @@
-"""What a reader of a ref gets: entries staged over committed ones, listings, and differences by content."""
+"""The reader's view of a ref: staged entries over committed ones, listings, and diffs by content."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from spark_resources.sstable.values import EntryMessage
 
 LONGEST_PATH = 1024
 _STAGED_PAGE = 1000
-_BEHIND = b"\xff"  # in no UTF-8 text: a path and this byte come after every path that begins so
+_BEHIND = b"\xff"  # never in UTF-8 text: a prefix plus this byte sorts after every path with the prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference: added, changed, removed or conflict; `entry` is what came, or what was removed."""
+    """One change: added, changed, removed or conflict. `entry` is the new entry, or the removed one."""
 
     kind: str
     entry: Entry
 
 
 class Folded(NamedTuple):
-    """Differences under a common prefix, told as one."""
+    """Changes under a common prefix, reported as one."""
 
     path: str
 
@@ -54,7 +54,7 @@ class Views(References):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def stat(self, ref: str, path: str) -> Entry:
-        """What a reader of the ref gets at a path, whether or not its object is still in the store."""
+        """The entry that a reader of the ref gets at a path, whether or not its object is still in the store."""
         check_path(path)
         key = path.encode()
         with self._state.reading():
@@ -69,7 +69,7 @@ class Views(References):
         return EntryMessage(value).whole(key)
 
     def read(self, ref: str, path: str) -> tuple[Entry, bytes]:
-        """An entry and its object's bytes. Raises `Problem` 410 where the object is gone from the store."""
+        """An entry and its object's bytes. Raises `Problem` 410 if the object is gone from the store."""
         entry = self.stat(ref, path)
         return entry, self.data_of(entry)
 
@@ -81,7 +81,7 @@ class Views(References):
         return self.objects.read_elsewhere(entry.address) if key is None else self.objects.read(key)
 
     def key_inside(self, entry: Entry) -> str | None:
-        """An entry's key in the namespace, by its address as it is written; None where that begins otherwise."""
+        """An entry's key in the namespace, by its address as written; None if the address has another prefix."""
         if entry.address_type is AddressType.RELATIVE:
             return entry.address
         for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
@@ -96,7 +96,7 @@ class Views(References):
     def listing(
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int = 1000
     ) -> tuple[list[Entry | str], bool]:
-        """A page of entries, and common prefixes as text, in the order of their bytes; and whether there are more."""
+        """A page of entries and (as text) common prefixes, in byte order, and whether there are more."""
         with self._state.reading():
             items = self._items(self.resolve(ref), prefix.encode(), after.encode(), delimiter.encode())
             page = list(islice(items, amount + 1))
@@ -116,7 +116,7 @@ class Views(References):
             view = self.merged_view(found, common + _BEHIND)
 
     def merged_view(self, found: Resolved, start: bytes = b"") -> Iterator[Record]:
-        """The records that a reader gets from a path on: what is staged lies over what is committed."""
+        """The records that a reader gets from a path onwards: staged entries override committed ones."""
         staged = self._staged_since(found.branch, start) if found.branch else iter(())
         over = next(staged, None)
         for record in self.committed.since(found.commit.metarange_id, start):
@@ -125,7 +125,7 @@ class Views(References):
                     yield Record(over.path, over.value)
                 over = next(staged, None)
             if over is not None and over.path == record.key:
-                continue  # it comes from the staged side, before the next committed one
+                continue  # the staged value replaces it, and is yielded before the next committed one
             yield record
         while over is not None:
             if over.value is not None:
@@ -142,11 +142,11 @@ class Views(References):
             start = page[-1].path + b"\x00"
 
     def uncommitted(self, branch: str, *, since: str = "") -> Iterator[Change]:
-        """The changes of a branch from a path on, as the server sees them: by content, not by address."""
+        """The uncommitted changes of a branch from a path onwards; as on the server, by content, not by address."""
         return self._changes(branch, self._staged_since(branch, since.encode()))
 
     def uncommitted_as_read(self, branch: str, *, since: str = "") -> Iterator[Change]:
-        """The same as the server's list and diff give them: the end of what can be read is taken for the end."""
+        """The same as in the server's list and diff, which end without an error at a record that can't be read."""
         return self._changes(branch, self._staged_until_unreadable(branch, since.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:
@@ -164,14 +164,14 @@ class Views(References):
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for staged, before in self.committed.changes(metarange, staged_entries):
             if staged.value is None:
-                assert before is not None  # hiding what isn't there is no change
+                assert before is not None  # a tombstone for a missing path is no change
                 yield Change("removed", EntryMessage(before).whole(staged.path))
             else:
                 entry = EntryMessage(staged.value).whole(staged.path)
                 yield Change("added" if before is None else "changed", entry)
 
     def staged_entries(self, branch: str, *, since: str = "") -> Iterator[Entry]:
-        """Every entry staged on a branch from a path on, also those that the server holds to be no change."""
+        """Every entry staged on a branch from a path onwards, including those that aren't changes to the server."""
         for staged in self._staged_since(branch, since.encode()):
             if staged.value is not None:
                 yield EntryMessage(staged.value).whole(staged.path)
@@ -179,11 +179,11 @@ class Views(References):
     # --- differences ------------------------------------------------------------------------------------------------
 
     def differences(self, left: str, right: str, *, since_base: bool = True, since: str = "") -> Iterator[Change]:
-        """What changes from `left` to `right`, by content and in the order of paths.
+        """The changes from `left` to `right`, by content and sorted by path.
 
-        With `since_base` it is what `right` changed since the two parted ("three dots"), and what both changed is a
-        conflict; without, the plain difference ("two dots"), to a branch followed by `$` with what is staged there
-        from a path on.
+        With `since_base`, these are the changes of `right` since the merge base ("three dots"), and a path that both
+        sides changed is a conflict. Without it, this is the plain diff ("two dots"). If `right` is then a branch
+        followed by `$`, the diff includes what is staged there, from the path `since` onwards.
         """
         if not since_base and right.endswith("$"):
             yield from self._differences_to_staged(left, right, since)
@@ -197,7 +197,7 @@ class Views(References):
                 yield Change(kind, EntryMessage(value).whole(path))
 
     def _differences_to_staged(self, left: str, right: str, since: str) -> Iterator[Change]:
-        """As on the server it fails where a staged record can't be read, other than the uncommitted changes do."""
+        """The diff to a branch's staged data. As on the server, an unreadable staging record makes it fail."""
         before, after = self.resolve(left).commit.metarange_id, self.resolve(right)
         if after.branch is None:
             raise bad_request(f"{right}: ref: invalid value: validation error")
@@ -213,20 +213,20 @@ class Views(References):
 
 
 def _change(path: bytes, sides: Sides) -> Iterator[Change]:
-    """The plain difference at a path; none where the content is the same."""
+    """The plain diff at a path; nothing if the content is the same."""
     if (kind := _kind(sides.before, sides)) and (value := sides.after or sides.before):
         yield Change(kind, EntryMessage(value).whole(path))
 
 
 def _is_full(entry: Entry) -> bool:
-    """Whether an entry's address is a full one: it says so or, of the deprecated kind, looks so (formats §4)."""
+    """Whether an entry's address is full: by its type or, for the deprecated type, by its form (formats §4)."""
     if entry.address_type is AddressType.BY_PREFIX:
         return "://" in entry.address
     return entry.address_type is AddressType.FULL
 
 
 def _kind(base: bytes | None, sides: Sides) -> str:
-    """What the right side did to a path that the base had so; empty where it did nothing that the left hasn't."""
+    """How the right side changed a path with this value in the base; "" if it equals the base or the left side."""
     if same_content(sides.before, sides.after) or same_content(base, sides.after):
         return ""
     if not same_content(base, sides.before):
@@ -237,7 +237,7 @@ def _kind(base: bytes | None, sides: Sides) -> str:
 
 
 def folded(changes: Iterator[Change], *, prefix: str, after: str, delimiter: str) -> Iterator[Change | Folded]:
-    """The changes behind `after` whose path starts with `prefix`; those that go on behind a delimiter as one."""
+    """The changes after `after` with this prefix; those with a common prefix up to a delimiter are folded into one."""
     start, behind, last = prefix.encode(), after.encode(), b""
     for change in changes:
         path = change.entry.path
@@ -253,13 +253,13 @@ def folded(changes: Iterator[Change], *, prefix: str, after: str, delimiter: str
 
 
 def as_text(path: bytes) -> str:
-    """A path as the server's JSON has it: U+FFFD for each byte that is not UTF-8."""
+    """A path as in the server's JSON: U+FFFD for each byte that is not UTF-8."""
     escaped = path.decode(errors="surrogateescape")
     return "".join("\ufffd" if "\udc80" <= char <= "\udcff" else char for char in escaped)
 
 
 def check_path(path: str) -> None:
-    """Raises `Problem` 400 for a path that no object can have."""
+    """Raise `Problem` 400 for a path that no object can have."""
     if not path:
         raise bad_request("argument path: missing path: required value: validation error")
     if len(path.encode()) > LONGEST_PATH:

@@ -1,4 +1,4 @@
-"""References and the commit graph: what a ref means, logs, merge bases, branches and tags."""
+"""References and the commit graph: resolving refs, logs, merge bases, branches and tags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A commit, and the branch whose staged entries are read on top of it, if the ref names one that way."""
+    """A commit, and the branch whose staged entries override it; None if the ref excludes staged entries."""
 
     commit: Commit
     branch: str | None = None
@@ -50,7 +50,7 @@ class References:
         return record
 
     def resolve(self, ref: str) -> Resolved:
-        """A branch, tag, commit id or the beginning of one, with git's modifiers: `~`, `^`, and `@` for committed."""
+        """Resolve a branch, tag, commit id or id prefix, with git's modifiers: `~`, `^`, and `@` for committed only."""
         if not _REF.fullmatch(ref):
             raise bad_request("argument ref: ref: invalid value: validation error")
         parts = _MODIFIED.fullmatch(ref)
@@ -94,11 +94,11 @@ class References:
     # --- branches and tags ------------------------------------------------------------------------------------------
 
     def branches(self, *, hidden: bool = False) -> list[BranchRecord]:
-        """The branches in the order of names; those that are hidden only if asked for."""
+        """The branches, sorted by name; hidden ones only on request."""
         return [branch for branch in self._state.branches(self.id) if hidden or not branch.hidden]
 
     def create_branch(self, name: str, source: str, *, hidden: bool = False) -> str:
-        """The commit that the new branch is at."""
+        """Create a branch. Returns the id of its head commit."""
         self.check_writable()
         if not _BRANCH.fullmatch(name):
             raise bad_request(
@@ -126,7 +126,7 @@ class References:
             self._state.drop_branch(self.id, name)
 
     def tags(self) -> list[tuple[str, str]]:
-        """Tags in the order of names, each with its commit."""
+        """The tags, sorted by name, each with its commit id."""
         return self._state.tags(self.id)
 
     def tag(self, name: str) -> str:
@@ -136,7 +136,7 @@ class References:
         return commit_id
 
     def create_tag(self, name: str, ref: str) -> str:
-        """The commit that the new tag is at."""
+        """Create a tag. Returns the id of its commit."""
         self.check_writable()
         if not name or _NO_TAG.search(name):
             raise bad_request("argument tagID: tag id: invalid value: validation error")
@@ -161,11 +161,11 @@ class References:
     # --- the graph --------------------------------------------------------------------------------------------------
 
     def commits(self) -> list[Commit]:
-        """Every commit, whether anything leads to it or not, in the order of ids."""
+        """Every commit, reachable or not, sorted by id."""
         return self._state.commits(self.id)
 
     def log(self, ref: str, *, first_parent: bool = False) -> Iterator[Commit]:
-        """What a ref is made of, the newest first by date, then by the greatest id."""
+        """The commits reachable from a ref: newest date first, then greatest id first."""
         start = self.resolve(ref).commit
         queue = [_NewestFirst(start)]
         seen = {start.id}
@@ -178,7 +178,7 @@ class References:
                     heapq.heappush(queue, _NewestFirst(self.commit_of(parent)))
 
     def merge_base(self, left: Commit, right: Commit) -> Commit:
-        """The best common ancestor, found from the highest generations down."""
+        """The best common ancestor, searched from the highest generation down."""
         return merge_base(left, right, self.commit_of)
 
 
@@ -191,7 +191,7 @@ class _NewestFirst:
 
 
 def merge_base(left: Commit, right: Commit, commit_of: Callable[[str], Commit]) -> Commit:
-    """The first commit that is reached from both sides. Raises `Problem` 400 where there is none."""
+    """The first commit that is reached from both sides. Raises `Problem` 400 if there is none."""
     if left.id == right.id:
         return left
     reached = {left.id: {"left"}, right.id: {"right"}}

@@ -1,6 +1,7 @@
-"""One repository of the sandbox: what its branches point to, and how commits come about, by the server's rules.
+"""One repository of the sandbox: creates commits and moves branches by the server's rules.
 
-These are the methods behind the HTTP routes; tests and the demo may call them directly, where many calls would be slow.
+These are the methods behind the HTTP routes. Tests and the demo may call them directly where many HTTP requests would
+be slow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _MERGE_STRATEGY_KEY = ".lakefs.merge.strategy"
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
-    """What an import takes: an object, or everything whose address begins so; and the path or prefix that it gets."""
+    """The source of an import, an object or all objects with an address prefix, and its destination path or prefix."""
 
     address: str
     destination: str
@@ -36,13 +37,13 @@ class ImportSource:
 
 
 class SandboxRepository(StagingArea):
-    """A repository. Paths are text; every method raises `Problem` with the status that the server answers."""
+    """A repository. Paths are text; every method raises `Problem` with the server's status."""
 
     def commit(
         self, branch: str, message: str, *, metadata: Mapping[str, str] | None = None, date: datetime | None = None,
         allow_empty: bool = False, committer: str = COMMITTER,
     ) -> Commit:  # fmt: skip
-        """Commits what is staged. Raises `Problem` 400 where nothing is, unless an empty commit is allowed."""
+        """Commit the staged changes. Raises `Problem` 400 if there are none, unless an empty commit is allowed."""
         self.check_writable()
         with self._state.writing():
             parent = self.commit_of(self.branch(branch).commit_id)
@@ -61,7 +62,7 @@ class SandboxRepository(StagingArea):
         strategy: str = "", allow_empty: bool = False, squash: bool = False, committer: str = COMMITTER,
         date: datetime | None = None,
     ) -> Commit:  # fmt: skip
-        """Merges a ref into a branch. Raises `Problem` 409 for conflicts, 400 for a dirty branch or no changes."""
+        """Merge a ref into a branch. Raises `Problem` 409 for conflicts, 400 for a dirty branch or no changes."""
         self.check_writable()
         if strategy not in STRATEGIES:
             raise bad_request("argument strategy: invalid value: validation error")
@@ -87,9 +88,10 @@ class SandboxRepository(StagingArea):
         self, branch: str, ref: str, *, parent_number: int = 0, message: str = "",
         metadata: Mapping[str, str] | None = None, allow_empty: bool = False, committer: str = COMMITTER,
     ) -> Commit:  # fmt: skip
-        """Undoes a commit's changes in a new one. A merge needs the number of the parent (from 1) to go back to (409).
+        """Undo a commit's changes in a new commit. A merge commit needs the number of a parent (from 1) to revert to.
 
-        Raises `Problem` 409 where later commits changed the same paths, 400 where there is nothing to undo.
+        Raises `Problem` 409 without this number, or if later commits changed the same paths; 400 if there is nothing to
+        undo.
         """
         self.check_writable()
         with self._state.writing():
@@ -116,7 +118,7 @@ class SandboxRepository(StagingArea):
         self, branch: str, ref: str, *, parent_number: int | None = None, message: str = "",
         metadata: Mapping[str, str] | None = None, committer: str = COMMITTER,
     ) -> Commit:  # fmt: skip
-        """Makes a commit's changes once more on a branch. A merge needs the number of a parent (400)."""
+        """Apply a commit's changes to a branch. Raises `Problem` 400 for a merge commit without a parent number."""
         self.check_writable()
         with self._state.writing():
             picked = self.resolve(ref).commit
@@ -138,7 +140,7 @@ class SandboxRepository(StagingArea):
             ))  # fmt: skip
 
     def hard_reset(self, branch: str, ref: str) -> None:
-        """Lets a branch be at another commit. Commits that nothing leads to any more stay: they dangle."""
+        """Move a branch to another commit. Commits that are no longer reachable stay, as dangling commits."""
         self.check_writable()
         with self._state.writing():
             self._clean_head(branch)
@@ -149,8 +151,11 @@ class SandboxRepository(StagingArea):
         self, branch: str, sources: Sequence[ImportSource], message: str = "Import objects", *,
         metadata: Mapping[str, str] | None = None, committer: str = COMMITTER,
     ) -> tuple[Commit, int]:  # fmt: skip
-        """Commits entries for objects outside the namespace, in place of everything under the destinations; gives the
-        commit and the number of objects. Raises `Problem` 400 for sources that aren't outside, or hold nothing."""
+        """Commit entries for objects outside the namespace, replacing everything under the destinations.
+
+        Returns the commit and the number of objects. Raises `Problem` 400 for a source that isn't outside, or if no
+        source has any objects.
+        """
         self.check_writable()
         found: dict[bytes, bytes] = {}
         for source in sources:
@@ -178,24 +183,24 @@ class SandboxRepository(StagingArea):
         return commit, len(found)
 
     def check_source(self, source: ImportSource) -> None:
-        """Raises `Problem` 400 for a source that is in the namespace, or around it."""
+        """Raise `Problem` 400 for a source that is in the namespace, or contains it."""
         for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
             if source.address.startswith(root + "/") or source.address == root:
                 raise bad_request(f"import path ({source.address}) in repository namespace ({root}) is prohibited")
             if source.is_prefix and (root + "/").startswith(source.address):
                 raise bad_request(f"prefix ({source.address}) contains repository namespace: ({root})")
 
-    # --- below ------------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _clean_head(self, branch: str) -> Commit:
-        """The commit that a branch is at. Raises `Problem` 400 where changes are staged."""
+        """The head commit of a branch. Raises `Problem` 400 if the branch has uncommitted changes."""
         head = self.commit_of(self.branch(branch).commit_id)
         if next(self.uncommitted(branch), None) is not None:
             raise bad_request(f"update branch {branch}: uncommitted changes (dirty branch)")
         return head
 
     def _parent_metarange(self, commit: Commit, number: int, *, required: bool) -> str:
-        """The metarange of a commit's parent, counted from 1; of nothing, for a first commit that needs none."""
+        """The metarange of a commit's parent, counted from 1; "" if there is no such parent and none is required."""
         if 1 <= number <= len(commit.parents):
             return self.commit_of(commit.parents[number - 1]).metarange_id
         if required:
@@ -203,7 +208,7 @@ class SandboxRepository(StagingArea):
         return ""
 
     def _committed(self, branch: str, commit: Commit) -> Commit:
-        """Records a commit as the branch's head. What was staged goes, also what was held to be no change."""
+        """Record a commit as the branch's head. Clears all staged entries, including those that weren't changes."""
         commit = replace(commit, id=commit_id(commit))
         self._state.put_commit(self.id, commit)
         self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))
@@ -212,13 +217,13 @@ class SandboxRepository(StagingArea):
 
 
 def first_commit(now: datetime) -> Commit:
-    """The commit that every repository begins with: of nothing, by nobody."""
+    """The commit that every repository begins with, without objects or a committer."""
     commit = Commit(id="", parents=(), created=now, metarange_id="", generation=1, message=FIRST_COMMIT)
     return replace(commit, id=commit_id(commit))
 
 
 def _imported(outside: Outside, path: str) -> Entry:
-    """As the server writes it: without a content type, which listings don't tell."""
+    """The entry as the server writes it: without a content type, which listings don't include."""
     return Entry(
         path=path.encode(), address=outside.address, address_type=AddressType.FULL, size=outside.size,
         checksum=outside.checksum, last_modified=outside.modified,

@@ -111,7 +111,7 @@ def cherry_pick(call: Call) -> Response:
 
 
 def start_import(call: Call) -> Response:
-    """Does the work at once; whoever asks for the status learns what became of it."""
+    """Run the import immediately; its outcome is returned by later requests for the status."""
     repository, branch, body = call.repository, call.path["branch"], call.json()
     commit = body.body("commit")
     if not (sources := [_source(each) for each in body.bodies("paths")]):

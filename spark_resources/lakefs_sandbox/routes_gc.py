@@ -1,4 +1,4 @@
-"""Routes: retention rules, what is prepared for collectors, refs dumps (formats §2)."""
+"""Routes: retention rules, lists prepared for collectors, refs dumps (formats §2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPOSITORY = "/repositories/{repository}"
 def get_rules(call: Call) -> Response:
     rules = gc_api.rules(call.repository)
     branches = [{"branch_id": branch, "retention_days": days} for branch, days in rules.branch_days.items()]
-    # A server that has no branch's rule says null here, not an empty list.
+    # Without a rule for any branch, the server sends null here, not an empty list.
     return answer({"branches": branches or None, "default_retention_days": rules.default_days})
 
 
@@ -109,7 +109,7 @@ def dump_status(call: Call) -> Response:
 
 
 def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
-    """Does the work at once and keeps its result, or what went wrong, for whoever asks for the status."""
+    """Do the work immediately, and store its result or error for later requests for the status. Returns the task id."""
     now = call.catalog.clock.now()
     number = f"{call.catalog.xids.ascending(now)}".encode()
     task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Routes: read, stat, list, differences."""
+"""Routes: read, stat, list, diff."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seconds(entry: Entry) -> int:
 
 
 def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True) -> dict[str, Any]:
-    """An entry as every call shows it."""
+    """An entry as in every response that includes it."""
     return {
         "checksum": entry.checksum,
         "content_type": entry.content_type,
@@ -63,7 +63,7 @@ def get_object(call: Call) -> Response:
 
 
 def _range(asked: str, size: int) -> tuple[int, int]:
-    """First and last byte, both inside. Raises `Problem` 416."""
+    """The first and last byte of a range request, both inclusive. Raises `Problem` 416 if it can't be satisfied."""
     parts = _RANGE.fullmatch(asked)
     if parts is None or parts.groups() == ("", ""):
         raise Problem(416, "Requested Range Not Satisfiable")
@@ -76,7 +76,7 @@ def _range(asked: str, size: int) -> tuple[int, int]:
 
 
 def head_object(call: Call) -> Response:
-    """Answered from the entry alone: also where the object is gone from the store (formats §2)."""
+    """Respond from the entry alone, even if the object is gone from the store (formats §2)."""
     try:
         entry = call.repository.stat(call.path["ref"], call.required("path"))
     except Problem as problem:
@@ -165,7 +165,7 @@ def underlying_properties(call: Call) -> Response:
 
 
 def range_location(call: Call) -> Response:
-    """Where a range or metarange lies."""
+    """The location of a range or metarange."""
     repository = call.repository
     key = f"_lakefs/{call.path['id']}"
     if not repository.objects.has(key):

@@ -1,4 +1,4 @@
-"""Routes: upload, delete, copy, link and stage; what changes a branch before it is committed."""
+"""Routes: upload, delete, copy, link and stage, which change a branch before a commit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def _refuse_existing(repository: SandboxRepository, branch: str, path: str) -> N
 
 
 def _content(content_type: str, body: bytes) -> tuple[str, bytes]:
-    """The object's type and bytes: the body, or a form's part `content`. Raises `Problem` 500 as the server does."""
+    """The object's content type and bytes: the body, or the part `content` of a form.
+
+    Raises `Problem` 500, like the server, if a form has no such part.
+    """
     header = _header({"content-type": content_type})
     if header.get_content_type() != "multipart/form-data":
         return content_type, body
@@ -80,7 +83,7 @@ def delete_objects(call: Call) -> Response:
     return answer({"errors": []})
 
 
-# --- objects that are there already ---------------------------------------------------------------------------------
+# --- existing objects -----------------------------------------------------------------------------------------------
 
 
 def copy_object(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""The sandbox as its users hold it: a folder, a port, a clock, a server in a thread."""
+"""The sandbox's public interface: a folder, a port, a clock, a server in a thread."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _STOP_LIMIT_S = 30.0
 
 
 class Sandbox:
-    """A lakeFS-compatible server on loopback over the folder `root`; what it holds is there again at the next start.
+    """A lakeFS-compatible server on loopback over the folder `root`, which keeps its data from one start to the next.
 
-    `port` 0 takes a free one. `oversights` are the things that a real server overlooks in what it prepares for
-    collectors: all of them, unless told otherwise. `uncommitted_page` is the number of addresses on a page of the
-    uncommitted list, `range_entries` the number of entries that a range has on average. Objects are in the folder
-    too, unless `place` says where else. `request_log` is called with one line a request. `faults` are what goes wrong
-    at times when a real server lists what is staged; nothing does unless told so.
+    `port` 0 chooses a free one. `oversights` are the omissions of a real server in the lists that it prepares for
+    collectors; all of them by default. `uncommitted_page` is the number of addresses per page of the uncommitted list,
+    `range_entries` the average number of entries per range. Objects are in the folder, too, unless `place` is given.
+    `request_log` is called with one line per request. `faults` are occasional faults of a real server when it lists
+    staged objects; none by default.
 
-    As a context manager it is started and stopped; `repository` and `create` work without the server, too, and on
-    the same data.
+    As a context manager, it starts and stops the server. `repository` and `create` also work without the server, on the
+    same data.
     """
 
     access_key_id = ACCESS_KEY_ID
@@ -68,13 +68,13 @@ class Sandbox:
     # --- the server -------------------------------------------------------------------------------------------------
 
     def start(self) -> Sandbox:
-        """Serves until `stop`. Raises `Unavailable` where the port is taken."""
+        """Serve until `stop`. Raises `Unavailable` if the port is taken."""
         if self._running is None:
             self._running = _Running(self._catalog, self._options, self._port)
         return self
 
     def stop(self) -> None:
-        """Ends the server and closes the state file. The folder stays."""
+        """Stop the server and close the state file. The folder stays."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
@@ -90,24 +90,24 @@ class Sandbox:
 
     @property
     def endpoint_url(self) -> str:
-        """The address without `/api/v1`. Raises `LakegcError` while it isn't serving."""
+        """The address without `/api/v1`. Raises `LakegcError` if the server isn't running."""
         if self._running is None:
             raise LakegcError("the sandbox is not running: start it first")
         return f"http://{LOOPBACK}:{self._running.port}"
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong when staged objects are listed; may be changed while it serves."""
+        """The faults that are injected when staged objects are listed; can be changed while the server runs."""
         return self._catalog.faults
 
     @property
     def local_path(self) -> Path:
-        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Empty over a store."""
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Unused over a store."""
         return self._catalog.local_path
 
     @property
     def settings(self) -> dict[str, str]:
-        """What lakegc's settings need to work on this sandbox, by their names there; the store's secrets among them."""
+        """The lakegc settings for this sandbox, by name, including the store's secrets."""
         server = {
             "endpoint_url": self.endpoint_url,
             "access_key_id": self.access_key_id,
@@ -117,13 +117,13 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables, for another process; without the store's credentials, which it has from elsewhere."""
+        """The same as environment variables for another process, which must get the store's credentials elsewhere."""
         shown = {name: value for name, value in self.settings.items() if name not in _STORE_CREDENTIALS}
         return {f"LAKEGC_{name.upper()}": value for name, value in shown.items()}
 
     @property
     def lakectl_configuration(self) -> str:
-        """What `~/.lakectl.yaml` would hold for this sandbox."""
+        """The content of a `~/.lakectl.yaml` for this sandbox."""
         return (
             "credentials:\n"
             f"  access_key_id: {self.access_key_id}\n"
@@ -136,16 +136,16 @@ class Sandbox:
 
     @property
     def clock_can_be_set(self) -> bool:
-        """Whether the sandbox's time is its own: over a folder."""
+        """Whether the clock can be set, which is so only over a folder."""
         return self._place is None
 
     def now(self) -> datetime:
         return self._catalog.clock.now()
 
     def set_clock(self, moment: datetime | None) -> None:
-        """Let it be `moment` for the server, the store and new files, and let time go on from there.
+        """Set the time of the server, the store and new files to `moment`; the clock runs on from there.
 
-        None gives the machine's time back. Raises `WrongUsage` for a time without a zone, and over a store, which
+        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and over a store, which
         has a clock of its own.
         """
         self._catalog.clock.set(moment)
@@ -155,27 +155,27 @@ class Sandbox:
     def create(
         self, name: str, *, storage_namespace: str = "", default_branch: str = "main", date: datetime | None = None
     ) -> SandboxRepository:
-        """A new repository; unless told otherwise in `local://<name>`, over a store in `<place>/<name>`.
+        """Create a repository, by default in `local://<name>` or, over a store, in `<place>/<name>`.
 
-        Raises `Problem`, as the server answers.
+        Raises `Problem` with the server's status.
         """
         return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
 
     def fail(self, name: str, status: int | None) -> None:
-        """Answer every request about a repository with this status, such as 503, or 401 for a lack of rights; None
-        ends that."""
+        """Fail every request for a repository with this status, such as 503, or 401 for a missing permission; None ends
+        this."""
         if status is None:
             self._failing.pop(name, None)
         else:
             self._failing[name] = status
 
     def repository(self, name: str) -> SandboxRepository:
-        """A repository by name. Raises `Problem` 404 where it isn't there."""
+        """A repository by name. Raises `Problem` 404 if it doesn't exist."""
         return self._catalog.repository(name)
 
 
 def _store_settings(place: StorePlace) -> dict[str, str]:
-    """The settings of a place in a store that were given, as texts."""
+    """The settings that were given for a place in a store, as text."""
     texts: dict[str, str] = {}
     for name in type(place.settings).model_fields:
         value = getattr(place.settings, name)
@@ -186,10 +186,10 @@ def _store_settings(place: StorePlace) -> dict[str, str]:
 
 
 class _Running:
-    """A server in a thread, from the moment that it answers."""
+    """A server in a thread, ready for requests."""
 
     def __init__(self, catalog: Catalog, options: Options, port: int) -> None:
-        import uvicorn  # with the application it takes a noticeable part of a second, so only who serves pays for it
+        import uvicorn  # slow, together with the application, so imported only to serve
 
         from spark_resources.lakefs_sandbox.server import application
 

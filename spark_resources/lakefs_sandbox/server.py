@@ -1,4 +1,4 @@
-"""The sandbox's HTTP side: routes, login, the clock in every answer, and what became of errors."""
+"""The sandbox's HTTP server: routes, authentication, the clock in every response, and error responses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(catalog: Catalog, options: Options) -> Starlette:
-    """The server's application. Handlers run in threads; each gets its request whole."""
+    """The server's application. Handlers run in threads; each gets a request with its whole body."""
 
     def endpoint(handler: Handler) -> _Endpoint:
         async def answered(request: Request) -> Response:
@@ -59,7 +59,7 @@ def application(catalog: Catalog, options: Options) -> Starlette:
     async def unknown(request: Request, _: Exception) -> Response:
         return await endpoint(_no_route)(request)
 
-    # HEAD first: Starlette lets a route for GET answer HEAD as well.
+    # HEAD first: in Starlette, a route for GET also handles HEAD.
     ordered = sorted(ROUTES, key=lambda route: route.method != "HEAD")
     routes = [StarletteRoute(API + route.path, endpoint(route.handler), methods=[route.method]) for route in ordered]
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
@@ -74,13 +74,13 @@ def _guarded(handler: Handler, call: Call, path: str) -> Response:
         return handler(call)
     except Problem as problem:
         return failure(problem)
-    except Exception as error:  # as a server does: this call fails, the next one may not
+    except Exception as error:  # like a real server: this request fails, the next one may succeed
         _log.exception("%s", path)
         return failure(Problem(500, str(error) or type(error).__name__))
 
 
 def _log_line(now: datetime, request: Request, status: int, milliseconds: float) -> str:
-    """Time, method, path as it was sent, status, milliseconds; the path is escaped, so it is one line."""
+    """Time, method, path as sent, status and milliseconds. The path is escaped, so the result is one line."""
     query = request.scope["query_string"].decode("latin-1")
     path = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
     return f"{now:%Y-%m-%dT%H:%M:%S.%f}Z {request.method} {path} {status} {milliseconds:.1f}"

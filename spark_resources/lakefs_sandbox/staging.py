@@ -1,4 +1,4 @@
-"""What a branch has staged: written, hidden, reset, copied, linked. The objects themselves only ever come."""
+"""The staging area of a branch: write, delete, reset, copy, link. Objects are added to the store, never removed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StagingArea(Views):
         self, branch: str, path: str, data: bytes, *, content_type: str = DEFAULT_CONTENT_TYPE,
         metadata: Mapping[str, str] | None = None,
     ) -> Entry:  # fmt: skip
-        """Stores an object at a new address and stages it."""
+        """Store an object at a new address and stage it."""
         self.check_writable()
         self.branch(branch)
         check_path(path)
@@ -56,7 +56,7 @@ class StagingArea(Views):
     def put_many(
         self, branch: str, objects: Iterable[tuple[str, bytes]], *, content_type: str = DEFAULT_CONTENT_TYPE
     ) -> int:
-        """Stores and stages many objects in one change, all dated alike; gives their number."""
+        """Store many objects and stage them in one transaction, all with the same date. Returns their number."""
         self.check_writable()
         self.branch(branch)
         now = self.clock.now()
@@ -71,9 +71,9 @@ class StagingArea(Views):
         return len(entries)
 
     def copy(self, branch: str, path: str, source: str, *, source_ref: str = "", shallow: bool = False) -> Entry:
-        """Stages what a ref has at `source`: a new object with its bytes, or (shallow) the same object once more.
+        """Stage a copy of the entry that a ref has at `source`, with a new object or (shallow) the same one.
 
-        A shallow copy is refused (400) from anywhere but the branch itself, as on the server.
+        As on the server, a shallow copy is refused (400) unless its source is the branch itself.
         """
         self.check_writable()
         self.branch(branch)
@@ -94,7 +94,7 @@ class StagingArea(Views):
     # --- objects that clients wrote ---------------------------------------------------------------------------------
 
     def new_location(self, branch: str, path: str) -> str:
-        """Where a client may write the object that it then links to this path of this branch, for 24 hours."""
+        """A location to which a client may write an object and link it to this path of this branch, for 24 hours."""
         check_path(path)
         signed = self._tokens.signed(self._addresses.address(), repository=self.id, branch=branch, path=path)
         return self.objects.location(signed)
@@ -103,8 +103,10 @@ class StagingArea(Views):
         self, branch: str, path: str, location: str, *, size: int, checksum: str, modified: datetime | None = None,
         content_type: str = "", metadata: Mapping[str, str] | None = None,
     ) -> Entry:  # fmt: skip
-        """Stages what a client wrote where it was told to. Raises `Problem` 400 for an address in this namespace that
-        wasn't handed out for this path, or too long ago."""
+        """Stage an object that a client wrote to a location issued to it.
+
+        Raises `Problem` 400 for an address in this namespace that wasn't issued for this path, or too long ago.
+        """
         address, kind = self._normalised(location)
         inside = self.key_inside(Entry(path=b"", address=address, address_type=kind))
         if inside is not None:
@@ -120,7 +122,7 @@ class StagingArea(Views):
         self, branch: str, path: str, location: str, *, size: int, checksum: str, modified: datetime | None = None,
         content_type: str = "", metadata: Mapping[str, str] | None = None,
     ) -> Entry:  # fmt: skip
-        """Stages an object by its full address, wherever in the block store it is, and whether or not it is there."""
+        """Stage an object by its full address, anywhere in the block store, whether or not it exists."""
         check_path(path)
         scheme = self.objects.location("").partition("://")[0] + "://"
         if not location.startswith(scheme):
@@ -135,9 +137,9 @@ class StagingArea(Views):
         return entry
 
     def _normalised(self, location: str) -> tuple[str, AddressType]:
-        """A location as the server writes it into an entry: relative only behind the namespace as it is configured.
+        """A location as the server writes it into an entry: relative only if it begins with the configured namespace.
 
-        On the local adapter the server announces locations in another form, so there it is full (formats §4).
+        On the local adapter the server reports locations in another form, so they are full there (formats §4).
         """
         root = self.objects.storage_namespace + "/"
         if location.startswith(root + "data/"):
@@ -147,24 +149,24 @@ class StagingArea(Views):
     # --- staging ----------------------------------------------------------------------------------------------------
 
     def stage(self, branch: str, entries: Iterable[Entry]) -> None:
-        """Stages entries whose objects are somewhere already (or nowhere)."""
+        """Stage entries without writing objects, whether or not these exist."""
         staged = (Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries)
         self.stage_values(branch, staged)
 
     def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Stages values as tables hold them, to the last bit; None hides what is committed."""
+        """Stage values exactly as tables store them; None is a tombstone for the committed entry."""
         self.check_writable()
         with self._state.writing():
             self.branch(branch)
             self._state.stage(self.id, branch, staged)
 
     def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> None:
-        """Replaces the metadata of what the branch has at a path; the object is the same."""
+        """Replace the metadata of the branch's entry at a path; the object stays the same."""
         with self._state.writing():
             self.stage(branch, [replace(self.stat(branch, path), metadata=metadata)])
 
     def delete(self, branch: str, paths: Iterable[str]) -> None:
-        """Hides what is committed at the paths, and forgets what is staged there; a path with neither is fine."""
+        """Replace staged and committed entries at these paths by tombstones; a path without an entry is ignored."""
         self.check_writable()
         with self._state.writing():
             metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
@@ -176,14 +178,14 @@ class StagingArea(Views):
             self._state.stage(self.id, branch, hidden)
 
     def reset(self, branch: str) -> None:
-        """Forgets everything staged on a branch. The objects stay where they are."""
+        """Discard everything staged on a branch. The objects stay in the store."""
         self.check_writable()
         with self._state.writing():
             self.branch(branch)
             self._state.clear_staged(self.id, branch)
 
     def reset_path(self, branch: str, path: str) -> None:
-        """Forgets what is staged at a path; where nothing is, that is fine."""
+        """Discard the entry staged at a path, if there is one."""
         self.check_writable()
         key = _key(path)
         with self._state.writing():
@@ -192,7 +194,7 @@ class StagingArea(Views):
             self._forget(branch, [staged] if staged else [])
 
     def reset_prefix(self, branch: str, prefix: str) -> None:
-        """Forgets what is staged at all paths that start so."""
+        """Discard the entries staged at all paths with this prefix."""
         self.check_writable()
         start = prefix.encode()
         with self._state.writing():
@@ -201,7 +203,7 @@ class StagingArea(Views):
             self._forget(branch, [each for each in staged if each.path.startswith(start)])
 
     def _forget(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Unstages entries, but as on the server not one that has the committed content at another address."""
+        """Unstage entries, except, as on the server, those with the committed content at another address."""
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for each in staged:
             if each.value is None or not same_content(self.committed.value(metarange, each.path), each.value):

@@ -1,6 +1,6 @@
-"""What the sandbox's server knows beside the object store: references, commits, staged entries; one SQLite file.
+"""The server's state outside the object store: references, commits and staged entries, in one SQLite file.
 
-Each thread has its own connection. Reads see one snapshot; writers come one after the other, in any process.
+Each thread has its own connection. Reads see one snapshot; writes are serialised, across processes, too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BranchRecord:
 
 
 class Staged(NamedTuple):
-    """What a branch has staged at a path: a value as tables hold it, or None, which hides what is committed there."""
+    """An entry staged at a path: a value as tables store it, or None, a tombstone for the committed entry."""
 
     path: bytes
     value: bytes | None
@@ -80,7 +80,7 @@ class State:
             for connection in self._all:
                 connection.close()
             self._all.clear()
-            self._local = threading.local()  # whoever comes later opens the file anew
+            self._local = threading.local()  # later calls open the file again
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -95,13 +95,13 @@ class State:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One change, seen by others as a whole or not at all; other writers wait."""
+        """A write transaction: others see all of its changes or none; other writers wait."""
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Everything read inside belongs to one moment."""
+        """A read transaction: everything read inside is from one snapshot."""
         with self._transaction("BEGIN"):
             yield
 
@@ -129,7 +129,7 @@ class State:
         return self._connection().execute(sql, values).rowcount
 
     def next_number(self, name: str) -> int:
-        """1, 2, 3, …, never the same again on this file."""
+        """The next number of this counter: 1, 2, 3, …, never repeated in this file."""
         sql = "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
         return int(self._one(sql, name)[0])
 
@@ -195,7 +195,7 @@ class State:
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def commits(self, repository: str) -> list[Commit]:
-        """Every commit, in the order of ids."""
+        """Every commit, sorted by id."""
         return [
             _commit(row) for row in self._rows("SELECT * FROM commits WHERE repository = ? ORDER BY id", repository)
         ]
@@ -205,7 +205,7 @@ class State:
         return _commit(row) if row else None
 
     def commits_like(self, repository: str, prefix: str) -> list[Commit]:
-        """At most two commits whose id starts with a prefix: two say that it is ambiguous."""
+        """At most two commits whose id starts with a prefix: two mean that it is ambiguous."""
         sql = "SELECT * FROM commits WHERE repository = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
         return [_commit(row) for row in self._rows(sql, repository, prefix, prefix + "g")]
 
@@ -227,7 +227,7 @@ class State:
     # --- staging ----------------------------------------------------------------------------------------------------
 
     def staged(self, repository: str, branch: str, *, at_least: bytes = b"", limit: int = -1) -> list[Staged]:
-        """Staged paths from `at_least` on, in the order of their bytes."""
+        """The staged entries from the path `at_least` onwards, in byte order."""
         sql = "SELECT path, value FROM staged WHERE repository = ? AND branch = ? AND path >= ? ORDER BY path LIMIT ?"
         return [Staged(*row) for row in self._rows(sql, repository, branch, at_least, limit)]
 

@@ -1,4 +1,4 @@
-"""Objects in the buckets of S3, Google Cloud or Azure, through the same store that marks are made with."""
+"""Objects in buckets of S3, Google Cloud Storage or Azure, accessed through the same stores that marks use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spark_resources.model import Namespace
 from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
 
-KINDS = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # what lakeFS calls the block store of a scheme
-SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}  # what its settings begin with
+KINDS = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # lakeFS's block store type, by scheme
+SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}  # the prefix of its settings, by scheme
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store, and the URI under which repositories are made that name no namespace, as `s3://bucket/prefix`."""
+    """A store, and the URI, such as `s3://bucket/prefix`, under which repositories without a namespace are created."""
 
     uri: str
     settings: StoreSettings
@@ -40,7 +40,7 @@ class StorePlace:
         return self.uri.partition("://")[0]
 
 
-_PLAIN = "/$&+,:;=@"  # beside letters, digits and -_.~, what a URL's path holds unescaped
+_PLAIN = "/$&+,:;=@"  # unescaped in a URL's path, besides letters, digits and -_.~
 
 
 class StoreBlockStore:
@@ -64,12 +64,14 @@ class StoreObjects:
         self._store = _opened(storage_namespace, settings)
 
     def location(self, key: str) -> str:
-        """As the server announces it: in Azure it writes https://, whatever the repository's namespace says."""
+        """The location as the server reports it: for Azure with https://, whatever scheme the namespace has."""
         return f"{_announced(self.storage_namespace)}/{key}"
 
     def resolved(self, address: str) -> str:
-        """In a bucket the address is read as a URL: without user and query, and its path unescaped where escaping it
-        again gives what was written (formats §2)."""
+        """The address as the server resolves it, which parses it as a URL for S3 and GCS (formats §2).
+
+        User and query are dropped; the path is unescaped if escaping it again yields the original.
+        """
         scheme, _, rest = address.partition("://")
         if scheme not in ("s3", "gs"):
             return address
@@ -104,9 +106,9 @@ class StoreObjects:
         return nullcontext(self.write)
 
     def _elsewhere(self, address: str) -> tuple[Store, str]:
-        """The whole bucket, or container, of a full address, and the key in it."""
+        """The whole bucket or container of a full address, as a store, and the key in it."""
         scheme = _announced(self.storage_namespace).partition("://")[0]
-        deep = 2 if scheme == "https" else 1  # an account is before the container
+        deep = 2 if scheme == "https" else 1  # the account precedes the container
         parts = address.removeprefix(f"{scheme}://").split("/", deep)
         if not address.startswith(f"{scheme}://") or not all(parts[:deep]) or len(parts) < deep:
             raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
@@ -120,7 +122,7 @@ def _announced(uri: str) -> str:
 
 @lru_cache(maxsize=64)
 def _opened(storage_namespace: str, settings: StoreSettings) -> Store:
-    """A store for all requests: making one takes a multiple of what most of them ask."""
+    """A store that is shared by all requests: opening one takes several times as long as most requests."""
     return open_store(Namespace.parse(storage_namespace), settings)
 
 

@@ -1,4 +1,4 @@
-"""The names that lakeFS gives to objects and runs: xids, and slices that sort newest first (formats §1)."""
+"""lakeFS's names for objects, slices and runs: xids, of which those of slices sort newest first (formats §1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-#: 4000-01-01 in Unix seconds: what lakeFS counts back from, so that later slices sort first.
+#: 4000-01-01 in Unix seconds: lakeFS counts back from it, so that later slices sort first.
 _YEAR_4000 = 64_060_588_800
 _WRAP = 1 << 32
 
@@ -16,9 +16,9 @@ SLICE_SECONDS = 3600
 
 
 class Xids:
-    """Makes ids that no other maker with another `maker` number, and no earlier call, has made.
+    """Generates ids that are unique among all calls, and among generators with different `maker` numbers.
 
-    An xid is four bytes of time, five that tell the maker, three that count; base32hex in lower case.
+    An xid has four bytes for the time, five for the generator and three for a counter, in lower-case base32hex.
     """
 
     def __init__(self, maker: int, now: Callable[[], datetime]) -> None:
@@ -28,11 +28,11 @@ class Xids:
         self._lock = threading.Lock()
 
     def ascending(self, moment: datetime | None = None) -> str:
-        """An id that sorts after those made in earlier seconds: objects, files."""
+        """An id that sorts after those of earlier seconds, for objects and files."""
         return self._made(int((moment or self._now()).timestamp()))
 
     def descending(self, moment: datetime | None = None) -> str:
-        """An id that sorts before those made in earlier seconds: slices, runs."""
+        """An id that sorts before those of earlier seconds, for slices and runs."""
         return self._made(_YEAR_4000 - int((moment or self._now()).timestamp()))
 
     def _made(self, seconds: int) -> str:
@@ -44,7 +44,7 @@ class Xids:
 
 
 class AddressMaker:
-    """Gives out `data/<slice>/<id>`: one open slice for all repositories, for an hour or 50,000 objects."""
+    """Generates `data/<slice>/<id>`, with one open slice for all repositories, for an hour or 50,000 objects."""
 
     def __init__(self, xids: Xids, now: Callable[[], datetime]) -> None:
         self._xids = xids
@@ -57,7 +57,7 @@ class AddressMaker:
     def address(self, moment: datetime | None = None) -> str:
         moment = moment or self._now()
         with self._lock:
-            # The clock can be set back here, which no server's does: that opens a new slice, too.
+            # Unlike a real server's clock, this one can be set back: that opens a new slice, too.
             age = abs((moment - self._opened).total_seconds())
             if not self._slice or self._given >= SLICE_OBJECTS or age > SLICE_SECONDS:
                 self._slice, self._opened, self._given = self._xids.descending(moment), moment, 0
@@ -66,7 +66,7 @@ class AddressMaker:
 
 
 def moment_of(address: str) -> datetime:
-    """When an address was made, to the second: its last part is an xid. Raises `ValueError` where it isn't one."""
+    """The second in which an address was generated, from the xid in its last part. Raises `ValueError` without one."""
     name = address.rsplit("/", 1)[-1].upper()
     raw = base64.b32hexdecode(name + "=" * (-len(name) % 8))
     return datetime.fromtimestamp(int.from_bytes(raw[:4], "big"), UTC)

@@ -1,7 +1,7 @@
 """The approval of one expired set, as stored in the namespace (invariant 7; design, "A mark in the namespace").
 
     _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, for which digest, until when, what was released
-    _lakefs/retention/gc/unified/<mark_id>/summary.json      only where the reference collector is to sweep it
+    _lakefs/retention/gc/unified/<mark_id>/summary.json      only if the reference collector is to sweep it
 
 An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file has that
 hash: the record is written first and settles races, the file is written last. For a mark of the reference collector,
@@ -34,7 +34,7 @@ APPROVAL_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """What was approved, by whom, how (which entrance), and until when; times by the store's clock.
+    """What was approved, by whom, how (by which command or UI), and until when; times by the store's clock.
 
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the brakes
     that had tripped, each with the reason given. `ended` records how, by whom and when an approval was revoked or used.
@@ -138,7 +138,7 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
 
 
 def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Version] | None) -> None:
-    """Write approval.json, replacing what was read before (`over`). Raises `Overtaken` if that has changed."""
+    """Write approval.json, replacing the version read before (`over`). Raises `Overtaken` if that has changed."""
     store, records = place.store(), place.records()
     key, data = approval_key(approval.mark_id), approval.to_json()
     try:

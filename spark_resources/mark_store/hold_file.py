@@ -113,7 +113,7 @@ def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _checked_prefix(prefix: str) -> str:
-    """The prefix, if a candidate can begin with it: under `data/`, or a root object of a time before that folder."""
+    """The prefix, if a candidate can begin with it: under `data/`, or a legacy object at the namespace's root."""
     inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
     if not inside or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
@@ -151,7 +151,7 @@ class Hold(BaseModel):
 
     @property
     def what(self) -> str:
-        """What is on hold, in a few words."""
+        """A short description of what is on hold."""
         raise NotImplementedError
 
     def fields(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class BranchHold(Hold):
 
 
 class PathHold(Hold):
-    """Keeps the objects that any known commit, even an expired one, has at such a path."""
+    """Keeps the objects that any known commit, even an expired one, has at a matching path."""
 
     kind: ClassVar[str] = "paths"
     paths: Pattern

@@ -147,7 +147,7 @@ class Lease:
             rest = at_rest()
             raise
         finally:
-            if not rest:  # also where the work was interrupted
+            if not rest:  # also if the work was interrupted
                 self.outlive(timedelta(seconds=stop_after_s))
 
     def outlive(self, span: timedelta) -> None:

@@ -74,7 +74,7 @@ def asset_folder(mark_id: str, asset: str, part: str = "") -> str:
 
 
 def reference_folder(mark_id: str) -> str:
-    """Where today's reference collector keeps a mark (formats §5)."""
+    """The folder in which the current reference collector keeps a mark (formats §5)."""
     return f"{GC_ROOT}unified/{check_mark_id(mark_id)}/"
 
 
@@ -204,7 +204,7 @@ class Mark:
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
 
     def dataset(self, asset: str, part: str = "") -> Dataset:
-        """A dataset that a step recorded, checked against the record. Raises `Refused` if the step is missing."""
+        """A dataset that a step recorded, checked against the record. Raises `DamagedData` if it is missing."""
         step = self.record.steps.get(asset)
         if step is None or part not in step.datasets:
             raise DamagedData(
@@ -331,7 +331,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
 
 
 def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Raise as `claim_namespace` does where a namespace has an owner's mark, and write nothing."""
+    """Raise like `claim_namespace` if the namespace has another owner, and write nothing."""
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:

@@ -16,7 +16,7 @@ from spark_resources.records.json_records import record_bytes, time_of
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
-"""Of records that are read, to be listed and to undo or purge what their sweeps quarantined, and no more."""
+"""Records of this format can only be listed, and objects that their sweeps quarantined restored or purged."""
 FULL_MARK: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
 
 
@@ -91,7 +91,7 @@ class MarkRecord:
 
     @property
     def incremental(self) -> bool:
-        """Whether this mark read only what may have changed since an earlier one."""
+        """Whether this mark read only data that may have changed since an earlier one."""
         return bool(self.basis[_incremental(self.format)])
 
     def to_json(self) -> bytes:
@@ -224,8 +224,8 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 
 
 def digest_of(record: MarkRecord) -> str:
-    """SHA-256, hex, over what is approved (invariant 7): rows and live ranges by their files' hashes, scope, cutoff,
-    rules, holds, namespace and repository, and the numbers that the brakes compare."""
+    """SHA-256 (hex) over everything that an approval covers (invariant 7): rows and live ranges by their files' hashes,
+    scope, cutoff, rules, holds, namespace and repository, and the numbers that the brakes compare."""
     named = {
         "mark_id": record.mark_id,
         "repository": [record.repository, record.repository_created.isoformat()],
