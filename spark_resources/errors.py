@@ -1,21 +1,21 @@
-"""What can go wrong, as one tree; the exit codes are those of the command line.
+"""All errors, as one tree; the exit codes are those of the command line.
 
     LakegcError                 exit 1   something failed; the message says what to do next
-    ├── WrongUsage              exit 2   what was asked for can't be meant: an option, an id, a setting
+    ├── WrongUsage              exit 2   the request is not valid: an option, an id, a setting
     │   └── NotAPartition       exit 2   a partition key that no repository and mark can have
-    ├── Refused                 exit 3   an invariant or a brake says no
-    │   ├── NothingToDo         exit 3   it was done before, or is not due: nothing was changed
-    │   └── DamagedData         exit 3   bytes that are not what they must be (invariants 3 and 4)
-    │       ├── Untrusted                a record that no known key signed as it is
-    │       └── UnknownFormat            a record of a format that this lakegc doesn't know
-    ├── SweptWithFailures       exit 4   a sweep ended, and not every object could be deleted, or was garbage to the end
+    ├── Refused                 exit 3   an invariant or a brake forbids it
+    │   ├── NothingToDo         exit 3   already done, or not due: nothing was changed
+    │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
+    │       ├── Untrusted                a record without a valid signature by a known key
+    │       └── UnknownFormat            a record in a format that this lakegc doesn't know
+    ├── SweptWithFailures       exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
     └── Unavailable             exit 1   the server or the store could not be used
-        ├── Transient                    it may pass: repeated by the retry policy, and only by that
-        ├── Forbidden                    it answered: not with these rights
-        ├── NotThere                     it answered: no such thing
-        └── Interrupted                  it gave up, because something changed meanwhile
+        ├── Transient                    a temporary failure: retried by the retry policy, and only there
+        ├── Forbidden                    the response: permission denied
+        ├── NotThere                     the response: not found
+        └── Interrupted                  abandoned, because something changed meanwhile
 
-Every message is written for a person: what, where, and what to do next.
+Every message is written for people: what failed, where, and what to do next.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class LakegcError(Exception):
 
 
 class LakegcWarning(UserWarning):
-    """What a person should know and what stops nothing; the command line shows it as it shows errors."""
+    """A problem that the user should know about but that stops nothing; the command line shows it like an error."""
 
 
 class WrongUsage(LakegcError):
-    """Raised before anything was read or written: the request itself has to be changed."""
+    """Raised before anything is read or written: the request itself has to be changed."""
 
     exit_code = 2
 
@@ -46,9 +46,9 @@ class NotAPartition(WrongUsage):
 
 
 class Refused(LakegcError):
-    """Raised where going on could delete something live: the world has to be changed, or looked at.
+    """Raised if continuing could delete a live object: the cause has to be examined or removed first.
 
-    `invariant` is the number of the invariant (design, 1 to 12) that says no.
+    `invariant` is the number of the invariant (design, 1 to 12) that would be violated.
     """
 
     exit_code = 3
@@ -59,39 +59,39 @@ class Refused(LakegcError):
 
 
 class NothingToDo(Refused):
-    """Raised where a mark or a sweep has ended already, or a sweep wasn't approved; nothing was changed."""
+    """Raised if a mark or a sweep has already ended, or a sweep is not approved; nothing was changed."""
 
 
 class DamagedData(Refused):
-    """Raised for bytes that are missing, short, foreign or not what their name promises."""
+    """Raised for data that is missing, truncated or foreign, or that doesn't match its name."""
 
     def __init__(self, message: str, *, invariant: int | None = 4) -> None:
         super().__init__(message, invariant=invariant)
 
 
 class Untrusted(DamagedData):
-    """Raised for a record that isn't signed by a known key, or not for its place and content, where a key is set."""
+    """Raised for a record that isn't signed by a known key for its location and content, if a signing key is set."""
 
 
 class UnknownFormat(DamagedData):
-    """Raised for a record in a format that this lakegc doesn't know: a newer one wrote it."""
+    """Raised for a record in a format that this lakegc doesn't know: a newer version wrote it."""
 
 
 class SweptWithFailures(LakegcError):
-    """Raised at the end of a sweep whose report is no success; the message is the report's sentence."""
+    """Raised at the end of a sweep that did not fully succeed; the message is the report's summary sentence."""
 
     exit_code = 4
 
 
 class Unavailable(LakegcError):
-    """Raised when the lakeFS server or the object store gave no usable answer."""
+    """Raised if the lakeFS server or the object store gave no usable response."""
 
 
 class Transient(Unavailable):
-    """Raised for a failure that may pass by itself: busy, out of reach, an answer that got lost.
+    """Raised for a temporary failure: the server or store is busy or unreachable, or its response was lost.
 
-    `after_s` is how many seconds the other side asks to be left alone. The retry policy takes it for itself: what is
-    raised when it gives up is a plain `Unavailable`.
+    `after_s` is the wait in seconds that the server or store asks for. The retry policy handles this error: when it
+    gives up, it raises a plain `Unavailable`.
     """
 
     def __init__(self, message: str, *, after_s: float = 0.0) -> None:
@@ -100,36 +100,36 @@ class Transient(Unavailable):
 
 
 class Forbidden(Unavailable):
-    """Raised when the server or the store refuses these credentials."""
+    """Raised if the server or the store refuses these credentials."""
 
 
 class NotThere(Unavailable):
-    """Raised when the thing that was named does not exist; never for "could not look"."""
+    """Raised if the named object, bucket or other item does not exist; never if its existence could not be checked."""
 
 
 class Interrupted(Unavailable):
-    """Raised when an answer was given up because the repository changed meanwhile: asking again can help."""
+    """Raised if a result was abandoned because the repository changed meanwhile: trying again can help."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`Did you mean X?` for the known name that is closest to this one, whatever its case; "" where none is close."""
+    """`Did you mean X?` for the known name that is closest to this one, whatever its case; "" if none is close."""
     folded = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), folded, n=1, cutoff=0.7)
     return f"Did you mean {folded[found[0]]}?" if found else ""
 
 
 def with_article(thing: str) -> str:
-    """A thing with its article: an empty segment, a long key."""
+    """A noun with its article: an empty segment, a long key."""
     return f"{'an' if thing[:1].lower() in 'aeio' else 'a'} {thing}"
 
 
 def full_stop(text: object) -> str:
-    """A text that ends with one full stop, whether it had one or not."""
+    """A text with exactly one full stop at its end."""
     return f"{str(text).rstrip('. ')}."
 
 
 def plural(count: int, thing: str, things: str = "") -> str:
-    """So many things: 0 objects, 1 object, 1,000 objects, 2 entries, 2 branches."""
+    """A count with its noun: 0 objects, 1 object, 1,000 objects, 2 entries, 2 branches."""
     if not things:
         things = (
             f"{thing[:-1]}ies" if thing.endswith("ry") else f"{thing}{'es' if thing.endswith(('s', 'ch')) else 's'}"
@@ -138,7 +138,7 @@ def plural(count: int, thing: str, things: str = "") -> str:
 
 
 def duration(span: timedelta) -> str:
-    """A span by its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
+    """A duration in its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
     left = round(span.total_seconds())
     parts: list[str] = []
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):

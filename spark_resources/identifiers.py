@@ -1,6 +1,6 @@
-"""What marks, partitions and scopes are called: the part of the vocabulary in which a command is given.
+"""Identifiers of marks, partitions and scopes: the part of the model that commands need.
 
-Pure as `model`, which has these names too; apart from it because this imports in no time, and `lakegc --help` needs it.
+Pure like `model`, which re-exports these names; separate because it imports quickly, as `lakegc --help` needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def default_mark_id(start: datetime) -> str:
 
 
 def check_mark_id(mark_id: str) -> str:
-    """The id itself if it is one printable path segment. Raises `WrongUsage`."""
+    """The id itself if it is one printable path segment. Raises `WrongUsage` otherwise."""
     if not _MARK_ID.match(mark_id):
         raise WrongUsage(
             f"'{mark_id}' can't be a mark id: it must be one path segment of at most 128 letters, digits and ._=+@- "
@@ -48,14 +48,14 @@ class Partition:
 
     @classmethod
     def of(cls, repository: str, mark_id: str) -> Partition:
-        """The partition of a mark. Raises `WrongUsage` where no repository, or no mark, can be called that."""
+        """The partition of a mark. Raises `WrongUsage` if the repository id or the mark id is invalid."""
         if not _REPOSITORY_ID.match(repository):
             raise WrongUsage(f"'{repository}' can't be a repository: 3 to 63 lower-case letters, digits and - expected")
         return cls(repository, check_mark_id(mark_id))
 
     @classmethod
     def parse(cls, key: str) -> Partition:
-        """The partition of a key. Raises `NotAPartition` with the form that was expected."""
+        """The partition of a key. Raises `NotAPartition` with the expected form."""
         repository, bar, mark_id = key.partition("|")
         if not bar or not _REPOSITORY_ID.match(repository):
             raise NotAPartition(

@@ -1,10 +1,10 @@
-"""The vocabulary: what a repository, a commit, an address, a rule and a mark are.
+"""The domain model: commits, retention rules, addresses and namespaces, marks, and the schemas of DataFrames.
 
 Pure: no I/O, no clock, no environment. Times are aware datetimes in UTC; the name says whose clock they come from.
-The schemas of every DataFrame that lakegc hands from one step to the next stand at the end of this module.
+The schemas of all DataFrames that one step of lakegc passes to another are at the end of this module.
 """
 
-# ruff: noqa: PLC0414  # the names of `identifiers` belong to the vocabulary and are handed on
+# ruff: noqa: PLC0414  # the names of `identifiers` belong to the model and are re-exported
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_resources.identifiers import default_mark_id as default_mark_id
 class Commit:
     """One commit of the graph (formats §2, §3).
 
-    `created` is the client's to set and need not be in order. `version` 0 commits have their main parent last.
+    `created` is set by the client and need not be in order. `version` 0 commits have their main parent last.
     `metarange_id` is empty for a commit of an empty repository.
     """
 
@@ -70,7 +70,7 @@ class Rules:
 
 
 class AddressType(IntEnum):
-    """How an entry's address is to be read (formats §4)."""
+    """How to interpret an entry's address (formats §4)."""
 
     BY_PREFIX = 0
     RELATIVE = 1
@@ -78,25 +78,25 @@ class AddressType(IntEnum):
 
 
 class Place(StrEnum):
-    """Where a normalised address lies, seen from one namespace."""
+    """The location of a normalised address relative to one namespace."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
-    CONFLICT = "conflict"  # maybe inside, and not surely which key: stops the mark (invariant 5)
+    CONFLICT = "conflict"  # may be inside, but under which key is uncertain: stops the mark (invariant 5)
 
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 _ANY_SCHEME = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
-_AZURE = frozenset({"http", "https"})  # of a namespace in Azure: https://<account>.<domain>/<container>/<path>
-_BUCKETS = frozenset({"s3", "gs"})  # of a namespace in a bucket: <scheme>://<bucket>/<path>
+_AZURE = frozenset({"http", "https"})  # schemes of namespaces in Azure: https://<account>.<domain>/<container>/<path>
+_BUCKETS = frozenset({"s3", "gs"})  # schemes of namespaces in a bucket: <scheme>://<bucket>/<path>
 _HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A storage namespace in normal form, and the only place that turns addresses into keys (formats §1, §4).
+    """A storage namespace in normal form, and the only code that turns addresses into keys (formats §1, §4).
 
-    `uri` has no trailing slash. `also` are other full spellings of the same place, e.g. the local adapter's
+    `uri` has no trailing slash. `also` are other full spellings of the same location, e.g. the local adapter's
     `local:///<configured path>/<name>` for `local://<name>`.
     """
 
@@ -105,10 +105,10 @@ class Namespace:
 
     @classmethod
     def parse(cls, uri: str, *, also: tuple[str, ...] = ()) -> Namespace:
-        """The namespace of a repository's `storage_namespace`. Raises `WrongUsage` where it is not a URI."""
+        """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it is not a URI."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
-        if uri.startswith("http://"):  # lakeFS takes it, talks https all the same, and announces https locations
+        if uri.startswith("http://"):  # lakeFS accepts it, but uses https, and reports https locations
             also = (f"https://{uri.removeprefix('http://')}", *also)
         return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in also))
 
@@ -122,7 +122,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """What follows the bucket, without slashes at its ends' end; may be empty, may hold inner slashes."""
+        """The part after the bucket, without the slash between them; may be empty, may contain slashes."""
         return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
 
     @property
@@ -136,23 +136,23 @@ class Namespace:
 
     @property
     def read_otherwise(self) -> str | None:
-        """A regular expression for full addresses inside that lakeFS may read as another key than they show (RE2).
+        """A regular expression (RE2) for full addresses in the namespace whose key lakeFS may read differently.
 
-        It takes a full address for a URL (decodes some escapes and keeps others, cuts a query, in Azure a slash at its
-        end too), and a relative one for the name itself.
+        lakeFS parses a full address as a URL: it decodes some escapes but not others, drops the query and, in Azure, a
+        trailing slash. It uses a relative address unchanged.
         """
         if self.is_azure:
             return r"[%?]|/$"
         return "[%?]" if self.is_bucket else None
 
     def _is_read_otherwise(self, address: str) -> bool:
-        """As `read_otherwise`, whose `$` is the very end."""
+        """Whether an address matches `read_otherwise`, where `$` is the end of the text."""
         if not (self.is_azure or self.is_bucket):
             return False
         return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
     def normal_form(self) -> str:
-        """The place without what spellings may differ in: two namespaces are one place where these agree."""
+        """The location without spelling differences: two namespaces are the same location if their forms are equal."""
         return self._loosely(self.uri)
 
     def _loosely(self, uri: str) -> str:
@@ -161,10 +161,10 @@ class Namespace:
         return _loosely(_decoded(_bucket_url(uri) if self.is_bucket else uri))
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
-        """Where an entry's address lies, and its key relative to the namespace if inside (the address itself if not).
+        """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
 
-        A relative address is the key, byte for byte. A full one is what lakeFS reads it as, and a conflict where that
-        may be another key than it shows.
+        A relative address is the key, byte for byte. A full address is interpreted as lakeFS does, and is a conflict if
+        its key may then differ from the key as written.
         """
         if kind is AddressType.RELATIVE:
             return Place.INSIDE, address
@@ -177,21 +177,22 @@ class Namespace:
         return (Place.CONFLICT, address) if unsure else (where, key)
 
     def place_of_answer(self, address: str) -> tuple[Place, str]:
-        """As `place`, of a physical address that the server answers (`stat`, `ls`, an announced location).
+        """Like `place`, for a physical address from a server response (`stat`, `ls`, a reported location).
 
-        Such an address was resolved already: in a bucket it shows the very key, whatever is in it. Not so in Azure.
+        The server has already resolved such an address: in a bucket, it contains the exact key, with any characters. In
+        Azure, it does not.
         """
         if self.is_bucket and _SCHEME.match(address) is not None:
             return self._place_as_shown(address)
         return self.place(address)
 
     def _place_as_shown(self, address: str) -> tuple[Place, str]:
-        """Where an address with a scheme lies, if what stands behind the namespace is the key."""
+        """The location of an address with a scheme, if the part after the namespace is the key."""
         for root in (self.uri, *self.also):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
                 return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
-        shown = (_loosely(_bucket_url(address)),) if self.is_bucket else ()  # where an escaped slash is no slash
+        shown = (_loosely(_bucket_url(address)),) if self.is_bucket else ()  # an escaped slash is not a slash here
         roots = tuple(self._loosely(root) + "/" for root in (self.uri, *self.also))
         if any(loose.startswith(roots) for loose in (self._loosely(address), *shown)):
             return Place.CONFLICT, address
@@ -200,9 +201,9 @@ class Namespace:
         return Place.OUTSIDE, address
 
     def _behind_another_path(self, address: str) -> bool:
-        """Whether a local address holds this namespace's name behind another configured path than the one known here.
+        """Whether a local address has this namespace's name after a configured path that is not known here.
 
-        In a container the server writes the path that it sees, which need not be the path on this machine.
+        In a container, the server writes its own path, which may differ from the path on this machine.
         """
         if self.scheme != "local" or not address.lower().startswith("local:///"):
             return False
@@ -223,12 +224,12 @@ class Namespace:
         if self.scheme == "local":
             forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
-        # whatever is percent-encoded in the bucket, or on the local adapter anywhere, may be here: lakeFS decodes it
+        # a percent-encoded address in the bucket, or anywhere on the local adapter, may be inside: lakeFS decodes it
         bucket = "" if self.scheme == "local" else rf"{user}(?i:{re.escape(self.bucket)}){port}/"
         return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
 
     def check_elsewhere(self, address: str) -> None:
-        """Raise `Refused` (invariant 5) where a full address may be in this namespace under another form."""
+        """Raise `Refused` (invariant 5) if a full address may be in this namespace in another form."""
         if self.place(address, AddressType.FULL)[0] is not Place.CONFLICT:
             return
         if _SCHEME.match(address) is None:
@@ -250,8 +251,8 @@ class Namespace:
         )
 
     def key(self, location: str) -> str:
-        """The key of a location that the server announced inside the namespace. Raises `Refused` (invariant 5)."""
-        folder = "/" if self.is_azure and location.endswith("/") else ""  # read as written: it is no entry's address
+        """The key of a location that the server reported. Raises `Refused` if it isn't inside (invariant 5)."""
+        folder = "/" if self.is_azure and location.endswith("/") else ""  # used as written: not an entry's address
         place, key = self.place_of_answer(location.removesuffix(folder) if folder else location)
         if place is not Place.INSIDE:
             raise Refused(
@@ -263,23 +264,23 @@ class Namespace:
 
 
 def _loosely(uri: str) -> str:
-    """A URI without what two spellings of one place may differ in: scheme, host's case, repeated slashes."""
+    """A URI without differences in the spelling of one location: scheme, case of the host, repeated slashes."""
     rest = uri.split("://", 1)[1] if "://" in uri else uri
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
 
 
 def _decoded(uri: str) -> str:
-    """A URI whose path, and not its host, is decoded from percent-encoding."""
+    """A URI with its path, but not its host, percent-decoded."""
     scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
     host, _, path = rest.lstrip("/").partition("/")
     return f"{scheme}://{host}/{unquote(path, errors='replace')}"
 
 
 def _bucket_url(uri: str) -> str:
-    """A URI of a bucket without what lakeFS, which reads it as a URL, leaves out: user, query; and without a port.
+    """A URI of a bucket without the user and the query, which lakeFS drops when it parses a URL, and without the port.
 
-    A fragment is none to it: `#` belongs to the key.
+    lakeFS does not parse fragments: `#` belongs to the key.
     """
     scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
     authority, slash, path = rest.lstrip("/").partition("?")[0].partition("/")
@@ -287,9 +288,9 @@ def _bucket_url(uri: str) -> str:
 
 
 def _azure_place(uri: str) -> str:
-    """`<account>/<container>/<path>` of a URI, as lakeFS reads it: by the first label of the host, whatever the domain.
+    """`<account>/<container>/<path>` of a URI, as lakeFS parses it: by the first label of the host, in any domain.
 
-    So ports, other domains (`.dfs.`, other clouds), the secondary end point and Hadoop's forms are one place.
+    So ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms are the same location.
     """
     scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
     authority, _, path = rest.lstrip("/").partition("/")
@@ -302,7 +303,7 @@ def _azure_place(uri: str) -> str:
 
 
 def _azure_lookalikes(place: str) -> str:
-    """Addresses in an account that may be in this place of it; whatever is percent-encoded may be."""
+    """A regular expression for an account's addresses that may be at this location, including all with an escape."""
     account, *parts = place.split("/")
     host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
     container = f"(?i:{re.escape(parts[0])})" if parts else ""
@@ -327,12 +328,12 @@ class MarkState(StrEnum):
 
 
 def old_enough_before(start: datetime, min_age: timedelta) -> datetime:
-    """The cutoff of a mark: what the store dates after it is young (invariant 6). `start` is the store's clock."""
+    """The cutoff of a mark: objects modified after it are too young (invariant 6). `start` is by the store's clock."""
     return start - min_age
 
 
 DATA, ROOT = "data/", ""
-"""The folders that candidates lie in: below the one, and right in the other."""
+"""The folders with candidates: anywhere below DATA, and directly in ROOT."""
 
 
 # --- schemas of the DataFrames --------------------------------------------------------------------------------------
@@ -345,12 +346,12 @@ STORED_OBJECTS = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
         pa.field("modified", _TIME, nullable=False),  # the store's clock
-        pa.field("checksum", pa.string()),  # the store's ETag without quotes, where it has one
+        pa.field("checksum", pa.string()),  # the store's ETag without quotes, if it has one
         pa.field("slice", pa.string(), nullable=False),  # the folder that was listed; "" for the root
     ]
 )
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
-# Addresses with the range that holds them, by a number made of its id (see `ranges.range_number`).
+# Addresses with the range that contains them, by a number computed from its id (see `ranges.range_number`).
 RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
 RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # each once
 COMMIT_VERDICTS = pa.schema(
@@ -358,14 +359,14 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("commit_id", pa.string(), nullable=False),
         pa.field("retained", pa.bool_(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
-        pa.field("branch", pa.string()),  # whose line and rule decided; null for a dangling line
+        pa.field("branch", pa.string()),  # the branch whose line and rule decided; null for a dangling line
         pa.field("days", pa.int64()),
         pa.field("until", _TIME),  # when the verdict changes, or changed; the server's clock
         pa.field("created", _TIME),  # the commit's own date, which its client chose
         pa.field("message", pa.string()),
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
         pa.field("server_listed", pa.bool_(), nullable=False),
-        pa.field("hold", pa.string()),  # ids of holds that alone retain it; the columns above tell the rule
+        pa.field("hold", pa.string()),  # ids of the holds, if only holds retain it; the columns above give the rule
     ]
 )
 HEADS = pa.schema(
@@ -388,11 +389,11 @@ METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=Fal
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
 BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
-# Several ids of holds in one field stand in order, with HOLDS_BETWEEN between them.
+# Several ids of holds in one field are sorted, with HOLDS_BETWEEN between them.
 HOLDS_BETWEEN = ", "
-RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are held
+RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are on hold
 ADDRESSES_ON_HOLD = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
-OBJECTS_ON_HOLD = pa.schema(  # what would be expired but for holds
+OBJECTS_ON_HOLD = pa.schema(  # objects that would be expired without holds
     [
         pa.field("address", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
@@ -404,7 +405,7 @@ OBJECTS_ON_HOLD = pa.schema(  # what would be expired but for holds
 HEAD_ENTRIES = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),
-        pa.field("path", pa.string()),  # null for one that is not UTF-8
+        pa.field("path", pa.string()),  # null if it is not UTF-8
         pa.field("size", pa.int64(), nullable=False),
     ]
 )
@@ -412,10 +413,10 @@ SERVED = pa.schema(
     [
         pa.field("repository", pa.string(), nullable=False),
         pa.field("branch", pa.string(), nullable=False),
-        pa.field("path", pa.string()),  # null for one that is not UTF-8, which nobody can be asked about
-        pa.field("size", pa.int64(), nullable=False),  # of the head's entry that raised the question
-        pa.field("address", pa.string()),  # what the branch serves, if that lies inside; null if nothing or outside
-        pa.field("unclear", pa.string()),  # why nobody knows what is served there; null where it is known
+        pa.field("path", pa.string()),  # null if it is not UTF-8, and so can't be probed
+        pa.field("size", pa.int64(), nullable=False),  # of the head's entry that led to the probe
+        pa.field("address", pa.string()),  # the address that the branch serves, if inside the namespace; otherwise null
+        pa.field("unclear", pa.string()),  # why the served address is unknown; null if it is known
     ]
 )
 EXPIRED_OBJECTS = pa.schema(
@@ -427,50 +428,50 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("slice", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),  # see ExpiredReason
         pa.field("commit_id", pa.string()),  # the expired commit that kept it longest
-        pa.field("branch", pa.string()),  # whose rule let that commit go
+        pa.field("branch", pa.string()),  # the branch by whose rule that commit expired
         pa.field("days", pa.int64()),
         pa.field("until", _TIME),  # when that commit expired; the server's clock
-        pa.field("path", pa.string()),  # where that commit had it, one of maybe several; bytes not UTF-8 are escaped
+        pa.field("path", pa.string()),  # its path in that commit, or one of them; non-UTF-8 bytes are escaped
     ]
 )
-# What is stored and no retained commit holds, whatever else keeps it, with the expired commit that kept it longest.
+# Stored objects without a retained commit, even if kept otherwise, with the expired commit that kept each longest.
 NOT_RETAINED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
-# Objects and bytes of an expired set by one way of counting: `kind` is one of reason, age, prefix, slice.
+# Objects and bytes of an expired set, grouped in one way: `kind` is one of reason, age, prefix, slice.
 EXPIRED_TOTALS = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),
-        pa.field("label", pa.string()),  # null: not known
+        pa.field("label", pa.string()),  # null: unknown
         pa.field("branch", pa.string()),  # for reasons
         pa.field("days", pa.int64()),  # for reasons
         pa.field("objects", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
     ]
 )
-# A few objects of an expired set to look at: `kind` is one of largest, newest, sample.
+# A few objects of an expired set for display: `kind` is one of largest, newest, sample.
 HIGHLIGHTS = pa.schema([pa.field("kind", pa.string(), nullable=False), *EXPIRED_OBJECTS])
 
 
 class ExpiredReason(StrEnum):
-    """Why an object is expired: what a person reads in a review."""
+    """Why an object is expired, as shown in a review."""
 
     EXPIRED_COMMIT = "only expired commits refer to it"
     NEVER_COMMITTED = "no commit and no staged change refers to it"
-    UNKNOWN = "no retained commit refers to it"  # where the commit graph may not be read
+    UNKNOWN = "no retained commit refers to it"  # if the commit graph may not be read
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
 class Outcome(StrEnum):
-    """What became of one approved object; each ends in exactly one of these (invariant 10)."""
+    """The outcome for one approved object; each object has exactly one (invariant 10)."""
 
     DELETED = "deleted"
     QUARANTINED = "quarantined"
     ALREADY_GONE = "already gone"
     RESCUED = "rescued"  # live again when it was re-verified
-    CHANGED = "changed"  # another object by now under this key: size, time or checksum
+    CHANGED = "changed"  # another object at this key by now: size, time or checksum
     FAILED = "failed"
-    RESTORED = "restored"  # of a quarantined object: back in its place
+    RESTORED = "restored"  # of a quarantined object: back at its original key
     PURGED = "purged"  # of a quarantined object: gone for good
 
 
@@ -479,29 +480,29 @@ RECEIPTS = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field("size", pa.int64(), nullable=False),
         pa.field("outcome", pa.string(), nullable=False),  # see Outcome
-        pa.field("code", pa.string(), nullable=False),  # the store's own word for a failure; "" otherwise
-        pa.field("why", pa.string(), nullable=False),  # for people: what the store said, what rescued or changed it
+        pa.field("code", pa.string(), nullable=False),  # the store's own code for a failure; "" otherwise
+        pa.field("why", pa.string(), nullable=False),  # for people: the store's message, or why it was kept
         pa.field("attempts", pa.int32(), nullable=False),  # requests that named this key
         pa.field("at", _TIME, nullable=False),  # the store's clock
     ]
 )
-PENDING = pa.schema(  # what a round of a sweep may delete
+PENDING = pa.schema(  # the objects that a round of a sweep may delete
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # null where nothing was there when a mark was listed
+        pa.field("size", pa.int64()),  # null if there was no object when the mark was listed
         pa.field("modified", _TIME),  # the store's clock
         pa.field("checksum", pa.string()),
         pa.field("slice", pa.string(), nullable=False),
-        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round set out to delete it
+        pa.field("intended", pa.bool_(), nullable=False),  # an earlier round started to delete it
     ]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheck:
-    """Rows of PENDING, sizes filled in, by what is at their keys right before a delete. Every row is in one of them."""
+    """Rows of PENDING, with sizes, by the state of their keys right before a delete. Every row is in one table."""
 
-    unchanged: pa.Table  # still what was approved
+    unchanged: pa.Table  # still the approved object
     changed: pa.Table
     gone: pa.Table
-    cut_off: pa.Table  # gone, and an attempt had set out to delete it
+    cut_off: pa.Table  # gone, and an interrupted attempt had started to delete it

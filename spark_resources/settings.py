@@ -1,7 +1,7 @@
-"""Every setting of lakegc, where each came from, and in which order sources count.
+"""All settings of lakegc, their origins, and the precedence of their sources.
 
-Options, then `LAKEGC_*` variables, then lakectl's variables, then lakectl's file: the first that names a setting wins.
-Nothing here looks at the process's environment by itself: `Settings.load` is given what to read.
+Options, then `LAKEGC_*` variables, then lakectl's variables, then lakectl's file: the first that has a setting wins.
+Nothing here reads the process's environment by itself: `Settings.load` gets it as an argument.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PREFIX = "LAKEGC_"
 NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS"})
-"""Variables that begin as settings do and are none: the option --debug, and what lakegc's own tests read."""
+"""Variables with the prefix of settings that aren't settings: the option --debug, and those of lakegc's own tests."""
 TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",
@@ -43,7 +43,7 @@ RENAMED: Mapping[str, str] = {
     "max_questions": "max_probes",
     "proof_age": "verification_age",
 }
-"""Settings by the names that they had before. These are refused and never ignored: a bound would be lifted."""
+"""Settings by their former names. These are refused, not ignored, because ignoring one might lift a limit."""
 DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
@@ -64,7 +64,7 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration of a text such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`; a bare number has no unit."""
+    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, also for a number without a unit."""
     stripped = text.strip().lower()
     parts = _PART.findall(stripped)
     if stripped == "0":
@@ -78,7 +78,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def _duration(value: object) -> object:
-    """A duration's text as timedelta, or the timedelta. A bare number is refused: its unit is anyone's guess."""
+    """A duration's text as a timedelta, or the timedelta itself. A number is refused, because its unit is unknown."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, str):
@@ -94,7 +94,7 @@ def _address(value: object) -> object:
 
 
 def _patterns(value: object) -> object:
-    """Patterns from one text, apart by commas or spaces; neither can be in a repository's id."""
+    """Patterns from one text, separated by commas or spaces; a repository's id can contain neither."""
     return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
 
 
@@ -117,14 +117,14 @@ SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_patterns)
 class Settings(BaseSettings):
     """The settings of one run. Secrets are `SecretStr`, and no repr or message shows them.
 
-    Build it with `load`. `origins` tells where each setting that was given came from, for people.
+    Create it with `load`. `origins` has the source of each given setting, in readable form.
     """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    # The lakeFS server. The endpoint is given with or without /api/v1.
+    # The lakeFS server. The endpoint may end with /api/v1 or not.
     endpoint_url: Address | None = None
     access_key_id: Name | None = None
     secret_access_key: Secret | None = None
@@ -136,10 +136,10 @@ class Settings(BaseSettings):
     task_timeout_s: Seconds = 21_600
     probe_requests: Requests = 8
 
-    # For how long a request to the server or the store is repeated after its first failure.
+    # How long a request to the server or the store is retried after its first failure.
     retry_total_s: RetrySeconds = 60
 
-    # The object store: what is not given comes from the provider's standard chain.
+    # The object store: settings that are not given come from the provider's default chain.
     s3_endpoint_url: Address | None = None
     s3_region: Name | None = None
     s3_access_key_id: Name | None = None
@@ -163,19 +163,19 @@ class Settings(BaseSettings):
     listing_requests: Requests = 8
     reading_requests: Requests = 4
 
-    # The mark: ages and clocks (invariant 6), bounds (invariants 2, 3), and what locks rely on (invariant 11).
+    # The mark: ages and clocks (invariant 6), limits (invariants 2, 3), and an assumption of locks (invariant 11).
     min_age: Duration = timedelta(hours=24)
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
     max_probes: Count = 1_000_000
-    full_every: Count = 10  # marks: one of so many is full, and reports what the others missed
+    full_every: Count = 10  # marks: one in this many is full, and reports what the others missed
     single_deployment: bool = False
 
-    # Signs what lakegc keeps in a namespace; further keys verify what they signed before. Neither leaves the driver.
+    # The key signs lakegc's records in a namespace; retired keys verify older signatures. No key leaves the driver.
     signing_key: Secret | None = None
     retired_signing_keys: SecretTexts = ()
 
-    # Brakes (invariant 9): beyond these a mark is approved only by naming them. Shares are parts of 1.
+    # Brakes (invariant 9): a mark that exceeds one is approved only if the approval names it. Shares are from 0 to 1.
     brake_share: Share = 0.3
     brake_first_share: Share = 0.5
     brake_gib: Amount = 102_400.0
@@ -188,25 +188,25 @@ class Settings(BaseSettings):
     verification_age: Duration = timedelta(minutes=30)
     head_check_interval_s: HeadCheck = 3
 
-    # Where backups of marks go: a bucket, container or folder as a URI, or a folder's path. Where it is given, nothing
-    # is swept that isn't in a backup there.
+    # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is given,
+    # only objects that have a backup there are swept.
     backup_to: Name | None = None
 
-    # What a GB (2^30 bytes) costs in the store for a month, in any currency: a review then tells money, too.
+    # The store's price for a GB (2^30 bytes) per month, in any currency: a review then shows costs, too.
     price_per_gb_month: Amount | None = None
 
-    # Other repositories that hold no addresses of this one's namespace, and need not be looked into (invariant 5);
-    # and whether a mark stops where one of the rest can't be.
+    # Other repositories that have no addresses in this one's namespace, and need not be checked (invariant 5); and
+    # whether a mark stops if one of the rest can't be read.
     trusted_repositories: Patterns = ()
     require_other_repositories: bool = False
 
-    # What is marked by itself: repositories by shell patterns of their ids, at the times of a cron schedule in UTC.
+    # Scheduled marks: repositories by shell patterns of their ids, and a cron schedule in UTC.
     repositories_include: Patterns = ("*",)
     repositories_exclude: Patterns = ()
     mark_cron: Name = DEFAULT_MARK_CRON
 
-    # Spark. The configuration may hold keys of stores, so it is shown nowhere. How many tasks there are follows from
-    # the cores that Spark has, unless these say otherwise.
+    # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks follows
+    # from Spark's cores, unless it is set here.
     spark_master: Name = "local[*]"
     parallelism: Tasks | None = None
     shuffle_partitions: Tasks | None = None
@@ -223,15 +223,15 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what the constructor is given: the environment is read by `load`, from the mapping that it gets."""
+        """Only the constructor's arguments: `load` reads the environment, from its own argument."""
         return (init_settings,)
 
     @classmethod
     def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
         """The settings from options (None means not given), variables and lakectl's file in `home`.
 
-        Raises `WrongUsage` naming the option, variable or file, and the form that was expected; also for a variable
-        that begins with LAKEGC_ and names no setting: misspelt, it would leave a safeguard off that somebody relies on.
+        Raises `WrongUsage` with the option, variable or file and the expected form; also for a variable that begins
+        with LAKEGC_ but is no setting: a misspelt one could turn off a safeguard that the user relies on.
         """
         if strange := sorted(set(options) - set(cls.model_fields)):
             if new := RENAMED.get(strange[0]):
@@ -265,31 +265,31 @@ class Settings(BaseSettings):
 
     @classmethod
     def is_secret(cls, name: str, value: str) -> bool:
-        """Whether a setting's value, as text, must not be seen: a secret, or Spark's configuration with one in it."""
+        """Whether a setting's value, as text, must not be shown: a secret, or a Spark configuration with one in it."""
         return "SecretStr" in str(cls.model_fields[name].annotation) or (
             name == "spark_conf" and _SECRETS_OF_SPARK.search(value) is not None
         )
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Where each setting that was given came from, e.g. `variable LAKEGC_MIN_AGE`; defaults are not in it."""
+        """The source of each given setting, e.g. `variable LAKEGC_MIN_AGE`; defaults are not included."""
         return MappingProxyType(self._origins)
 
     def spark(self) -> dict[str, str]:
-        """The part that starts Spark, as Spark's own settings; what `spark_conf` says of the same counts more."""
+        """The settings for starting Spark, by Spark's own names; those in `spark_conf` take precedence."""
         partitions = self.shuffle_partitions or (2 * self.parallelism if self.parallelism else None)
         counts = {"spark.default.parallelism": self.parallelism, "spark.sql.shuffle.partitions": partitions}
         chosen = {name: str(count) for name, count in counts.items() if count is not None}
         return {"spark.master": self.spark_master, **chosen, **self.spark_conf}
 
     def retry_policy(self) -> RetryPolicy:
-        """How requests to the server and to the store are repeated."""
+        """The retry policy for requests to the server and to the store."""
         from spark_resources.stores.retry import RetryPolicy
 
         return RetryPolicy(total_s=self.retry_total_s)
 
     def store(self) -> StoreSettings:
-        """The part that opens an object store; what is not given is left to the store's defaults."""
+        """The settings for opening an object store; those not given are left to the store's defaults."""
         from spark_resources.stores.settings import StoreSettings
 
         same = (name for name in StoreSettings.model_fields if name in Settings.model_fields)
@@ -301,7 +301,7 @@ class Settings(BaseSettings):
         return StoreSettings.model_validate({name: value for name, value in given.items() if value is not None})
 
     def signing(self) -> SigningKeys | None:
-        """The keys that records are signed and verified with; None where none is set."""
+        """The keys that records are signed and verified with; None if none is set."""
         current = None if self.signing_key is None else self.signing_key.get_secret_value()
         return parse_keys(current, [one.get_secret_value() for one in self.retired_signing_keys])
 
@@ -353,12 +353,12 @@ def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
 
 
 def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
-    """What lakectl's own file says; that it isn't there is an error only where a variable names it."""
+    """The settings in lakectl's own file; a missing file is an error only if a variable names it."""
     import yaml
 
     named = environ.get("LAKECTL_CONFIG_FILE", "").strip()
     path = Path(named) if named else home / ".lakectl.yaml"
-    if not named and not os.access(home, os.X_OK):  # a home that isn't there or can't be entered has no such file
+    if not named and not os.access(home, os.X_OK):  # a home that doesn't exist or can't be entered has no such file
         return {}
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -369,7 +369,7 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"lakectl's configuration {path} can't be read: {type(error).__name__}") from None
     except yaml.YAMLError:
-        # The parser's message shows the line that it stumbled over: it can be the one with the secret.
+        # The parser's message shows the line that it failed on, which may be the one with the secret.
         raise WrongUsage(f"lakectl's configuration {path} is not YAML; `lakectl config` writes it anew") from None
     found: _Source = {}
     for name, (section, key) in _LAKECTL_FILE.items():
@@ -426,7 +426,7 @@ _NEVER_SHOWN = frozenset(
 def _wrong(
     cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
 ) -> WrongUsage:
-    """One sentence a setting: where it was given, what was given (unless it may be secret), what was expected."""
+    """One sentence per setting: its source, its value (unless it may be secret), the expected value."""
     sentences = []
     for name in dict.fromkeys(str(each["loc"][0]) for each in error.errors(include_input=False, include_url=False)):
         given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"

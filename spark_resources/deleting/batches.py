@@ -54,7 +54,7 @@ class Sender:
     """Sends batches of keys of one task.
 
     `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `check_again` is called
-    before a retry and looks up what is at its keys by then; None if it can't have changed. `wait` sleeps for a number
+    before a retry and looks up its keys again; None if the objects can't have changed. `wait` sleeps for a number
     of seconds; `jitter` is a random number in [0, 1).
     """
 
@@ -66,7 +66,7 @@ class Sender:
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
     check_again: Callable[[Sequence[str]], CheckedAgain] | None = None
-    revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as `may_send` last read
+    revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as of the last `may_send`
     requests: int = 0
     copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -104,7 +104,7 @@ class Sender:
         done: list[Sent] = []
         waiting = list(batch)
         for attempt in range(tried + 1, self.tries + 1):
-            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # the last request showed it
+            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # found out by the last request
                 return [*done, *(each for key in waiting for each in self._sent([key], prefix, stop, attempt - 1))]
             self.wait(self.pace.take(prefix, len(waiting)))
             try:

@@ -1,4 +1,4 @@
-"""Look up what a store holds right now at keys that are about to be deleted, as cheaply as the store allows."""
+"""Look up the current objects at keys that are about to be deleted, as cheaply as the store allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_resources.stores.keys import before_unsafe
 from spark_resources.stores.parallel_listing import Part, listed
 
 FOUND = LISTED
-FEW = 8  # keys of one slice: up to so many are looked up one by one instead of by listing
+FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
 AT_ONCE = 8
 AT_ONCE_A_SLICE = 4
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
@@ -105,7 +105,7 @@ def _passed(keys: Sequence[str], position: int, last: str) -> int:
 def _just_before(key: str) -> str:
     """A key that sorts shortly before the given one: a listing starts after it.
 
-    Stores echo it in their responses, and not all of them escape it for XML.
+    It has no characters that XML can't carry: stores echo it in their responses, and not all of them escape it.
     """
     return before_unsafe(key[:-1])
 

@@ -1,6 +1,6 @@
-"""The rate at which keys are sent to a store: as fast as it bears, per prefix, and never above a ceiling.
+"""The rate at which keys are sent to a store: as fast as it can handle, per prefix, and never above a ceiling.
 
-Stores limit keys and not requests (S3 to about 3,500 deletes per second and prefix), and throttle requests beyond that.
+Stores limit keys, not requests (S3 to about 3,500 deletes per second and prefix), and throttle requests beyond that.
 As in TCP, the rate starts low, doubles with every successful batch, halves with every throttled one, and then grows in
 small steps. Also as in TCP, it grows only while it is the bottleneck, so that it stays near the rate that the store
 achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start with its `ramp`,
@@ -55,7 +55,7 @@ class Pace:
         self._all = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
-        """How many keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
+        """The number of keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
         return max(1, min(largest, int(self._ceiling(0.0) / 2)))
 
     def take(self, prefix: str, keys: int) -> float:
@@ -80,7 +80,7 @@ class Pace:
             one.rate, one.pushed_back = max(one.rate / 2, LEAST), True
 
     def rate(self, prefix: str) -> float:
-        """The present maximum of keys per second for this prefix."""
+        """The current maximum of keys per second for this prefix."""
         with self._lock:
             return min(self._of(prefix).rate, self._all.rate)
 

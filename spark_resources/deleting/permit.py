@@ -30,7 +30,7 @@ from spark_resources.stores.base import Store
 
 FORMAT = 1
 NEVER = datetime.fromtimestamp(0, UTC)
-PATIENCE_S = 60.0  # how long a task waits for a permit to be renewed before it leaves its keys to another round
+PATIENCE_S = 60.0  # how long a task waits for a renewed permit before it leaves its keys to another round
 
 
 @dataclass(frozen=True, slots=True)

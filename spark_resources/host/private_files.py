@@ -1,7 +1,7 @@
-"""Files and folders that only this user may open: logs, settings with secrets, sockets, what a later run takes over.
+"""Files and folders that only this user may open: logs, settings with secrets, sockets, files that a later run reuses.
 
-Others can write to a temporary folder, so nothing there is believed by its name: no link is followed, and what belongs
-to somebody else is refused.
+Others can write to a temporary folder, so no name there is trusted: links are not followed, and another user's files
+are refused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from spark_resources.errors import Refused
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder, and those above it, or take the one that is there; only this user may enter it from now on.
+    """Create a folder and its parents, or use the existing one; only this user may enter it from now on.
 
-    Raises `Refused` for a link, a file and a folder of somebody else's, `OSError` where it can't be made.
+    Raises `Refused` for a link, a file or another user's folder, `OSError` if it can't be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -29,15 +29,15 @@ def private_folder(folder: Path) -> Path:
 
 
 def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
-    """Open a file to write to it, made where it isn't there, which only this user may read.
+    """Open a file for writing, created if missing, which only this user may read.
 
-    Raises `Refused` for a link, for what is no plain file and for a file of somebody else's.
+    Raises `Refused` for a link, for anything but a regular file, and for another user's file.
     """
     return os.fdopen(_opened(file, os.O_WRONLY | os.O_CREAT | flags, stat.S_ISREG), "wb")
 
 
 def is_private(file: Path, *, others: int = 0o022) -> bool:
-    """Whether a plain file of this user's lies there for which nobody else has these rights (those to write)."""
+    """Whether this is a regular file of this user without the permission bits `others` (others' right to write)."""
     try:
         found = file.lstat()
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def is_private(file: Path, *, others: int = 0o022) -> bool:
 
 
 def _opened(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
-    """A descriptor of what lies there, with the rights of others taken away."""
+    """A descriptor of the file or folder, after removing the permissions of other users."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:

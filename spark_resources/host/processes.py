@@ -1,7 +1,7 @@
-"""Which process holds something, and whether it is known to be dead; and ends that still let a process give back.
+"""Identifies processes, detects whether one is known to be dead, and lets a process clean up when it is terminated.
 
-A process is known by the machine's boot, its namespace of process ids, its id there, and when it began: ids are used
-again, also between containers. Where one of these differs or can't be told, nothing is known.
+A process is identified by the machine's boot, its PID namespace, its PID there, and its start time: PIDs are reused,
+also across containers. If the boot or the namespace differs, or can't be determined, nothing is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_ENDED = frozenset("ZX")  # states of a process that has ended, and that nobody has waited for yet
+_ENDED = frozenset("ZX")  # states of a process that has ended but has not been reaped yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class ProcessIdentity:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ProcessIdentity:
-        """Raises `KeyError`, `TypeError` or `ValueError` for what isn't one."""
+        """Raises `KeyError`, `TypeError` or `ValueError` for an invalid record."""
         return cls(str(plain["boot"]), str(plain["pid_namespace"]), int(plain["pid"]), int(plain["started"]))
 
 
 def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
-    """This process; None where the system doesn't tell, or shows the processes of another namespace."""
+    """This process; None if the system has no such information, or shows the processes of another namespace."""
     try:
         if int(str((proc / "self").readlink())) != os.getpid():
             return None
@@ -49,12 +49,12 @@ def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
 
 
 def known_dead(other: ProcessIdentity, proc: Path = Path("/proc")) -> bool:
-    """Whether this process has surely ended; False where nobody can tell from here."""
+    """Whether the process has definitely ended; False if that can't be determined from here."""
     mine = this_process(proc)
     if mine is None or (mine.boot, mine.pid_namespace) != (other.boot, other.pid_namespace):
         return False
     try:
-        os.kill(other.pid, 0)  # tells also of processes that /proc hides from this user
+        os.kill(other.pid, 0)  # also finds processes that /proc hides from this user
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):
@@ -67,14 +67,16 @@ def known_dead(other: ProcessIdentity, proc: Path = Path("/proc")) -> bool:
 
 
 def _stat(proc: Path, pid: int) -> tuple[str, int]:
-    """State and start of a process. Its name, in brackets, may hold anything."""
+    """State and start time of a process. Its name, in parentheses, may contain any characters."""
     fields = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
 
 def interrupt_when_told_to_end() -> None:
-    """Let SIGTERM and SIGHUP (a terminal that was closed) end this process as Ctrl-C does, so that it gives back what
-    it holds. Signals that somebody handles or ignores stay as they are, as with `nohup`."""
+    """Let SIGTERM and SIGHUP (a closed terminal) end this process as Ctrl-C does, so that it cleans up.
+
+    Signals that are already handled or ignored, as with `nohup`, are left unchanged.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
@@ -83,8 +85,8 @@ def interrupt_when_told_to_end() -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """What Ctrl-C does by now: Spark and Dagster have handlers of their own for it, while they work."""
+    """Do what Ctrl-C currently does: Spark and Dagster have their own handlers for it while they work."""
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):  # ignored, as in the background of a shell: this signal still has to end the process
+    if not callable(handler):  # ignored, as for a shell's background jobs: this signal still has to end the process
         raise KeyboardInterrupt
     handler(signal.SIGINT, frame)

@@ -1,5 +1,7 @@
-"""Where lakegc keeps what outlives a process: below the user's home, or, where nothing can be written there, in a
-private temporary folder. Nobody else may enter any of it, and none of it is needed to go on.
+"""Folders for files that outlive a process: in the user's home, or in a private temporary folder.
+
+The latter is used if the home isn't writable. No other user may enter these folders, and lakegc works without their
+files.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from spark_resources.errors import Refused
 from spark_resources.host.private_files import private_folder
 
 NAME = "lakegc"
-NO_HOME = Path("/nonexistent")  # as Debian's passwd has it for users without one
+NO_HOME = Path("/nonexistent")  # Debian's entry in passwd for users without a home
 
 
 def home_folder() -> Path:
-    """This user's home folder, which need not be there; NO_HOME where nothing says which it is."""
+    """This user's home folder, which may not exist; NO_HOME if it is unknown."""
     try:
         return Path.home()
     except RuntimeError:  # HOME isn't set, and the user has no entry in passwd, as in containers
@@ -30,7 +32,7 @@ def home_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: Spark's classes, fonts, compiled functions."""
+    """The folder for files that can be recreated: Spark's classes, fonts, compiled functions."""
     try:
         return writable_folder(platformdirs.user_cache_path(NAME))
     except (OSError, RuntimeError, Refused):
@@ -38,9 +40,9 @@ def cache_folder() -> Path:
 
 
 def data_folder(name: str, fallen_back: Callable[[Path], None]) -> Path:
-    """A folder for what should last. `fallen_back` gets the one that is taken where none can be made in the home.
+    """A folder for files that should be kept. If a temporary folder is used instead, `fallen_back` is called with it.
 
-    Raises `Refused` where a link or somebody else's folder has its place.
+    Raises `Refused` if there is a link, or another user's folder, in its place.
     """
     try:
         return writable_folder(platformdirs.user_data_path(NAME) / name)
@@ -51,9 +53,11 @@ def data_folder(name: str, fallen_back: Callable[[Path], None]) -> Path:
 
 
 def writable_folder(folder: Path) -> Path:
-    """A private folder, made where it isn't there. Raises `Refused` like `private_folder`, `OSError` where it can't be
-    made or written to."""
-    if not folder.is_absolute():  # "~/…", where nothing says which home: newer versions raise RuntimeError
+    """A private folder, created if missing.
+
+    Raises `Refused` like `private_folder`, and `OSError` if it can't be created or written to.
+    """
+    if not folder.is_absolute():  # "~/…", if the home is unknown: newer versions raise RuntimeError
         raise FileNotFoundError(f"{folder} is no place for files")
     private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -62,8 +66,10 @@ def writable_folder(folder: Path) -> Path:
 
 
 def temporary_folder() -> Path:
-    """lakegc's folder among temporary files, the same for all processes of this user; one of this process's own where
-    its name was taken by somebody else."""
+    """lakegc's folder for temporary files, shared by all processes of this user.
+
+    If its name is taken by another user, it is a new folder of this process.
+    """
     try:
         return writable_folder(Path(tempfile.gettempdir()).absolute() / f"{NAME}-{os.geteuid()}")
     except (OSError, Refused):

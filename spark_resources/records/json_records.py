@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ENVELOPE = {"record", "signed"}
 MOST_LATE = timedelta(minutes=15)
-"""How far the store's time of a record may be from the one that was signed: longer than any write takes with all its
-attempts. What is further apart was put back."""
+"""The largest difference between a record's time in the store and its signed time. No write takes longer, even with all
+its retries, so a record with a larger difference was put back."""
 
 
 def record_bytes(plain: Mapping[str, Any]) -> bytes:

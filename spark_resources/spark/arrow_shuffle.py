@@ -1,9 +1,9 @@
 """Co-group Arrow tables by address. Rows are hash-partitioned and shuffled as Arrow batches instead of row by row.
 
-Spark shuffles rows one at a time, and the JVM takes and gives each of them: for millions of short rows that is most of
-the work of a join. Here tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
-rows as one Arrow stream, so Spark shuffles a few thousand large rows; a bucket is combined by Arrow, too. A bucket has
-so many rows that a task can hold them, however large the tables are; what doesn't fit meanwhile is on disk.
+Spark shuffles rows one at a time, and each passes into and out of the JVM: for millions of short rows, that is most of
+the work of a join. Here, tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
+rows as one Arrow stream, so Spark shuffles a few thousand large rows; Arrow also combines each bucket. A bucket is
+small enough for the memory of one task, however large the tables are; the other rows are on disk meanwhile.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_BUCKET = 500_000
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # what is cut into batches in one go, whichever is less
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # cut into batches in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 ROWS_A_BATCH = 50_000
-ROWS_A_FILE = 5_000  # which take as long as opening one does
+ROWS_A_FILE = 5_000  # opening a file takes as long as reading so many rows
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("input", pa.int32(), nullable=False),
         pa.field("hashed", pa.int64(), nullable=False),
-        pa.field("read", pa.int64(), nullable=False),  # of a file, with its first batch: rows that it holds
-        pa.field("sent", pa.int64(), nullable=False),  # and rows that are sent of them
+        pa.field("read", pa.int64(), nullable=False),  # rows in the file, counted with its first batch only
+        pa.field("sent", pa.int64(), nullable=False),  # rows of the file that are sent, likewise
         pa.field("rows", pa.binary(), nullable=False),
     ]
 )
@@ -49,14 +49,17 @@ _SAMPLE = ("", "data/s/1", "data/gg4hubj2cdk0000003eg/d8vt40r2cdk0000003f0", "da
 _REPORT = "report"
 
 GroupedRows: TypeAlias = Mapping[str, pa.Table]
-"""The rows of each input, by its name: all rows of the addresses that any of them has."""
+"""The rows of each input, by its name: all rows of every address that occurs in any of them."""
 Combine: TypeAlias = Callable[[GroupedRows, TaskReport], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Datasets of one schema, for a co-group. `select` makes of a file's rows those that are grouped, of the schema
-    `wanted`, with an address; without it all are. At `most` so many are grouped, where that is known to be less."""
+    """Datasets of one schema, as one input of a co-group.
+
+    `select` turns the rows of a file into those that are grouped, of the schema `wanted`, which has an address; without
+    it, all rows are grouped. `most` is the maximum number of grouped rows, if known to be less than all.
+    """
 
     name: str
     datasets: tuple[Dataset, ...]
@@ -72,7 +75,7 @@ class Input:
 
     @classmethod
     def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
-        """The addresses alone, and most of what a file has many times just once."""
+        """The addresses only, each once per file."""
         return cls(name, tuple(datasets), schema, ADDRESSES, addresses_once)
 
     @property
@@ -93,12 +96,12 @@ def co_group(
     schema: pa.Schema,
     keep: Persisted,
 ) -> tuple[DataFrame, TaskReport]:
-    """What `combine` makes of the inputs, bucket by bucket: rows of `schema`, persisted by address, and its report.
+    """The result of `combine` on each bucket of the inputs: rows of `schema`, persisted by address, and its report.
 
-    `combine` gets every row of the addresses that it gets any row of, and a report to fill; it is called once a task,
-    maybe with no rows. The report's `by_key` has the rows of each input that were `read`, `sent` and `received`.
-    Raises `DamagedData` for a file that isn't the one that was written, and where rows were lost (invariant 3);
-    `LakegcError` where machines hash in different ways.
+    `combine` gets all rows of each address of its bucket, and a report to fill; it is called once per task, possibly
+    with no rows. The report's `by_key` counts the rows of each input that were `read`, `sent` and `received`. Raises
+    `DamagedData` for a file that is not the one that was written, and if rows were lost (invariant 3); `LakegcError` if
+    machines hash in different ways.
     """
     datasets = [(number, dataset) for number, one in enumerate(inputs) for dataset in one.datasets]
     files = [(number, dataset.folder, file) for number, dataset in datasets for file in dataset.files]
@@ -125,7 +128,7 @@ def co_group(
     tasks = _file_tasks(spark, [file.rows for _, _, file in files])
     shuffled = _by_bucket(tasks.mapInArrow(on_executor(cut), arrow_to_spark(_BATCHES)), buckets)
     combined = shuffled.mapInArrow(on_executor(gather), arrow_to_spark(reported))
-    found = keep(combined.repartition("address"))  # once, and not for each of the joins to come
+    found = keep(combined.repartition("address"))  # once, instead of for each of the later joins
     with errors_from_executors():
         reports = [row[_REPORT] for row in found.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
     total = TaskReport.summed(reports)
@@ -134,7 +137,7 @@ def co_group(
 
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
-    """Raise `DamagedData` (invariant 3) where a bucket, or any row of an input, is lost between the tasks."""
+    """Raise `DamagedData` (invariant 3) if a bucket, or any row of an input, was lost between the tasks."""
     for one in inputs:
         read, sent, received = (total.by_key[name][one.name] for name in ("read", "sent", "received"))
         if tasks != buckets or read != one.rows or received != sent:
@@ -147,13 +150,15 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
 
 
 def buckets_for(rows: int, cores: int) -> int:
-    """So many that a task can hold one, and where rows are worth it, one for every core."""
+    """The number of buckets: enough that a task can hold one, and one per core if there are enough rows."""
     return max(-(-rows // ROWS_A_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 
 def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, which has `read` of them, of the input of this number: each bucket's in one batch, some at a
-    time."""
+    """The rows of a file as record batches with one packed row per bucket; large files in several batches.
+
+    `number` is the position of the file's input, `read` the number of rows in the file before any selection.
+    """
     at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     announced = (read, len(table))
     for at in range(0, max(len(table), 1), at_once):
@@ -163,7 +168,7 @@ def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> 
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
         there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
-        there = there or [(0, _packed(ordered))]  # a file counts as read where nothing of it is wanted, too
+        there = there or [(0, _packed(ordered))]  # a file counts as read even if none of its rows is wanted
         rest = [0] * (len(there) - 1)
         columns = {
             "bucket": [bucket for bucket, _ in there],
@@ -194,7 +199,7 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
     """The bucket of each address, the same in every process."""
     import pandas as pd
 
-    kind = np.uint16 if buckets < 1 << 16 else np.uint32  # the smaller one is sorted by its digits
+    kind = np.uint16 if buckets < 1 << 16 else np.uint32  # numpy radix-sorts 16-bit integers
     if buckets == 1:
         return np.zeros(len(addresses), kind)
     hashes: npt.NDArray[np.uint64] = pd.util.hash_array(addresses.to_numpy(), categorize=False)
@@ -203,15 +208,17 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
 
 @functools.cache
 def how_hashed() -> int:
-    """A number for the way in which this process hashes."""
+    """A fingerprint of this process's hash function."""
     import pandas as pd
 
     return int(pd.util.hash_array(np.array(_SAMPLE, dtype=object), categorize=False).sum() >> np.uint64(1))
 
 
 def check_hashed_alike(hashed: pa.Array) -> None:
-    """Raise `LakegcError` where another process hashed otherwise: then rows of one address would come to different
-    tasks, and what is live would look like garbage."""
+    """Raise `LakegcError` if another process hashed differently.
+
+    Otherwise rows of one address would get into different tasks, and live objects would look like garbage.
+    """
     if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
         raise LakegcError(
             "two machines of the cluster hash addresses in different ways, so lakegc can't compare what they read. "
@@ -228,7 +235,7 @@ def _packed(table: pa.Table) -> bytes:
 
 
 def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
-    """The number of each file in tasks with about as many rows; without any, one empty task."""
+    """The file numbers, in tasks with about the same number of rows each; without files, one empty task."""
     if not rows:
         return spark.range(0, 0, 1, 1)
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
@@ -236,7 +243,7 @@ def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
 
 
 def _by_bucket(cut: DataFrame, buckets: int) -> DataFrame:
-    """A task a bucket; some have several and some none where Spark is too old to be told which."""
+    """One task per bucket. In older Spark versions, which can't assign buckets, a task may have several or none."""
     if buckets == 1:
         return cut.coalesce(1)
     by_id = getattr(cut, "repartitionById", None)

@@ -1,7 +1,7 @@
 """DataFrames in a namespace: Parquet files written and read by the executors, and a list of exactly these files.
 
-A dataset exists when its list of files does (`_files.json`, written last). Readers take the files that the list names,
-check each one's SHA-256 and row count, and miss none (invariants 3 and 12). No Hadoop file system is involved.
+A dataset exists once its list of files does (`_files.json`, written last). Readers read all files in the list and check
+the SHA-256 and row count of each (invariants 3 and 12). No Hadoop file system is involved.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_resources.stores.place import Place
 
 ROWS_A_FILE = 1_000_000
 BATCH_ROWS = 50_000
-BYTES_A_TASK = 1 << 18  # of files, that make a task of its own worth while
+BYTES_A_TASK = 1 << 18  # of files, which make a separate task worthwhile
 LIST_NAME = "_files.json"
 
 
@@ -61,7 +61,7 @@ class Dataset:
         return sum(file.size for file in self.files)
 
     def listing(self) -> bytes:
-        """The bytes of `_files.json`: canonical, so that their hash names the dataset's exact content."""
+        """The bytes of `_files.json`: canonical, so that their hash identifies the dataset's exact content."""
         return json.dumps({"files": [asdict(file) for file in self.files]}, sort_keys=True, indent=1).encode()
 
     @property
@@ -76,10 +76,10 @@ def arrow_to_spark(schema: pa.Schema) -> StructType:
 
 
 def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    """A DataFrame of these columns without any rows.
+    """A DataFrame with these columns and no rows.
 
-    From an empty list Spark would make one with Python workers of another kind, and start them: two seconds. Spark
-    knows that this one is empty, and leaves out what an inner join with it would compute: never join an Observation so.
+    For an empty list, Spark would start Python workers of another kind, which takes two seconds. Spark knows that this
+    DataFrame is empty, and does not compute the other side of an inner join with it: never join it with an Observation.
     """
     return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
 
@@ -92,7 +92,7 @@ Producer: TypeAlias = Callable[[Batches, TaskReport], Batches]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One folder that a task writes its rows to: `encode` makes a file's bytes and says how many rows it holds."""
+    """One folder that a task writes its rows to: `encode` returns a file's bytes and its number of rows."""
 
     folder: str
     suffix: str
@@ -109,7 +109,7 @@ def parquet(folder: str, schema: pa.Schema) -> Output:
 
 
 def having(column: str, output: Output) -> Output:
-    """The same of only those rows where a column isn't null."""
+    """The same output for only those rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
         rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
@@ -117,7 +117,7 @@ def having(column: str, output: Output) -> Output:
 
     def valid(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = batch.column(column)
-        if values.null_count in (0, len(values)):  # nothing is copied
+        if values.null_count in (0, len(values)):  # without a copy
             return batch.slice(0, len(values) - values.null_count)
         return batch.filter(pc.is_valid(values))
 
@@ -132,7 +132,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 _FILE_SCHEMA = pa.schema(
     [
-        ("output", pa.int64()),  # its place in the list of outputs; -1 for the report of a task
+        ("output", pa.int64()),  # index in the list of outputs; -1 for the report of a task
         ("name", pa.string()),
         ("rows", pa.int64()),
         ("size", pa.int64()),
@@ -143,9 +143,9 @@ _FILE_SCHEMA = pa.schema(
 
 
 def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -> Dataset:
-    """Write a DataFrame as Parquet files of at most a million rows; what the folder held before is removed first.
+    """Write a DataFrame as Parquet files of about a million rows; existing files in the folder are removed first.
 
-    The columns must be exactly those of `schema`. Nothing is collected but the list of files.
+    The columns must be exactly those of `schema`. Only the list of files is collected.
     """
     return write_outputs(df.select(*schema.names), _as_they_are, place, [parquet(folder, schema)])[0][0]
 
@@ -153,7 +153,7 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 def write_produced(
     tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
-    """Write what `produce` makes of each task's batches, without a detour through the JVM; also what tasks report."""
+    """Write the rows that `produce` yields for each task, without a detour through the JVM; also returns the report."""
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
     return datasets[0], report
 
@@ -161,7 +161,7 @@ def write_produced(
 def write_outputs(
     tasks: DataFrame, produce: Producer, place: Place, outputs: Sequence[Output]
 ) -> tuple[list[Dataset], TaskReport]:
-    """Write the rows that `produce` makes to several folders at once, in one pass.
+    """Write the rows that `produce` yields to several folders in one pass.
 
     `produce` gets the batches of a partition and a report to fill, and yields batches.
     """
@@ -191,7 +191,7 @@ def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
 
 
 def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
-    """A small dataset, from the driver: what it holds anyway, such as verdicts on commits, or nothing at all."""
+    """Write a small dataset from the driver: rows that it has anyway, such as verdicts on commits, or none at all."""
     remove_folder(place, folder)
     table = pa.Table.from_pylist(list(rows), schema=schema)
     files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if rows else []
@@ -229,7 +229,7 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
 def task_name() -> str:
     """Inside a task: the stem of its files' names.
 
-    A repeated attempt writes under names of its own, so an earlier one that still runs can't change a listed file.
+    A retried task writes under new names, so an earlier attempt that is still running can't change a listed file.
     """
     from pyspark import TaskContext
 
@@ -252,7 +252,7 @@ def write_file(place: Place, folder: str, name: str, data: bytes, rows: int) -> 
 
 
 def remove_folder(place: Place, folder: str) -> None:
-    """Delete what an earlier, unfinished try left right in a folder of a mark (never called on a finished one)."""
+    """Delete files that an unfinished attempt left directly in a folder of a mark (never called for a finished one)."""
     store = place.store()
     for page in store.pages(folder, delimiter="/"):
         failed = delete_own(store, [found.key for found in page.objects])
@@ -268,7 +268,7 @@ def remove_folder(place: Place, folder: str) -> None:
 
 
 def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dataset:
-    """The dataset of a folder. Raises `DamagedData` where its list is missing or isn't the one with this hash."""
+    """The dataset in a folder. Raises `DamagedData` if its list is missing, invalid or doesn't have this hash."""
     store = place.store()
     try:
         data = store.read(folder + LIST_NAME)
@@ -301,14 +301,14 @@ def read_datasets(
     *,
     wanted: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> DataFrame:
-    """The rows of several datasets as those of one; of each file only what `wanted` leaves of it."""
+    """The rows of several datasets as one DataFrame; `wanted` is applied to the rows of each file."""
     return _read_as(spark, place, datasets, schema, wanted, schema)
 
 
 def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
-    """The values of one column of text, verified as `read_dataset` does; what a file has many times comes once from it.
+    """The values of one text column, verified as in `read_dataset`, each once per file.
 
-    Python drops in a moment what the JVM would have to take over, send around and drop at the end.
+    Python drops duplicates quickly, which the JVM would have to receive, shuffle and drop at the end.
     """
     wanted = pa.schema([schema.field(column)])
     return _read_as(
@@ -324,7 +324,7 @@ def _read_as(
     change: Callable[[pa.Table], pa.Table],
     changed: pa.Schema,
 ) -> DataFrame:
-    """What is made of each verified file of datasets (rows of `schema`) by the executors: rows of `changed`."""
+    """The rows of all files (of `schema`), verified and passed through `change` by the executors: rows of `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
     if not files:
         return no_rows(spark, changed)
@@ -341,7 +341,7 @@ def _read_as(
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:
-    """A few rows of a dataset to look at, without Spark."""
+    """A few rows of a dataset for display, read without Spark."""
     if not dataset.files:
         return []
     found: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
@@ -349,21 +349,21 @@ def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> 
 
 
 def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
-    """Every row of a dataset that one process can hold, such as verdicts on commits, without Spark."""
+    """All rows of a dataset that fits into one process, such as verdicts on commits, read without Spark."""
     return [row for file in dataset.files for row in read_file(place, dataset.folder, file, schema).to_pylist()]
 
 
 def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-    """Every row of a dataset, some at a time, for what one process does faster than it could ask others to."""
+    """All rows of a dataset in batches, for work that one process does faster than it could distribute it."""
     for file in dataset.files:
         yield from file_batches(place, dataset.folder, file, schema, rows=rows)
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
-    """One verified Parquet file. Raises `DamagedData` where bytes, rows or columns aren't those that were written."""
+    """One verified Parquet file. Raises `DamagedData` if its bytes, rows or columns aren't those that were written."""
     data = verified_bytes(place, folder, file)
     try:
-        # without Arrow's threads: a process that ends right after they started is aborted at times
+        # without Arrow's threads: a process that ends right after they start is sometimes aborted
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
         if table.num_rows == file.rows and table.schema.names == schema.names:
             return table.cast(schema)
@@ -376,8 +376,9 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
 def file_batches(
     place: Place, folder: str, file: File, schema: pa.Schema, *, rows: int = BATCH_ROWS, columns: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
-    """One verified Parquet file, so many rows at a time, for who looks at each row and keeps none; all columns where
-    none are named. Raises as `read_file` does.
+    """One verified Parquet file in batches of `rows` rows, for callers that keep no rows.
+
+    All columns if none are named. Raises as `read_file` does.
     """
     data, wanted = verified_bytes(place, folder, file), list(columns or schema.names)
     try:
@@ -393,7 +394,7 @@ def file_batches(
 
 
 def verified_bytes(place: Place, folder: str, file: File) -> bytes:
-    """The bytes of a file of a dataset. Raises `DamagedData` where they aren't those that were written."""
+    """The bytes of a dataset's file. Raises `DamagedData` if they aren't those that were written."""
     store = place.store()
     try:
         data = read_to_verify(store, folder + file.name)

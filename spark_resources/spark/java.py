@@ -1,4 +1,4 @@
-"""Java is the one thing that a user needs besides Python: whether it is there, and how to get it."""
+"""Finding Java, the only requirement besides Python, with advice on how to install it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ JAVA_VERSIONS = (17, 21)
 
 
 def java_command(environ: Mapping[str, str]) -> Path | None:
-    """The program that Spark starts as Java, whether or not it is there; None where nothing says which."""
+    """The program that Spark starts as Java, whether or not it exists; None if JAVA_HOME and PATH have none."""
     home = environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     return Path(found) if found else None
 
 
 def java_version(environ: Mapping[str, str]) -> int | None:
-    """The major version of the Java that Spark would start, or None where there is none."""
+    """The major version of the Java that Spark would start, or None if there is none."""
     command = java_command(environ)
     if command is None:
         return None
@@ -42,8 +42,10 @@ def java_version(environ: Mapping[str, str]) -> int | None:
 
 
 def check_java(environ: Mapping[str, str]) -> int:
-    """The version of a Java that Spark can run on, with a warning for one that nobody tried. Raises `WrongUsage` that
-    says how to get one."""
+    """The version of a Java that Spark can run on, with a warning for one that is not supported.
+
+    Raises `WrongUsage`, with advice on how to install one, if there is none.
+    """
     version = java_version(environ)
     how = (
         "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "

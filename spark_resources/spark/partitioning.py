@@ -1,5 +1,4 @@
-"""Rows that the driver holds, such as ids of ranges or names of files, dealt out to tasks: as many and as even ones as
-the work is worth."""
+"""Distributes rows on the driver, such as range ids or file names, evenly over as many tasks as are worthwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FEW_ENOUGH_TO_SEND = 250_000
-"""Addresses: up to so many are sent to every task, instead of shuffling what is joined with them."""
+"""Up to this number, addresses are sent to every task, so that the rows they are joined with need no shuffle."""
 
 
 def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) -> DataFrame:
@@ -31,10 +30,10 @@ def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) 
 def row_tasks(
     spark: SparkSession, table: pa.Table, *, batch: int, near: Sequence[str] = (), weights: Sequence[int] = ()
 ) -> DataFrame:
-    """The rows of a table that the driver holds, dealt out evenly to tasks of at least `batch` rows on average.
+    """The rows of a table on the driver, distributed evenly over tasks of at least `batch` rows on average.
 
-    With `near`, ordered by these columns, and those that are close to each other come into one task. With `weights`,
-    one for each row, tasks get about as much of them, otherwise as many rows.
+    With `near`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
+    tasks get about the same total weight, otherwise the same number of rows.
     """
     if not len(table):
         return no_rows(spark, table.schema)
@@ -46,27 +45,27 @@ def row_tasks(
         order = np.arange(len(table))
     else:
         order = np.argsort(np.arange(len(table)) % wanted, kind="stable")
-    table = table.take(pa.array(order)).combine_chunks()  # behind an empty chunk Spark finds no more rows
+    table = table.take(pa.array(order)).combine_chunks()  # Spark finds no rows after an empty chunk
     if wanted <= cores:
         return spark.createDataFrame(table).coalesce(wanted)
     return _a_task_each(spark, evenly(table, np.asarray(weights or [1] * len(table))[order], wanted))
 
 
 def evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
-    """A table cut, in order, into at most so many pieces of about the same weight, each with a row at least."""
+    """A table cut, in order, into at most `pieces` pieces of about the same weight, each with at least one row."""
     running = np.cumsum(weights)
     marks = running[-1] * np.arange(1, pieces) / pieces
-    inner = np.searchsorted(running - weights / 2, marks)  # a row goes where most of it lies
+    inner = np.searchsorted(running - weights / 2, marks)  # a row belongs to the piece with its midpoint
     cuts = sorted({0, *inner.tolist(), len(table)})
     return [table.slice(start, end - start) for start, end in pairwise(cuts)]
 
 
 def _a_task_each(spark: SparkSession, pieces: Sequence[pa.Table]) -> DataFrame:
-    """Pieces of a table, each the rows of one task.
+    """A DataFrame of pieces of a table, with one task per piece.
 
-    Rows that Spark took for its own would come in as many tasks as there are cores, and be sent around once more.
+    As a local relation, the rows would be split into as many tasks as there are cores, and shuffled once more.
     """
-    name = "spark.sql.execution.arrow.localRelationThreshold"  # bytes, up to which Spark takes them
+    name = "spark.sql.execution.arrow.localRelationThreshold"  # the largest local relation, in bytes
     before = str(spark.conf.get(name))
     spark.conf.set(name, "0")
     try:

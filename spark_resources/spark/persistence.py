@@ -1,4 +1,4 @@
-"""What Spark keeps between two looks at the same rows, and when it lets go of them."""
+"""Persisting DataFrames that are read more than once, and unpersisting them again."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class Persisted:
-    """The DataFrames that one piece of work persisted, so that its end can unpersist them all.
+    """The DataFrames that one piece of work has persisted, so that all of them can be unpersisted at its end.
 
-    A session that outlives the work would hold them otherwise: their rows, and a plan each that every later query of
-    the session is compared with.
+    Otherwise a session that outlives the work would keep their rows, and their plans, with which Spark compares every
+    later query of the session.
     """
 
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """Keep the rows of a DataFrame from the first look on, in memory or on disk."""
+        """Persist the rows of a DataFrame, in memory or on disk, once they are computed."""
         self._frames.append(frame.persist())
         return frame
 

@@ -1,5 +1,6 @@
-"""The way home for errors: what fails on an executor arrives on the driver as the exception it was, with its
-message for people, instead of a stack trace of two languages. Executors import this module; it imports neither Spark
+"""Raises the errors of executors again on the driver: the same exception with the same readable message.
+
+Otherwise the driver would get a stack trace in two languages. Executors import this module; it imports neither Spark
 nor Dagster.
 """
 
@@ -53,8 +54,8 @@ _KNOWN: dict[str, type[LakegcError]] = {
         Changed,
     )
 }
-_NONCE = secrets.token_hex(16)  # of this process: the driver's travels to executors with the functions it sends them
-_LONGEST = 20_000  # characters of a message, which may quote a store
+_NONCE = secrets.token_hex(16)  # of this process: the driver sends its own to executors, in the functions that they run
+_LONGEST = 20_000  # characters of a message, which may quote a store's response
 
 
 def on_executor(
@@ -73,7 +74,7 @@ def on_executor(
 
 
 def as_text(error: LakegcError, nonce: str) -> str:
-    """An error as text that survives Spark's: the nearest known class, the message and the invariant, as JSON."""
+    """An error as text that survives in Spark's messages: the nearest known class, message and invariant, encoded."""
     kind = next(each.__name__ for each in type(error).__mro__ if each is _KNOWN.get(each.__name__))
     invariant = error.invariant if isinstance(error, Refused) else None
     packed = json.dumps({"class": kind, "message": str(error)[:_LONGEST], "invariant": invariant})
@@ -81,10 +82,10 @@ def as_text(error: LakegcError, nonce: str) -> str:
 
 
 def from_text(text: str, nonce: str) -> LakegcError | None:
-    """The error that an executor put into a text with this nonce; None where there is none.
+    """The error that an executor put into a text with this nonce; None if there is none.
 
-    Spark's texts quote what a store or a server answered, so nothing without the nonce counts, and what has it is data:
-    one of the known classes and its message.
+    Spark's messages may quote the response of a store or server, so only text with the nonce is accepted, and only as
+    data: one of the known classes and its message.
     """
     found = re.search(rf"lakegc-error\[{nonce}:([A-Za-z0-9+/=]+)\]", text)
     if found is None:
@@ -100,25 +101,25 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
 
 
 def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
-    """How many attempts of tasks have failed so far in this session, and how many executors were lost.
+    """The numbers of failed task attempts and of lost executors so far in this session.
 
-    Where they grow, something may still be at work that Spark counts no more: the worker of a task that was given to
-    another one. None where a session doesn't tell.
+    If they grow, a worker may still be running that Spark no longer counts, because its task was given to another one.
+    None if the numbers are not available.
     """
     try:
         context = spark.sparkContext._jsc.sc()
-        context.listenerBus().waitUntilEmpty(5_000)  # milliseconds; raises where it isn't
+        context.listenerBus().waitUntilEmpty(5_000)  # milliseconds; raises if it isn't empty
         found = context.statusStore().executorList(False)
         executors = [found.apply(number) for number in range(found.size())]
         return sum(one.failedTasks() for one in executors), sum(not one.isActive() for one in executors)
-    except Exception:  # whatever it is, nobody knows
+    except Exception:  # whatever it is, the numbers are not known
         return None
 
 
 def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
-    """Whether no task is at work, waiting so long for the last: those of a failed job aren't stopped with it.
+    """Whether no task is running, waiting up to `limit_s` seconds: the tasks of a failed job aren't stopped with it.
 
-    False where a session doesn't tell.
+    False if the session can't report it.
     """
     try:
         executors = spark.sparkContext._jsc.sc().statusStore().executorList
@@ -128,13 +129,13 @@ def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
             return None if any(found.apply(number).activeTasks() for number in range(found.size())) else True
 
         return poll(ended, timeout_s=limit_s, first_wait_s=0.1) is True
-    except Exception:  # whatever it is, nobody knows
+    except Exception:  # whatever it is, the state is not known
         return False
 
 
 @contextmanager
 def errors_from_executors() -> Iterator[None]:
-    """Around a Spark action: turns a failed job into the error that an executor raised, or into a sentence."""
+    """Wraps a Spark action: a failed job raises the error of the executor, or a `LakegcError` with a short reason."""
     try:
         yield
     except LakegcError:
@@ -152,7 +153,7 @@ def errors_from_executors() -> Iterator[None]:
 
 
 def why_failed(text: str) -> str:
-    """What people need of an error of Spark's: the last Python error in it, else what the JVM said first."""
+    """The relevant part of a Spark error: the last Python error in it, otherwise the JVM's first message."""
     lines = text.strip().splitlines()
     if python := next((line for line in reversed(lines) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""):
         return python

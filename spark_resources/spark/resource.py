@@ -15,10 +15,10 @@ from spark_resources.spark.session import ends_with_the_process, jvm_log, start_
 
 
 class SparkResource(LazyPySparkResource):
-    """The lazy PySpark resource with teardown, and a check that its settings took.
+    """The lazy PySpark resource with teardown, and a check that its settings took effect.
 
-    What isn't configured here comes from `LAKEGC_SPARK_MASTER`, `LAKEGC_SPARK_CONF` and the counts of tasks beside
-    them. A second SparkSession in a process silently gets the first one's settings: then this raises instead.
+    Anything not configured here comes from `LAKEGC_SPARK_MASTER`, `LAKEGC_SPARK_CONF` and the task counts in the same
+    settings. A second SparkSession in a process silently gets the first one's settings: this resource raises instead.
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)
@@ -37,7 +37,7 @@ class SparkResource(LazyPySparkResource):
 
 
 class LongLivedSparkResource(SparkResource):
-    """The same for several runs of one process, such as the demo's: the session ends with the process."""
+    """The same for several runs in one process, such as the demo's: the session ends with the process."""
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Leave the session to the next run."""
+        """Keep the session for the next run."""

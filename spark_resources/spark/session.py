@@ -1,4 +1,4 @@
-"""How Spark is started: local by default and sized to the machine, any master by configuration."""
+"""Starting Spark: local by default and sized to the machine, with any master by configuration."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
-    """What the machine says for Spark: a heap that leaves most of the memory to the Python workers; and where it is the
-    only one, its cores, and an address that nobody else reaches.
+    """Spark settings for this machine: a heap that leaves most of the memory to the Python workers.
 
-    On a cluster the executors have to reach the driver, and how many cores there are is known when they are there:
+    With a local master, also an address that is not reachable from elsewhere, and partitions by the number of cores. On
+    a cluster, the executors have to reach the driver, and the number of cores is known only once they have started: see
     `enough_partitions`.
     """
-    # measured on 1.3 million objects and 2 cores: a heap of 4 GiB fills, and 1 GiB does as well; what doesn't fit goes
-    # to disk
+    # measured with 1.3 million objects on 2 cores: a heap of 4 GiB fills up, but 1 GiB is enough; the rest spills to
+    # disk
     heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
     found = {"spark.master": master, HEAP: f"{heap_mb}m"}
     if not is_local(master):
@@ -56,20 +56,21 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
-        # each sort, grouping and join takes one, however few its rows; by the heap, Spark's own are of 32 MiB and more
+        # every sort, aggregation and join allocates one, however few its rows; Spark's default, which depends on the
+        # heap, is 32 MiB and more
         "spark.buffer.pageSize": "2m",
     }
 
 
 def is_local(master: str) -> bool:
-    """Whether the driver's process does all the work: `local`, `local[4]`, and not `local-cluster[…]`."""
+    """Whether the driver's process does all the work: true for `local` and `local[4]`, not for `local-cluster[…]`."""
     return master == "local" or master.startswith("local[")
 
 
 def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
-    """On a cluster, so many partitions in a shuffle that every core has two, where nothing says how many there are.
+    """On a cluster, set the number of shuffle partitions to two per core, unless it is configured.
 
-    Spark's own 200 are the least: it puts small ones together by itself.
+    It is at least Spark's default of 200: Spark coalesces small partitions by itself.
     """
     context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
     if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
@@ -77,33 +78,34 @@ def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None
 
 
 def fixed_settings() -> dict[str, str]:
-    """Settings of lakegc's own, whatever the master."""
+    """lakegc's own settings, for any master."""
     return {
         **RELIED_ON,
         "spark.app.name": "lakegc",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.ui.explainMode": "simple",  # what is written of each query, and seen by nobody
-        # the heap keeps them all for a page that nobody looks at
+        "spark.sql.ui.explainMode": "simple",  # recorded for each query, and never shown
+        # otherwise the heap keeps them all for a web page that is never shown
         **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
         "spark.ui.retainedTasks": "1000",
         "spark.python.worker.reuse": "true",
-        # otherwise each function of a column asks the JVM four times over, for the sake of its line in an error message
+        # otherwise each column function calls the JVM four times, just to put its line number into error messages
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.daemon.module": "spark_resources.spark.worker_daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # measured on 100,000 objects: the second compiler takes 40 s of processor time and gives nothing back, since
-        # listing and decoding are Python's; the executors of a cluster are not touched
+        # measured with 100,000 objects: the second compiler takes 40 s of CPU time without any benefit, because listing
+        # and decoding run in Python; executors of a cluster are not affected
         JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1",
     }
 
 
 def worker_sockets(master: str, folder: Path) -> dict[str, str]:
-    """How the JVM and Python workers talk: on this machine by sockets in a folder that nobody else may enter, for they
-    ask for no secret; on a cluster, whose machines lack it, over TCP with Spark's secret.
+    """How the JVM and Python workers communicate: over Unix sockets locally, over TCP on a cluster.
 
-    Measured: over TCP a task waits some 50 ms for delayed acknowledgements. Read by Spark 4.1 and later.
+    The sockets require no secret, so they are in a folder that no other user may enter. The machines of a cluster don't
+    have that folder, so they use TCP with Spark's secret; so does this machine if the folder's path is too long.
+    Measured: over TCP, a task waits about 50 ms for delayed acknowledgements. Read by Spark 4.1 and later.
     """
     fits = len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= LONGEST_SOCKET_PATH
     if not (is_local(master) and fits):
@@ -121,7 +123,7 @@ RELIED_ON = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
 }
-"""What no configuration may change: correctness hangs on it."""
+"""Settings that no configuration may change, because correctness depends on them."""
 
 JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
 QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
@@ -130,15 +132,16 @@ GIVE_BACK = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
 }
-"""What makes the JVM and Python workers give memory back that they don't need any more: otherwise each thread keeps
-some of its own. For glibc; others don't read it."""
+"""Environment variables that make the JVM and Python workers return unused memory; otherwise each thread keeps some.
+
+For glibc; other C libraries ignore them."""
 QUICK_START = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""For small data: less compiling and planning; large data want neither."""
+"""Settings for small data: less compilation and planning. Not for large data."""
 
 
 _starting = threading.Lock()
@@ -146,23 +149,23 @@ _ahead: list[threading.Thread] = []
 
 
 def start_ahead(overrides: Mapping[str, str]) -> None:
-    """Begin to start what `start_session` will give for these overrides, and its Python workers, beside this thread.
+    """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
 
-    Only for a process that needs them and nothing else of Spark: it doesn't end before Spark has started, and Spark
-    ends with it, its last tasks a moment after it, so they must not delete anything. Whatever goes wrong is met again,
-    and told, by `start_session`. On a cluster nothing is begun: who is refused at once would take others' cores.
+    Only for a process that needs exactly this session: it can't end before Spark has started, and Spark ends with it,
+    its last tasks a moment later, so they must not delete anything. `start_session` runs into any failure again, and
+    raises it. On a cluster, nothing is started ahead: a command that is refused at once would take others' cores.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
     import pyspark.sql.classic.dataframe
-    import pyspark.sql.pandas.map_ops  # noqa: F401  # here, where nobody imports them at the same time
+    import pyspark.sql.pandas.map_ops  # noqa: F401  # here, so that no other thread imports them at the same time
 
     _ahead.append(threading.Thread(target=_start_with_workers, args=(overrides,), name="spark"))
     _ahead[-1].start()
 
 
 def ends_with_the_process() -> bool:
-    """Whether Spark was started ahead: then nobody stops it before, which takes a second at times."""
+    """Whether Spark was started ahead: then it is not stopped earlier, which sometimes takes a second."""
     return bool(_ahead)
 
 
@@ -170,7 +173,7 @@ def _start_with_workers(overrides: Mapping[str, str]) -> None:
     with suppress(Exception):
         spark = start_session(overrides)
         tasks = spark.sparkContext.defaultParallelism
-        if threading.main_thread().is_alive():  # who was refused or interrupted needs no workers
+        if threading.main_thread().is_alive():  # a refused or interrupted command needs no workers
             spark.range(0, tasks, 1, tasks).mapInArrow(_nothing, "id long").collect()
 
 
@@ -179,11 +182,10 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
-    """A new SparkSession with lakegc's settings under `overrides`, or the running one where it has the same.
+    """A new SparkSession with `overrides` on top of lakegc's settings, or the running one if it has the same.
 
-    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` where a session with other settings is
-    running or Spark doesn't start. What the JVM itself prints goes to a file, `jvm_log()`: people read lakegc's own
-    messages.
+    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` if a session with other settings is
+    running or Spark doesn't start. The JVM's own output goes to a file, `jvm_log()`: users see lakegc's messages.
     """
     with _starting:
         return _session(overrides)
@@ -192,14 +194,14 @@ def start_session(overrides: Mapping[str, str]) -> SparkSession:
 def _session(overrides: Mapping[str, str]) -> SparkSession:
     check_overrides(overrides)
     check_java(os.environ)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need the very same packages
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors need exactly the same packages
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
     settings = machine | fixed_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
-    for name, value in GIVE_BACK.items():  # the JVM of this machine and its workers have the environment from here
+    for name, value in GIVE_BACK.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
         settings[JVM_OPTIONS] += f" {collector(settings, overrides, os.environ)} {class_archive()}"
@@ -211,10 +213,10 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
 
 
 def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """The JVM option that takes the collector for small heaps, where lakegc chose the heap and it is small; none where
-    anybody chose a collector, for with two of them Java doesn't start.
+    """The JVM option for the serial garbage collector, if lakegc chose the heap and it is small; otherwise empty.
 
-    Measured on 1.3 million objects and 2 cores: some 200 MiB less than with Java's own choice, in as much time.
+    It is also empty if a collector is configured, because Java doesn't start with two. Measured with 1.3 million
+    objects on 2 cores: about 200 MiB less than with Java's default, in the same time.
     """
     said = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
     chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in said)
@@ -231,7 +233,7 @@ def class_archive() -> str:
 
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
-    """Raise `WrongUsage` where a configuration would change what lakegc relies on."""
+    """Raise `WrongUsage` if a configuration would change a setting that lakegc relies on."""
     for key, value in RELIED_ON.items():
         if overrides.get(key, value).strip().casefold() != value.casefold():
             raise WrongUsage(
@@ -241,7 +243,7 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
 
 
 def start_context(conf: SparkConf) -> SparkContext:
-    """A new SparkContext, and the JVM for it where this process has none yet."""
+    """A new SparkContext, with a new JVM if this process has none yet."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
@@ -254,7 +256,7 @@ def start_context(conf: SparkConf) -> SparkContext:
                 options = _WithoutKeys(stdout=log, stderr=log)
                 gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
-        atexit.register(jvm_log().unlink, missing_ok=True)  # kept only where Spark didn't start or the process died
+        atexit.register(jvm_log().unlink, missing_ok=True)  # kept only if Spark didn't start or the process died
         return context
     except (Py4JError, PySparkException) as error:
         why = str(getattr(error, "java_exception", error)).partition("\n")[0]
@@ -265,8 +267,11 @@ def start_context(conf: SparkConf) -> SparkContext:
 
 
 class _WithoutKeys(dict[str, Any]):
-    """What the JVM's process is started with. PySpark sets `env` to a copy of this process's environment; the signing
-    keys are left out of it, so that neither the JVM nor the Python workers that it starts have them."""
+    """The options for the JVM's process, without the signing keys.
+
+    PySpark sets `env` to a copy of this process's environment; the signing keys are removed from it, so that neither
+    the JVM nor the Python workers that it starts have them.
+    """
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, without_signing_keys(value) if name == "env" else value)
@@ -274,9 +279,9 @@ class _WithoutKeys(dict[str, Any]):
 
 @contextmanager
 def settings_by_file(conf: SparkConf) -> Iterator[None]:
-    """While the context lasts, `spark-submit` takes these settings from a file that only this user may read.
+    """Within this context, `spark-submit` reads these settings from a file that only this user may read.
 
-    On the command line of the JVM everybody on this machine could read them, keys of stores among them.
+    On the JVM's command line, every user of this machine could read them, including credentials for stores.
     """
     file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
     before = os.environ.get(name)
@@ -297,7 +302,7 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
 
 
 def as_properties(settings: Iterable[tuple[str, str]]) -> str:
-    """Settings in the form of Java's properties, with all but plain letters and digits escaped."""
+    """Settings in the format of Java properties, with everything but ASCII letters and digits escaped."""
 
     def escaped(text: str) -> str:
         units = text.encode("utf-16-be")
@@ -308,11 +313,11 @@ def as_properties(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
-    """Raise `LakegcError` where a running context has other settings than these, before anything of it is touched."""
+    """Raise `LakegcError` if a running context has other settings than these, before it is changed in any way."""
     taken = context.getConf()
     wanted = {"spark.speculation": "false", **overrides}
     found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
-    # Spark puts options of its own before those for the JVM
+    # Spark puts its own options in front of those for the JVM
     lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
     if lost:
         raise LakegcError(
@@ -322,7 +327,7 @@ def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
 
 
 def own_folder() -> Path:
-    """A temporary folder of this process, which nobody else may enter; removed at its end, unless the log stays."""
+    """A temporary folder of this process, which no other user may enter; removed at exit, unless the log is kept."""
     return _folder_of(os.getpid())
 
 
@@ -334,7 +339,7 @@ def _folder_of(process: int) -> Path:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a process that was forked leaves it to this one
+    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a forked process leaves it to this one
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -347,5 +352,5 @@ def jvm_log() -> Path:
 
 
 def memory_bytes() -> int:
-    """The machine's memory."""
+    """The machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

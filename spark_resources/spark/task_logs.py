@@ -1,4 +1,4 @@
-"""Logs that tasks write as they go on: Parquet files, named by their run's number and how many rows they have."""
+"""Logs that tasks write as they progress: Parquet files, named by their run's number and their number of rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names(last: str) -> re.Pattern[str]:
 
 
 def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
-    """One file. Raises `ValueError`, with what was found, where it isn't what its name says."""
+    """The rows of one file. Raises `ValueError`, with the actual content, if it doesn't match its name."""
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
         if name is not None and table.num_rows == int(name.group(3)):
@@ -36,7 +36,7 @@ def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.T
 def rows_of(
     spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str = ""
 ) -> DataFrame:
-    """All rows of these files, read by the executors; with the number of their run as the first column, if named."""
+    """All rows of these files, read by the executors; with the run's number as the column `number`, first, if given."""
     from spark_resources.spark.partitioning import id_tasks
 
     if not keys:

@@ -1,4 +1,4 @@
-"""What a task reports to the driver beside its rows. Executors fill it; the driver adds up those of all tasks."""
+"""The report that a task sends to the driver in addition to its rows. The driver sums the reports of all tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SAMPLES_KEPT = 10
 class TaskReport:
     """The report of one task, or the sum of several.
 
-    `counters` by name; what was never counted is 0. `by_key`: counters of each of several things, first by the
-    counter's name, then by the thing's key, such as the id of a hold. `errors` by what each is about, such as a
-    repository that could not be read; the first one stays. `samples` of a kind, such as addresses; a few stay.
+    `counters` has counters by name; a missing one is 0. `by_key` has counters of several items, first by the counter's
+    name, then by the item's key, such as the id of a hold. `errors` has the first error for each subject, such as a
+    repository that could not be read. `samples` has a few samples of each kind, such as addresses.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
@@ -37,7 +37,7 @@ class TaskReport:
         self.counters.update(amounts)
 
     def count_for(self, key: str, **amounts: int) -> None:
-        """Add these amounts to the counters of one thing."""
+        """Add these amounts to the counters of one item."""
         for name, amount in amounts.items():
             self.by_key[name][key] += amount
 
@@ -61,14 +61,14 @@ class TaskReport:
 
     @classmethod
     def from_json(cls, text: str) -> TaskReport:
-        """The report that `to_json` gave."""
+        """The report from its `to_json` form."""
         plain = json.loads(text)
         by_key = defaultdict(Counter, {name: Counter(amounts) for name, amounts in plain["by_key"].items()})
         return cls(Counter(plain["counters"]), by_key, plain["errors"], plain["samples"])
 
     @classmethod
     def summed(cls, texts: Iterable[str]) -> TaskReport:
-        """The reports of all tasks as one, each as `to_json` gave it."""
+        """The sum of the reports of all tasks, each in its `to_json` form."""
         total = cls()
         for text in texts:
             total.add(cls.from_json(text))
@@ -78,7 +78,7 @@ class TaskReport:
 def this_task() -> tuple[int, int]:
     """Inside a task: its partition, and a number that no other attempt in the session has.
 
-    The attempt's own number begins anew where a whole stage is tried again: its files would be overwritten.
+    The attempt number restarts when a whole stage is retried, so files named by it would be overwritten.
     """
     from pyspark import TaskContext
 
@@ -88,9 +88,9 @@ def this_task() -> tuple[int, int]:
 
 
 def run_tasks(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch], TaskReport], None]) -> TaskReport:
-    """One Spark job that gives no rows: `work` gets the batches of each partition and a report to fill.
+    """Run a Spark job that returns no rows: `work` gets the batches of each partition and a report to fill.
 
-    Returns the sum of the reports. Raises the lakegc error of a task as it was raised there.
+    Returns the sum of the reports. Raises the same lakegc error as the task that failed.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

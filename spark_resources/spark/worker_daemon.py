@@ -1,12 +1,12 @@
-"""What Spark starts on every executor to fork its Python workers from (`spark.python.daemon.module`).
+"""The process that Spark starts on every executor to fork its Python workers from (`spark.python.daemon.module`).
 
-It imports once what each worker would otherwise import for itself, and puts that out of the collector's sight: a worker
-collects garbage after every task, which otherwise takes longer than a small task. So does what a task imports, such as
-the compiled decoder, as soon as the task is done. No thread may run at the fork, so nothing is opened here; a test
-watches that the imports start none.
+It imports once the modules that each worker would otherwise import itself, and exempts them from garbage collection: a
+worker collects garbage after every task, which would otherwise take longer than a small task. Modules that a task
+imports, such as the compiled decoder, are exempted as soon as the task is done. No thread may run at the fork, so
+nothing is opened here; a test checks that the imports start none.
 
-Spark puts zip files of itself on the path. Python compiles what it imports from them each time, and reads their tables
-of contents anew for every task; where the same Spark is installed as a package, that is taken instead.
+Spark puts its own zip files on the path. Python compiles the modules in them at each import, and reads their tables of
+contents again for every task; if the same Spark is installed as a package, the package is used instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def without_zips(path: list[str]) -> list[str]:
-    """A module path without the zip files of a Spark that is on it as a package too."""
+    """A module path without the zip files of a Spark that is also on it as a package."""
     left = [entry for entry in path if not entry.endswith(".zip")]
     installed = PathFinder.find_spec("pyspark", left)
     if installed is None or installed.origin is None or PathFinder.find_spec("py4j", left) is None:
@@ -30,10 +30,10 @@ def without_zips(path: list[str]) -> list[str]:
 
 
 sys.path[:] = without_zips(sys.path)
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library starts its threads when it is imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # OpenBLAS starts its threads when numpy is imported
 
 import boto3  # noqa: F401
-import pandas  # noqa: F401  # pyarrow looks for it at the first conversion
+import pandas  # noqa: F401  # pyarrow imports it at the first conversion
 import pyarrow.compute
 import pyarrow.parquet  # noqa: F401
 from pyspark import daemon
@@ -47,7 +47,7 @@ _worker = daemon.worker
 
 
 def worker(sock: Any, authenticated: Any) -> Any:
-    """One task, as `pyspark.daemon.worker`."""
+    """Run one task, as `pyspark.daemon.worker` does."""
     known = len(sys.modules)
     code = _worker(sock, authenticated)
     if len(sys.modules) != known:

@@ -1,6 +1,6 @@
-"""lakeFS's tables (formats §3) from bytes and to bytes; this package never sees a path or a store.
+"""Reads lakeFS's tables (formats §3) from bytes and writes them to bytes, without access to paths or stores.
 
-`name` is everywhere the table's id: it makes the error message, and `verify_table` proves it.
+`name` is always the table's id: error messages contain it, and `verify_table` verifies it.
 """
 
 from __future__ import annotations

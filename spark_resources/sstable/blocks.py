@@ -1,8 +1,8 @@
-"""A table's outer shape: footer, blocks, index, properties (formats §3), with every check that needs no schema.
+"""A table's outer structure: footer, blocks, index, properties (formats §3), with every check that needs no schema.
 
-The blocks have to cover the file without a gap from its first byte to the footer, in the order in which lakeFS writes
-them, so no byte of a table is outside a checksum and no block can be left out of the index or be named twice. Another
-order is as good where the content is proved by its hash, which covers every record: then no byte may be in two blocks.
+The blocks have to cover the file without gaps from its first byte to the footer, in the order in which lakeFS writes
+them, so every byte of a table is covered by a checksum, and no block is missing in the index or named twice. Another
+order is accepted if the content is verified by its hash, which covers every record: then no two blocks may overlap.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ FOOTER_LENGTH = 53
 HANDLES_LENGTH = 40
 BLOCK_TRAILER = 5
 KEY_TRAILER = 8
-MAGIC = bytes.fromhex("f7cff485b741e288")  # the bytes as they stand at the end of the file
+MAGIC = bytes.fromhex("f7cff485b741e288")  # the last bytes of the file
 VERSION = 2
 CRC32C = 1
 NO_COMPRESSION, SNAPPY = 0, 1
 ONE_LEVEL, TWO_LEVELS = 0, 2
-SMALLEST_BLOCK = 8  # one restart and their count
-SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: all that a table's writer ever makes
+SMALLEST_BLOCK = 8  # one restart point and the number of restart points
+SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: a table's writer uses no other
 
-#: What a table may hold once decompressed, keys or blocks, in bytes. lakeFS closes a range at some 20 MB.
+#: The most bytes of keys, or of blocks, in a decompressed table. lakeFS closes a range at about 20 MB.
 LARGEST = 1 << 30
-#: Snappy's densest element makes 64 bytes of 3, so a header that promises more is a lie, found before allocating.
+#: Snappy's densest element expands 3 bytes to 64, so a header with a larger length is rejected before allocating.
 SNAPPY_RATIO = 22
 
 OWN_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
-_LONG = 0x80  # what a number's first byte is less than where it is the only one
+_LONG = 0x80  # a number of one byte is less than this
 _PREFIX = "rocksdb."
 _PROPERTIES_BLOCK = b"rocksdb.properties"
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
@@ -46,11 +46,11 @@ _CODEC = pa.Codec("snappy")
 
 
 class OutOfOrder(Broken):
-    """Raised for a table whose blocks don't follow one another as lakeFS writes them, whatever they hold."""
+    """Raised for a table whose blocks are not in the order in which lakeFS writes them, whatever their content."""
 
 
 class Handle(NamedTuple):
-    """Where a block's contents lie; its trailer follows."""
+    """The position of a block's contents, in bytes; its trailer follows them."""
 
     offset: int
     length: int
@@ -62,10 +62,10 @@ class Handle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose footer, metaindex and properties were read and checked; its index and data weren't yet.
+    """A table whose footer, metaindex and properties are read and checked; its index and data are not yet.
 
-    `key_bytes` is what its keys come to by its own account, with trailers and without sharing prefixes. `ends` are the
-    blocks that only the footer and the metaindex name. With `any_order`, the order of its blocks doesn't matter.
+    `key_bytes` is the total size of its keys by its own properties, with trailers and without prefix sharing. `ends`
+    are the blocks that only the footer and the metaindex name. With `any_order`, its blocks may be in any order.
     """
 
     data: bytes
@@ -84,8 +84,10 @@ def masked_crc(contents: bytes) -> int:
 
 
 def open_table(data: bytes) -> Table:
-    """The table in `data`. Raises `Broken` where footer, metaindex or properties aren't as they must be, and
-    `OutOfOrder` where they don't follow one another."""
+    """The table in `data`.
+
+    Raises `Broken` if its footer, metaindex or properties are invalid, and `OutOfOrder` if they are in another order.
+    """
     table = open_in_any_order(data)
     _check_seamless([table.index, *table.ends])
     if table.ends[-1].end != len(data) - FOOTER_LENGTH:
@@ -94,8 +96,10 @@ def open_table(data: bytes) -> Table:
 
 
 def open_in_any_order(data: bytes) -> Table:
-    """As `open_table`, of a table whose blocks may stand in any order: nothing but its content's hash proves that none
-    was left out."""
+    """Like `open_table`, for a table whose blocks may be in any order.
+
+    Only the hash of its content then verifies that no block is missing.
+    """
     if not data:
         raise Broken("it is empty")
     metaindex, index = _footer(data)
@@ -157,7 +161,7 @@ def read_block(data: bytes, where: Handle) -> bytes:
 
 
 def snappy_length(contents: bytes) -> int:
-    """The length that a snappy block says it will have, if that is possible."""
+    """The decompressed length in a snappy block's header. Raises `Broken` if it is impossible."""
     length, at = uvarint(contents, 0, len(contents))
     if at > 5 or not SMALLEST_BLOCK <= length <= min(LARGEST, SNAPPY_RATIO * len(contents)):
         raise Broken("a compressed block announces an impossible length")
@@ -198,10 +202,10 @@ def block_records(block: bytes) -> Iterator[Record]:
 
 
 def data_blocks(table: Table) -> list[Handle]:
-    """The data blocks in the order of their keys, through one level of index or two.
+    """The data blocks in key order, from an index with one or two levels.
 
-    Together with the parts of the index they must be all of the file's front; of a table that may be in any order, no
-    two blocks may share a byte.
+    Together with the index blocks, they must cover the file from its first byte up to the last blocks; in a table that
+    may be in any order, no two blocks may share a byte.
     """
     check = _check_disjoint if table.any_order else _check_seamless
     parts = _handles(table, table.index) if table.two_levels else []
@@ -228,7 +232,7 @@ def _check_seamless(blocks: list[Handle]) -> None:
 
 
 def _check_disjoint(blocks: list[Handle]) -> None:
-    """No two blocks may share a byte, so none is read twice, and all of them are no more than the file."""
+    """No two blocks may share a byte, so none is read twice, and together they are no larger than the file."""
     end = 0
     for where in sorted(blocks):
         if where.offset < end:
@@ -237,7 +241,7 @@ def _check_disjoint(blocks: list[Handle]) -> None:
 
 
 def records(table: Table) -> Iterator[Record]:
-    """Every record in order, keys without trailer. Raises `Broken` also at the very end, where counts don't agree."""
+    """All records in order, keys without trailers. May raise `Broken` after the last one, if the counts differ."""
     ends, raw = Ends(), 0
     for where in data_blocks(table):
         block = read_block(table.data, where)
@@ -261,7 +265,7 @@ def records(table: Table) -> Iterator[Record]:
 
 @dataclass(slots=True)
 class Ends:
-    """What reading a table adds up to: records, bytes of keys with their trailers, first and last key without."""
+    """Totals of the records read: their number, bytes of keys with trailers, first and last key without trailers."""
 
     count: int = 0
     key_bytes: int = 0
@@ -270,7 +274,7 @@ class Ends:
 
 
 def check_ends(table: Table, found: Ends) -> None:
-    """What was read against what the properties promise."""
+    """Compare the totals with the table's properties. Raises `Broken` if they differ."""
     promised = table.properties
     if found.count != promised.count or found.count != promised.num_entries or found.key_bytes != table.key_bytes:
         raise Broken(

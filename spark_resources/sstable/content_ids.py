@@ -38,7 +38,7 @@ def _nested(digest: bytes) -> bytes:
 
 
 def record_content(record: Record) -> bytes:
-    """A record as the id of its table reads it."""
+    """A record in the form that its table's id is computed from."""
     return b"%d%b|%d%b|" % (len(record.key), record.key, len(record.value), record.value)
 
 
@@ -52,7 +52,7 @@ def content_id(content: Iterable[bytes], user: Mapping[str, str]) -> str:
 
 
 def commit_id(commit: Commit) -> str:
-    """The id that a commit's content has, whatever `commit.id` says. Its date counts in whole seconds."""
+    """The id computed from a commit's content, whatever `commit.id` is. Its date counts in whole seconds."""
     digest = hashlib.sha256()
     for text in ("commit:v1", commit.committer, commit.message, commit.metarange_id):
         digest.update(_string(text))
@@ -63,7 +63,7 @@ def commit_id(commit: Commit) -> str:
 
 
 def entry_identity(entry: Entry) -> bytes:
-    """What an entry is compared by: size, checksum, metadata and, only if it has one, content type. Not its address."""
+    """The hash that entries are compared by: of size, checksum, metadata and, if set, content type, not the address."""
     content = _int64(entry.size) + _string(entry.checksum) + _string_map(entry.metadata)
     if entry.content_type:
         content += _string(entry.content_type)

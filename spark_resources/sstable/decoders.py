@@ -1,4 +1,4 @@
-"""What a decoder of tables is, and which one to take."""
+"""The protocol of a table decoder, and the choice of a decoder."""
 
 from __future__ import annotations
 
@@ -15,37 +15,40 @@ from spark_resources.sstable.readable_decoder import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
-#: In bytes of tables; some 65,000 entries.
+#: In bytes of tables; about 65,000 entries.
 VECTORISED_FROM = 2 << 20
 
 
 class Decoder(Protocol):
-    """Reads a whole table or raises `Broken`; which decoder it was can't be told from what comes back."""
+    """Reads a whole table or raises `Broken`; all decoders return the same results."""
 
     @property
     def name(self) -> str: ...
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
-        """The asked-for columns of every entry of a range, in order. Other fields are skipped, not decoded."""
+        """The requested columns of every entry of a range, in order. Other fields are skipped, not decoded."""
         ...
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
-        """Both of a range, for less than one after the other where a decoder can do it in one pass.
+        """Both results for a range, cheaper than one after the other if a decoder can do it in one pass.
 
-        The content is to be used before the thread reads another table.
+        The content must be used before the thread reads another table.
         """
         ...
 
     def content(self, table: Table) -> Iterable[bytes]:
-        """The records of any table as its id reads them, in pieces of any length; to be used before the next table."""
+        """The records of any table in the form that its id is computed from, in pieces of any length.
+
+        They must be used before the thread reads another table.
+        """
         ...
 
 
 def default_decoder(size: int) -> Decoder:
     """The decoder for a job with `size` bytes of tables to read.
 
-    Starting the vectorised one takes a process some two seconds (and a fresh installation ten, once, to compile), so
-    only jobs that would take the readable one longer than that get it, and whatever the process reads after them.
+    Starting the vectorised decoder takes about two seconds per process (ten on a fresh installation, once, to compile),
+    so it is used only for jobs that would take the readable one longer, and for all later reads of the process.
     """
     started = vectorised_decoder.cache_info().currsize > 0
     return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE
@@ -53,7 +56,7 @@ def default_decoder(size: int) -> Decoder:
 
 @cache
 def vectorised_decoder() -> Decoder:
-    """The vectorised decoder; where numba or a place for its cache is missing the readable one, with a warning."""
+    """The vectorised decoder; if numba or a folder for its cache is missing, the readable one, with a warning."""
     try:
         import numba
 
@@ -72,7 +75,7 @@ def vectorised_decoder() -> Decoder:
 
 
 def can_cache(njit: Callable[..., Any]) -> bool:
-    """Whether numba finds a place for what it compiles: beside this installation, or below the user's home."""
+    """Whether numba finds a cache folder for compiled code: next to this installation or in the user's home."""
     try:
         njit(cache=True)(can_cache)
     except RuntimeError:
@@ -81,5 +84,5 @@ def can_cache(njit: Callable[..., Any]) -> bool:
 
 
 def decoders() -> list[Decoder]:
-    """Every decoder that there is, for whoever wants to compare them."""
+    """All decoders, for comparisons."""
     return [READABLE, vectorised_decoder()]

@@ -1,10 +1,10 @@
 """The loops of the vectorised decoder, compiled by numba.
 
-Compiled code has no bounds checks of its own, so each index here is compared with what there is before it is used. A
-function that finds something broken says so with a negative number and never says what: the readable decoder does.
+Compiled code has no bounds checks of its own, so each index here is checked against the available data before it is
+used. A function that finds broken data returns a negative number without a reason: the readable decoder gives it.
 
-Everything that is compiled stands in this one file, its constants too, because numba recompiles a cached function only
-when the function's own file has changed. A test compares the constants with those of `blocks`.
+All compiled code is in this one file, including its constants, because numba recompiles a cached function only when the
+function's own file has changed. A test compares the constants with those of `blocks`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Offsets = NDArray[np.int32]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _int = cast(Callable[[object], int], np.int64)
-_at = np.uint64  # an index of this type can't be negative, which spares compiled code the question
+_at = np.uint64  # an index of this type can't be negative, which saves a check in compiled code
 
 BLOCK_TRAILER = 5
 KEY_TRAILER = 8
@@ -33,31 +33,31 @@ FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799
 
 BROKEN = -1
 BAR = 0x7C
-SLACK = 16  # bytes behind a buffer that is written to, so that short copies may run over
+SLACK = 16  # extra bytes at the end of an output buffer, so that short copies may overrun
 
-# places in Scratch.state
+# indexes into Scratch.state
 ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, PROMISED_ROWS, PROMISED_KEY_BYTES, CONTENT, STATE = range(8)
-# places in what `entry` finds: of text where it begins and its length, of numbers the value
+# indexes into the fields that `entry` finds: start and length of a text, value of a number
 ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function compiled at its first call, or taken from numba's cache, which makes no arrays of its own.
+    """Compile a function that creates no arrays, at its first call, or load it from numba's cache.
 
-    So whoever calls it holds all arrays, and without `_nrt` nobody counts, entry by entry, who holds them: measured,
-    that took more than half of the time.
+    All arrays belong to the caller, so `_nrt` is off, which avoids reference counting for each entry: measured, that
+    took more than half of the time.
     """
-    options: dict[str, bool] = {"_nrt": False}  # which numba's types don't name
+    options: dict[str, bool] = {"_nrt": False}  # missing in numba's type stubs
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True, **options)(function))  # type: ignore[call-overload]
 
 
 def compiled_with_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same of a function that makes arrays."""
+    """The same for a function that creates arrays."""
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True)(function))
 
 
 def _crc_tables() -> NDArray[np.uint32]:
-    """Eight tables to take CRC32C eight bytes at a time."""
+    """Eight tables for computing CRC32C eight bytes at a time."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     for value in range(256):
         crc = value
@@ -119,7 +119,7 @@ def long_uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """As `wire.uvarint`; a value of 64 bits comes out negative, and where it ends is BROKEN if it is none."""
+    """Like `wire.uvarint`, but a value of 64 bits is returned as negative, and the end of an invalid one as BROKEN."""
     if at < end and data[_at(at)] < 0x80:
         return _int(data[_at(at)]), at + 1
     return long_uvarint(data, at, end)
@@ -127,7 +127,7 @@ def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def announced_length(data: Bytes, offset: int, length: int) -> int:
-    """How long a block is once decompressed by its own account, or BROKEN if that can't be."""
+    """The decompressed length in a block's header, or BROKEN if it is impossible."""
     end = offset + length
     if data[end] == 0:
         return length
@@ -139,7 +139,7 @@ def announced_length(data: Bytes, offset: int, length: int) -> int:
 
 @compiled
 def raw_length(data: Bytes, limit: int, offset: int, length: int) -> int:
-    """How long a block is once decompressed, if it lies before `limit`, its checksum holds and its length may be."""
+    """The decompressed length of a block; BROKEN if it extends beyond `limit`, or its checksum or length is invalid."""
     if offset < 0 or length < 0 or offset > limit - BLOCK_TRAILER or length > limit - BLOCK_TRAILER - offset:
         return BROKEN
     end = offset + length
@@ -160,7 +160,7 @@ def copy8(target: Bytes, to: int, source: Bytes, at: int) -> None:
 
 @compiled
 def append(target: Bytes, to: int, source: Bytes, at: int, length: int) -> None:
-    """Copies in steps of eight bytes: both sides need slack."""
+    """Copy in steps of eight bytes: both buffers need slack."""
     for place in range(0, length, 8):
         copy8(target, to + place, source, at + place)
 
@@ -176,7 +176,7 @@ def number(data: Bytes, at: int, length: int) -> int:
 
 @compiled
 def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
-    """Snappy's elements at `at` into `out`, which has `raw` bytes and some slack. Zero if they fill it exactly."""
+    """Decompress Snappy's elements at `at` into `out`, of `raw` bytes plus slack; 0 if they fill it, else BROKEN."""
     made = 0
     while at < end:
         tag = _int(data[_at(at)])
@@ -222,7 +222,7 @@ def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
 
 @compiled
 def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
-    """The block whose `raw_length` was found into `out`; where its records end, or BROKEN."""
+    """Load a block with the length `raw`, from `raw_length`, into `out`; returns where its records end, or BROKEN."""
     end = offset + length
     if data[end] == 1:
         _, at = uvarint(data, offset, end)
@@ -237,7 +237,7 @@ def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
 
 @compiled
 def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
-    """The record at `at`: shared and own length of its key, where the own part begins (or BROKEN), value's length."""
+    """The record at `at`: shared and own length of its key, start of the own part (or BROKEN), length of the value."""
     shared, at = uvarint(block, at, end)
     if at < 0 or shared < 0 or shared > known:
         return 0, 0, BROKEN, 0
@@ -252,9 +252,11 @@ def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, 
 
 @compiled_with_arrays
 def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: tuple[int, int]) -> tuple[int, int]:
-    """Adds the handles of the index block at `where` to those that were `found`. What is `done` are their count and
-    where the last one ended, which is where the next has to begin (anywhere if that is negative); so is what is given,
-    with BROKEN for the count."""
+    """Add the handles of the index block at `where` to `found`; returns the new `done`, with BROKEN on an error.
+
+    `done` is the number of handles so far and the end of the last block, where the next one has to begin; a negative
+    end means anywhere.
+    """
     broken = BROKEN, BROKEN
     offset, length = where
     count, begin = done
@@ -290,8 +292,8 @@ def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: 
 
 @compiled_with_arrays
 def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: bool) -> tuple[int, Ints]:
-    """As `blocks.data_blocks`: their count, or BROKEN, and their handles."""
-    room = limit // BLOCK_TRAILER + 2  # blocks that follow one another can't be more
+    """Like `blocks.data_blocks`: the number of data blocks, or BROKEN, and their handles."""
+    room = limit // BLOCK_TRAILER + 2  # there can't be more contiguous blocks
     found = np.empty((room, 2), dtype=np.int64)
     count, end = handles(data, limit, (offset, length), found, (_int(0), _int(-1 if two_levels else 0)))
     if count <= 0 or end != offset:
@@ -309,7 +311,7 @@ def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: b
 
 @compiled
 def raw_sizes(data: Bytes, limit: int, blocks: Ints) -> tuple[int, int]:
-    """Of decompressed data blocks the largest and the sum, in bytes; BROKEN if one can't be or all are too much."""
+    """The largest and the total size of decompressed data blocks, in bytes; BROKEN if invalid or too large."""
     largest, total = _int(0), _int(0)
     for block in range(len(blocks)):
         raw = raw_length(data, limit, blocks[block, 0], blocks[block, 1])
@@ -322,8 +324,11 @@ def raw_sizes(data: Bytes, limit: int, blocks: Ints) -> tuple[int, int]:
 
 @compiled
 def next_key(block: Bytes, at: int, lengths: tuple[int, int], key: Bytes, length: int) -> int:
-    """Turns `key`, `length` bytes without trailer (negative before the first), into the next; its length, or BROKEN
-    if it doesn't come after it or its trailer isn't that of a set. `lengths`: what both share, what is at `at`."""
+    """Turn `key` into the next key; returns its length, or BROKEN if it is out of order or its trailer isn't a set's.
+
+    `length` is the length of `key` without trailer, negative before the first key; `lengths` are those of the shared
+    prefix and of the part at `at`.
+    """
     shared, own = lengths
     new = shared + own - KEY_TRAILER
     if new < 0:
@@ -345,8 +350,11 @@ def next_key(block: Bytes, at: int, lengths: tuple[int, int], key: Bytes, length
 
 
 class Scratch(NamedTuple):
-    """What goes on from block to block: the decompressed block, the last key and the first, numbers, see ROWS, and
-    where the fields of the last entry lie, see ADDRESS."""
+    """State that is carried from block to block.
+
+    The decompressed block, the last key and the first, numbers (see ROWS), and the positions of the last entry's fields
+    (see ADDRESS).
+    """
 
     block: Bytes
     key: Bytes
@@ -357,9 +365,10 @@ class Scratch(NamedTuple):
 
 @compiled
 def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int]:
-    """The next record, its key now in `scratch`: where its value begins (or BROKEN) and how long that and the key are.
+    """The next record, with its key in `scratch`: the start of its value (or BROKEN), the lengths of value and key.
 
-    `known` is the length of the key before in this block, with its trailer, as is the one that is given."""
+    `known` is the length of the previous key in this block. Both key lengths include the trailer.
+    """
     block, key, first, state, _ = scratch
     shared, own, at, size = record(block, at, end, known)
     if at < 0:
@@ -378,7 +387,7 @@ def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int
 
 @compiled
 def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
-    """Whether the value from `at` to `end` is an entry's; then `fields` says where its fields lie, see ADDRESS."""
+    """Whether the value from `at` to `end` is an entry; if so, `fields` has its fields' positions, see ADDRESS."""
     twice, at = uvarint(block, at, end)
     if at < 0 or twice < 0 or twice & 1 or twice >> 1 > end - at:
         return False
@@ -415,7 +424,7 @@ def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
 
 @compiled
 def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
-    """A protobuf Timestamp in microseconds since 1970, and whether it is one."""
+    """A protobuf Timestamp in microseconds since 1970, and whether it is valid."""
     end = at + length
     seconds, nanos, seen = _int(0), _int(0), _int(0)
     while at < end:
@@ -436,8 +445,10 @@ def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
 
 
 class Columns(NamedTuple):
-    """Room for columns; for one that wasn't asked for it has no length. Text is bytes one after the other with where
-    each begins and, at last, where they end; `time_there` is 1 where there is a time; `content` is as `content` has it.
+    """Buffers for columns; those of a column that is not requested have length 0.
+
+    A text column is its concatenated bytes and the offset of each text, with the total length at the end; `time_there`
+    is 1 for an entry with a time; `content` is the result of the function `content`.
     """
 
     paths: Bytes
@@ -463,7 +474,7 @@ def add_text(target: Bytes, begins: Offsets, row: int, source: Bytes, where: tup
 
 @compiled
 def put_decimal(target: Bytes, to: int, value: int) -> int:
-    """The digits of a number that isn't negative; where they end."""
+    """Write the digits of a non-negative number; returns where they end."""
     digits, rest = 1, value
     while rest >= 10:
         rest //= 10
@@ -476,7 +487,7 @@ def put_decimal(target: Bytes, to: int, value: int) -> int:
 
 @compiled
 def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int:
-    """A key or a value as a table's id reads it; where that ends."""
+    """Write a key or a value in the form that a table's id is computed from; returns where it ends."""
     to = put_decimal(target, to, length)
     append(target, to, source, at, length)
     target[_at(to + length)] = BAR
@@ -485,7 +496,7 @@ def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int
 
 @compiled
 def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
-    """Adds the entries of one block to the columns; whether it is whole."""
+    """Add the entries of one block to the columns; returns whether the block is valid."""
     fields = scratch.fields
     at, known = _int(0), _int(0)
     to, content_too = scratch.state[CONTENT], len(out.content) > 0
@@ -519,7 +530,7 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
 
 @compiled
 def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
-    """Fills the columns of a range from its data blocks, whose checksums were found right; whether it is whole."""
+    """Fill the columns of a range from data blocks with verified checksums; returns whether the range is valid."""
     for each in range(len(blocks)):
         offset, length = blocks[each, 0], blocks[each, 1]
         end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
@@ -530,7 +541,7 @@ def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
 
 @compiled
 def content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
-    """Writes the records of a table as its id reads them; how long that is, or BROKEN. As `columns` otherwise."""
+    """Write the records as they are hashed for the table's id; returns the length, or BROKEN. Else like `columns`."""
     to = _int(0)
     for each in range(len(blocks)):
         offset, length = blocks[each, 0], blocks[each, 1]

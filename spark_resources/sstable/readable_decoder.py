@@ -1,4 +1,4 @@
-"""The readable decoder: complete, in plain Python; what it does is what a decoder has to do."""
+"""The readable decoder: complete, in plain Python, and the specification for other decoders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
 
 
 class ReadableDecoder:
-    """Decodes one record after the other, some hundred thousand a second."""
+    """Decodes one record after the other, about a hundred thousand a second."""
 
     name = "readable"
 

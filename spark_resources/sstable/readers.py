@@ -1,4 +1,4 @@
-"""The readers: a table's bytes and its name in, values out, `DamagedData` for anything that isn't as it must be."""
+"""The readers: they turn a table's bytes and its name into values, and raise `DamagedData` for an invalid table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spark_resources.sstable.wire import Broken, about
 
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
-# most ranges of a commit are its parent's, too, so most records of a metarange were read before
+# most ranges of a commit are its parent's, too, so most records of a metarange have been parsed before
 _known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 
 
 def read_properties(data: bytes, *, name: str) -> TableProperties:
-    """What the table `name` says of itself. Reads footer and properties only, so it proves nothing of the records."""
+    """The properties of the table `name`. Reads only the footer and the properties, so no records are verified."""
     with about(name):
         return open_in_any_order(data).properties
 
@@ -36,10 +36,10 @@ def read_entries(
     columns: Sequence[str] = ("address", "address_type"),
     decoder: Decoder | None = None,
 ) -> pa.RecordBatch:
-    """The asked-for columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
+    """The requested columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
 
-    Every block's checksum, the order of keys and the number of entries are checked, and the shape of every entry; what
-    a column holds is decoded and checked only when the column is asked for. Raises `DamagedData`.
+    Checks every block's checksum, the order of keys, the number of entries and the structure of every entry; a column's
+    values are decoded and checked only if it is requested. Raises `DamagedData`, and `WrongUsage` for other columns.
     """
     _check_columns(columns)
 
@@ -52,8 +52,7 @@ def read_entries(
 def read_proven_entries(
     data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
 ) -> tuple[pa.RecordBatch, TableProperties]:
-    """As `read_entries`, with what the range says of itself, and proves that it is the one that was committed as
-    `name`, in the same pass."""
+    """Like `read_entries`, with the range's properties; in the same pass, verifies that it was committed as `name`."""
     _check_columns(columns)
 
     def read(table: Table, decoder: Decoder) -> tuple[pa.RecordBatch, TableProperties]:
@@ -65,7 +64,7 @@ def read_proven_entries(
 
 
 def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
-    """All entries of the range `name` with every field, one value each: for single ranges, not for many."""
+    """All entries of the range `name` with every field, one `Entry` each: for single ranges, not for many."""
     return _each(data, name, RANGES, "", lambda record: values.EntryMessage(record.value).whole(record.key))
 
 
@@ -75,7 +74,7 @@ def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
 
 
 def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
-    """As `read_ranges`, and proves that the metarange is the one that was committed as `name`, in the same pass."""
+    """Like `read_ranges`; in the same pass, verifies that the metarange was committed as `name`."""
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:
         found = list(records(_typed(table, METARANGES, "")))
@@ -106,13 +105,13 @@ def read_records(data: bytes, *, name: str) -> list[Record]:
 
 
 def range_ref(data: bytes, *, name: str) -> RangeRef:
-    """What a metarange says of the range `name`."""
+    """The range `name` as a metarange lists it."""
     found = read_properties(data, name=name)
     return RangeRef(name, found.min_key, found.max_key, found.estimated_size, found.count)
 
 
 def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
-    """The id that the content of the table `name` has. Every record is read and checked on the way."""
+    """The id computed from the content of the table `name`. Reads and checks every record."""
     with about(name):
         try:
             return _id_of(open_table(data), decoder or default_decoder(len(data)))
@@ -121,7 +120,7 @@ def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
 
 
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
-    """Proves that the table is the one that was committed as `name`, or raises `DamagedData`."""
+    """Verify that the table is the one that was committed as `name`; raises `DamagedData` otherwise."""
     found = table_id(data, name=name, decoder=decoder)
     with about(name):
         _check_id(found, name)
@@ -143,8 +142,11 @@ def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record
 
 
 def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
-    """What `read` makes of the table `name`. One whose blocks stand in another order than lakeFS writes them is as good
-    if its content is that of its name; otherwise nobody can say whether it is whole."""
+    """The result of `read` for the table `name`.
+
+    A table whose blocks are in another order than lakeFS writes them is accepted if the id of its content is its name;
+    otherwise it might be incomplete.
+    """
     with about(name):
         try:
             return read(open_table(data), decoder or default_decoder(len(data)))

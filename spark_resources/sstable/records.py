@@ -1,4 +1,4 @@
-"""What tables hold, as values."""
+"""The contents of tables as value types."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_resources.model import AddressType
 
-#: The columns that can be asked of a range. `path` is bytes: lakeFS takes any; an address is protobuf text, so UTF-8.
-#: `size` is in bytes; `last_modified` is what the client or the server wrote, null where the entry has none.
+#: The columns that can be read from a range. `path` is bytes: lakeFS accepts any; an address is protobuf text, so
+#: UTF-8. `size` is in bytes; `last_modified` is the time that the client or the server wrote, null if there is none.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("path", pa.binary(), nullable=False),
@@ -27,10 +27,10 @@ ENTRY_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a range: a path of a commit and the object behind it.
+    """One entry of a range: a path of a commit and its object.
 
-    `last_modified` is kept to the microsecond, `size` is in bytes, `checksum` is the content's MD5 as lakeFS computed
-    it, or whatever an import or a client gave.
+    `last_modified` is precise to the microsecond, `size` is in bytes, `checksum` is the content's MD5 as lakeFS
+    computed it, or any value that an import or a client provided.
     """
 
     path: bytes
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """One range as its metarange names it. `estimated_size` is in bytes; the keys are those of its ends."""
+    """One range as its metarange lists it. `estimated_size` is in bytes; the keys are its first and its last."""
 
     id: str
     min_key: bytes
@@ -56,7 +56,7 @@ class RangeRef:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch of a refs dump. Dumps of today's servers leave the tokens empty."""
+    """A branch of a refs dump. Dumps of current servers leave the tokens empty."""
 
     id: str
     commit_id: str
@@ -73,7 +73,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """What a table says of itself. `entity` is of refs dumps only; `user` is what goes into its id (formats §3)."""
+    """The properties of a table. `entity` is set only in refs dumps; `user` is a part of its id (formats §3)."""
 
     type: str
     entity: str
@@ -101,7 +101,7 @@ class WrittenTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A refs dump of one entity: the id that the server would announce, and every table by id."""
+    """A refs dump of one entity: the id that the server would report, and every table by id."""
 
     id: str
     tables: Mapping[str, bytes]

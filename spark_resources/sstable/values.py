@@ -1,4 +1,4 @@
-"""What a record's value means: a pair of identity and data, and the protobuf messages in it (formats §3)."""
+"""The value of a record: a pair of identity and data, and the protobuf messages in it (formats §3)."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _TIME_FIELDS = {1: VARINT, 2: VARINT}
 _PAIR_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799  # years 1 to 9999, as protobuf's Timestamp promises
+FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799  # years 1 to 9999, as specified for protobuf's Timestamp
 _HEX_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Value(NamedTuple):
-    """A record's value: what it is compared by, and what it says."""
+    """A record's value: the identity that it is compared by, and its data."""
 
     identity: bytes
     data: bytes
 
 
 def split_value(stored: bytes) -> Value:
-    """The two parts of a stored value, which must be all of it."""
+    """The two parts of a stored value. Raises `Broken` if anything follows them."""
     identity, at = _part(stored, 0)
     data, at = _part(stored, at)
     if at != len(stored):
@@ -67,7 +67,7 @@ def put_value(identity: bytes, data: bytes) -> bytes:
 
 
 class _Message:
-    """A message's fields by number; a field that may stand once only is refused a second time."""
+    """A message's fields by number. Raises `Broken` if a field that isn't repeated occurs twice."""
 
     def __init__(
         self, data: bytes, kinds: dict[int, int], what: str, *, repeated: frozenset[int] = frozenset()
@@ -107,7 +107,7 @@ class _Message:
 
 
 def _micros(data: bytes, what: str) -> int:
-    """A protobuf Timestamp in microseconds since 1970; what is finer is cut off."""
+    """A protobuf Timestamp in microseconds since 1970; finer digits are cut off."""
     message = _Message(data, _TIME_FIELDS, what)
     seconds, nanos = message.number(1), message.number(2)
     if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
@@ -126,7 +126,7 @@ def _put_time(number: int, time: datetime) -> bytes:
 
 
 def _put_map(number: int, pairs: Mapping[str, str]) -> bytes:
-    """A map field; both parts of a pair are always written, in the order of the keys' bytes."""
+    """A map field, in byte order of the keys; both parts of a pair are always written."""
     in_order = sorted((key.encode(), value.encode()) for key, value in pairs.items())
     return b"".join(
         put_bytes_field(number, put_bytes_field(1, key) + put_bytes_field(2, value)) for key, value in in_order
@@ -137,7 +137,7 @@ def _put_map(number: int, pairs: Mapping[str, str]) -> bytes:
 
 
 class EntryMessage:
-    """The protobuf message of an entry. Its shape is checked at once; a field's content when it is asked for."""
+    """The protobuf message of an entry. Its structure is checked at once, a field's content when it is read."""
 
     def __init__(self, stored: bytes) -> None:
         self._message = _Message(split_value(stored).data, ENTRY_FIELDS, "an entry", repeated=frozenset({5}))
@@ -159,7 +159,7 @@ class EntryMessage:
         return self._message.text(4)
 
     def last_modified(self) -> int | None:
-        """Microseconds since 1970, or None where the entry has no time."""
+        """Microseconds since 1970, or None if the entry has no time."""
         return _micros(self._message.bytes(2), "an entry's time") if self._message.has(2) else None
 
     def whole(self, path: bytes) -> Entry:

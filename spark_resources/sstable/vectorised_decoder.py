@@ -1,4 +1,4 @@
-"""The vectorised decoder: the same answers as the readable one, from loops compiled by numba."""
+"""The vectorised decoder: the same results as the readable one, from loops compiled by numba."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spark_resources.sstable.wire import Broken
 
 _SHORTEST_RECORD = 3  # three lengths of one byte each
 _LONGEST_LENGTHS = 24  # two lengths in decimal, each followed by a bar
-_KEPT = 32 << 20  # bytes for content that each thread keeps at most: new memory costs more than what is done with it
+_KEPT = 32 << 20  # the largest content buffer that a thread keeps, in bytes: new memory costs more than filling it
 
 
 class Unreadable(Exception):
-    """Raised where a loop found something broken; it doesn't know what."""
+    """Raised if a compiled loop finds broken data, without a reason."""
 
 
 class VectorisedDecoder:
-    """Decodes some millions of records a second. What is wrong with a broken table, the readable decoder says."""
+    """Decodes millions of records a second. For a broken table, the readable decoder gives the reason."""
 
     name = "vectorised"
 
@@ -90,7 +90,7 @@ class VectorisedDecoder:
         return text[:length].data  # type: ignore[return-value]
 
     def _room(self, size: int) -> kernels.Bytes:
-        """Memory for content, the same for one table after another."""
+        """A buffer for content, reused for one table after another."""
         kept: kernels.Bytes | None = getattr(self._kept, "room", None)
         if kept is None or len(kept) < size:
             kept = np.empty(size, dtype=np.uint8)
@@ -100,7 +100,7 @@ class VectorisedDecoder:
 
 
 class _Blocks:
-    """A table's data blocks, all checksums checked, and what reading them needs. `total` is how much they hold."""
+    """A table's data blocks with verified checksums, and their buffers. `total` is their decompressed size."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -123,7 +123,7 @@ class _Blocks:
 
     @property
     def content_room(self) -> int:
-        """Bytes that are enough for the table's records as its id reads them."""
+        """A sufficient size, in bytes, for the table's records in the form that its id is computed from."""
         return self._table.key_bytes + self.total + _LONGEST_LENGTHS * self._table.properties.count + kernels.SLACK
 
     def check_ends(self) -> None:

@@ -1,7 +1,7 @@
-"""The smallest pieces of a table: varints, protobuf fields, and the one way in which bytes are found to be broken.
+"""The smallest parts of a table: varints, protobuf fields, and the one error for invalid bytes.
 
-Everything here works on bytes that may have been made to do harm: no number is trusted before it was compared with what
-is there, and nothing recurses.
+Everything here works on bytes that may be malicious: no number is trusted before it is checked against the available
+data, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LENGTH_DELIMITED = 2
 
 
 class Broken(Exception):
-    """Raised inside the package for bytes that aren't what they must be; `about` gives it the table's name."""
+    """Raised inside the package for invalid bytes; `about` adds the table's name."""
 
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Turn what is broken in the table `name` into `DamagedData`."""
+    """Translates `Broken` into `DamagedData` for the table `name`."""
     try:
         yield
     except Broken as broken:
@@ -59,7 +59,7 @@ def put_uvarint(value: int) -> bytes:
 
 
 def signed(value: int) -> int:
-    """What a 64-bit varint means as an int64 of protobuf (two's complement)."""
+    """The value of a 64-bit varint as a protobuf int64 (two's complement)."""
     return value - _WRAP if value >= _SIGN else value
 
 
@@ -78,12 +78,12 @@ def text(data: bytes, what: str) -> str:
 def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[int, int, bytes]]:
     """The fields of a protobuf message: number, value of a varint (or 0), bytes of a string (or none).
 
-    `kinds` has the wire type of every field that lakegc knows; any other field is refused, since nobody can say
-    whether ignoring it would lose something live.
+    `kinds` has the wire type of every field that lakegc knows; any other field is refused, because ignoring it might
+    lose live data.
     """
     at, end = 0, len(message)
     while at < end:
-        number, kind = message[at] >> 3, message[at] & 7  # all that are known fit into one byte
+        number, kind = message[at] >> 3, message[at] & 7  # all known tags fit into one byte
         if kinds.get(number) != kind:
             raise Broken(f"{what} has a field that lakegc doesn't know (its tag begins with 0x{message[at]:02x})")
         value, at = uvarint(message, at + 1, end)

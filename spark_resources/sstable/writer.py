@@ -1,7 +1,7 @@
-"""Writes tables as lakeFS does, through pebble's rules for blocks, index and properties (formats §3).
+"""Writes tables as lakeFS does, by pebble's rules for blocks, index and properties (formats §3).
 
-Ids are those that the server would give. The bytes are the server's too where snappy had nothing to do: implementations
-of snappy may compress one block in different ways.
+Ids are those that the server would assign. The bytes are also the server's if nothing was compressed: implementations
+of snappy may compress the same block in different ways.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def write_table(records: Sequence[Record], user: Mapping[str, str]) -> WrittenTa
 
 
 class BlockBuilder:
-    """One block as it grows: records with shared prefixes, restart points, their count."""
+    """Builds one block: records with shared prefixes, restart points and their number."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -148,7 +148,7 @@ class BlockBuilder:
         return len(self._body) + 4 * len(self._restarts) + 4
 
     def is_full_for(self, key_length: int, value_length: int) -> bool:
-        """Whether the next record belongs into another block."""
+        """Whether the next record belongs in another block."""
         if self.count == 0 or self.size >= _BLOCK_SIZE:
             return self.count > 0
         if self.size <= _NEARLY_FULL:
@@ -177,7 +177,7 @@ class TableBuilder:
         self._write_data()
 
     def ref(self) -> RangeRef:
-        """What a metarange says of this table."""
+        """This table as a metarange lists it."""
         keys = [record.key for record in self._records] or [b""]
         return RangeRef(self.id, keys[0], keys[-1], self._estimated_size, len(self._records))
 
@@ -201,7 +201,7 @@ class TableBuilder:
                 self._add_to_index(_separator(block.last_key, key), self._write_block(block.contents(), _smaller))
                 block = BlockBuilder(RESTART_INTERVAL)
             block.add(key + SET_TRAILER, value)
-        # lakeFS asks for the estimate before the last block is closed
+        # lakeFS takes the estimate before the last block is closed
         self._estimated_size = len(self._out) + block.size + self._index.size
         self._add_to_index(_successor(block.last_key), self._write_block(block.contents(), _smaller))
         self._data_size = len(self._out)
@@ -213,7 +213,7 @@ class TableBuilder:
         self._index.add(separator, put_handle(where))
 
     def _write_index(self) -> dict[str, bytes]:
-        """Writes the index, in one level or two, and says so in properties."""
+        """Write the index, in one level or two; returns the properties that describe it."""
         parts = [*self._full_indexes, self._index]
         found = {
             "rocksdb.num.data.blocks": put_uvarint(sum(part.count for part in parts)),
@@ -280,7 +280,7 @@ def _shared(one: bytes, other: bytes) -> int:
 
 
 def _separator(last_key: bytes, following: bytes) -> bytes:
-    """An index key at or after `last_key` (with trailer) and before `following`: the shortest that a rule finds."""
+    """An index key at or after `last_key` (with trailer) and before `following`, shortened by pebble's rule."""
     key = last_key[:-KEY_TRAILER]
     at = _shared(key, following)
     if at >= min(len(key), len(following)) or key[at] >= following[at]:
@@ -291,12 +291,12 @@ def _separator(last_key: bytes, following: bytes) -> bytes:
 
 
 def _successor(last_key: bytes) -> bytes:
-    """An index key at or after `last_key` (with trailer), or the mark of a table without records."""
+    """An index key at or after `last_key` (with trailer), or the marker of a table without records."""
     return _bumped(last_key[:-KEY_TRAILER], 0) or last_key or _NO_KEY
 
 
 def _bumped(key: bytes, at: int) -> bytes:
-    """The key cut behind the first byte from `at` on that can grow, and that byte grown; nothing if none can."""
+    """The key up to the first byte from `at` on that can be incremented, with that byte incremented; empty if none."""
     for place in range(at, len(key)):
         if key[place] != 0xFF:
             return key[:place] + bytes([key[place] + 1]) + _SEPARATOR_TRAILER

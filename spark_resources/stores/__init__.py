@@ -1,4 +1,4 @@
-"""Object stores: one protocol (`base`), one folder a provider, opened by the namespace's scheme."""
+"""Object stores: one protocol (`base`), one subpackage per provider, selected by the namespace's scheme."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from spark_resources.stores.settings import StoreSettings
 
 __all__ = ["Capabilities", "Store", "StoreSettings", "endpoint_to_probe", "open_store"]
 
-_GOOGLES = ".googleapis.com"  # the end of the names of Google's own end points, private ones among them
+_GOOGLES = ".googleapis.com"  # host suffix of Google's own endpoints, including private ones
 
 
 def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: Capabilities | None = None) -> Store:
-    """The store of a namespace, by its scheme; nothing is read yet. `capabilities` are what a probe found, if any.
+    """The store for a namespace, selected by its scheme; sends no request yet. `capabilities` are a probe's, if any.
 
-    Raises `WrongUsage` for a scheme that lakegc can't read yet, and where a setting or the provider's extra is missing.
+    Raises `WrongUsage` for a scheme that lakegc doesn't support, or if a setting or the provider's extra is missing.
     """
     if namespace.scheme == "s3":
         from spark_resources.stores.s3.store import S3Store  # boto3 takes half a second to import
@@ -26,12 +26,12 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
         return S3Store(namespace, settings, capabilities)
     if namespace.scheme == "gs":
         with needs_extra("gcs", "Cloud Storage"):
-            from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long
+            from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long to import
 
         return GCSStore(namespace, settings, capabilities)
     if namespace.is_azure:
         with needs_extra("azure", "Azure Blob Storage"):
-            from spark_resources.stores.azure.store import AzureStore  # and Azure's
+            from spark_resources.stores.azure.store import AzureStore  # so do Azure's
 
         return AzureStore(namespace, settings, capabilities)
     if namespace.scheme == "local":
@@ -45,9 +45,10 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
 
 
 def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | None:
-    """The end point of a store that only speaks like the provider's own, so that a probe has to find out what it does.
+    """The endpoint of a store that is only compatible with the provider's, so a probe has to find its capabilities.
 
-    None for the provider's own, and for a folder. In Azure that is every account's: hierarchical ones hold other keys.
+    None for the provider's own endpoint and for a local folder. Every Azure account is probed, because accounts with a
+    hierarchical namespace accept different keys.
     """
     match namespace.scheme:
         case "s3":
@@ -61,7 +62,7 @@ def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | No
 
 
 def _local_place(namespace: Namespace, settings: StoreSettings) -> tuple[str, str]:
-    """The local adapter's configured path, and the namespace's folder in it (formats §4)."""
+    """The local adapter's configured path, and the namespace's folder within it (formats §4)."""
     configured = settings.local_path
     if not configured:
         raise WrongUsage(

@@ -1,7 +1,7 @@
-"""Pages of a listing as Arrow, so that no row of a large listing becomes a Python object.
+"""Listing pages as Arrow record batches, so that the rows of a large listing never become Python objects.
 
-A store that can make them has a method `arrow_pages`, with the promise of `Store.pages`; for every other one they are
-made of its pages here.
+A store that can build them itself has a method `arrow_pages` with the contract of `Store.pages`. For any other store,
+this module converts its pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArrowPage:
 
 
 class ListsArrow(Protocol):
-    """What a store offers that makes Arrow by itself."""
+    """A store that builds Arrow pages itself."""
 
     def arrow_pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
@@ -40,8 +40,8 @@ class ListsArrow(Protocol):
 def arrow_pages(
     store: Store, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
 ) -> Iterator[ArrowPage]:
-    """What `store.pages` tells, as Arrow; raises as it does."""
-    # asked of the class, so that what wraps a store and changes its `pages` is not passed by
+    """The pages of `store.pages` as Arrow; raises the same errors."""
+    # looked up on the class, so that a wrapper that overrides `pages` is not bypassed
     own = getattr(type(store), "arrow_pages", None)
     if own is not None:
         yield from own(store, prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
@@ -64,7 +64,7 @@ def as_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
 
 
 def as_page(page: ArrowPage) -> Page:
-    """The same page with an object a row, for few of them."""
+    """The same page with one `StoredObject` per row; only for small numbers of objects."""
     keys, sizes, modified, checksums = page.objects.columns
     times = [_EPOCH + timedelta(microseconds=since) for since in modified.cast(pa.int64()).to_pylist()]
     rows = zip(keys.to_pylist(), sizes.to_pylist(), times, checksums.to_pylist(), strict=True)

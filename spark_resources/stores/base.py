@@ -1,7 +1,7 @@
-"""One protocol for every object store; what a provider can't do is declared, and no surprise.
+"""One protocol for all object stores; a provider's limitations are declared as `Capabilities`.
 
-A store is opened on one namespace and knows keys relative to it only, so no caller can reach outside (invariant 5).
-Keys are text whose UTF-8 bytes are exactly the stored key. Times are the store's own.
+A store is opened on one namespace and takes only keys relative to it, so no caller can reach outside (invariant 5).
+Keys are text whose UTF-8 encoding is exactly the stored key. Times come from the store's clock.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class AlreadyThere(Unavailable):
-    """Raised by `write_if_absent` where the key exists."""
+    """Raised by `write_if_absent` if the key exists."""
 
 
 class Changed(Unavailable):
-    """Raised by `replace_if_unchanged` where the object is no longer the one with that tag (or is gone)."""
+    """Raised by `replace_if_unchanged` if the object no longer has that tag or is gone."""
 
 
 MALFORMED = (ValueError, TypeError, RecursionError)
-"""What clients raise for an answer that they can't parse, such as a time that is none; stores make it `Unavailable`."""
+"""Errors that clients raise for a response they can't parse, e.g. an invalid time; stores raise `Unavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a listing: objects, common prefixes (only with a delimiter), and how many names could not be keys."""
+    """One page of a listing: objects, common prefixes (only with a delimiter), and the number of unreadable names."""
 
     objects: Sequence[StoredObject]
     prefixes: Sequence[str] = ()
@@ -51,7 +51,7 @@ class Page:
 
 
 class Deleting(StrEnum):
-    """What a delete means in a store."""
+    """The effect of a delete in a store."""
 
     FINAL = "a delete frees the space, and can't be undone"
     HIDES = (
@@ -66,23 +66,23 @@ class Deleting(StrEnum):
 
 
 class Deletion(StrEnum):
-    DELETED = "deleted"  # the store says so; most stores say it of a key that wasn't there, too
-    ALREADY_GONE = "already gone"  # only a store that can tell
+    DELETED = "deleted"  # as reported by the store; most stores report it for a missing key, too
+    ALREADY_GONE = "already gone"  # only from a store that can tell the difference
     FAILED = "failed"
 
 
-# Who sends a batch has made sure that there is time for one request, and a little more: where it has to go key by key,
-# no more is begun so many seconds after it was sent.
+# The caller of a batch delete has made sure that there is time for one request and a little more. If the batch has to
+# be deleted key by key, no request is started later than this many seconds after the batch was sent.
 ONE_BY_ONE_S = 4.0
 NOT_SENT = "NotSent"
-"""The code of a key that no request was sent for: its batch was refused, and took too long key by key."""
+"""The code of a key for which no request was sent: its batch was refused, and deleting key by key took too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What became of one key of `delete_many`. `code` and `message` are the store's own words, empty on success.
+    """The outcome for one key of `delete_many`. `code` and `message` are the store's own, empty on success.
 
-    `transient` says of a failure that it may pass, or that the key may even be deleted, since the answer got lost.
+    `transient` marks a failure that a retry may resolve; if the response was lost, the key may even be deleted already.
     """
 
     key: str
@@ -94,14 +94,14 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this store can do. Found by a probe or known of the provider; shown by `doctor`.
+    """What this store can do, found by a probe or known for the provider; shown by `doctor`.
 
-    `unholdable` names the kinds of key that it folds or refuses, e.g. "double slash"; `byte_order` says whether pages
-    come in the order of the keys' bytes; `conditional_writes` whether the two conditional writes are atomic.
-    `time_resolution` is the grain of `modified`: the true time is within [modified, modified + grain).
-    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; another store
-    has to show it first. `ramp` is how many keys a second a bucket takes at first, where it wants to be asked for more
-    gradually; None for a store that just says when it is too much.
+    `unholdable` names the kinds of keys that it folds or refuses, e.g. "empty segment"; `byte_order` says whether pages
+    list keys in byte order; `conditional_writes` whether the two conditional writes are atomic.
+    `time_resolution` is the granularity of `modified`: the true time is within [modified, modified + granularity).
+    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; for any other
+    store that has to be established first. `ramp` is the rate in keys a second that a bucket accepts at first, if load
+    has to be increased gradually; None for a store that simply throttles.
     """
 
     byte_order: bool = True
@@ -115,18 +115,18 @@ class Capabilities:
 
 
 class Store(Protocol):
-    """List, read, write, copy, delete in one namespace.
+    """List, read, write, copy and delete in one namespace.
 
-    Every method raises `NotThere` for a key (or bucket) that does not exist, `Forbidden` where the rights don't
-    suffice, `Unavailable` where the store can't be used otherwise; never an empty answer instead. Methods are safe to
-    call from several threads. `where` names the place for people, without secrets.
+    Every method raises `NotThere` for a key (or bucket) that does not exist, `Forbidden` if permissions are missing,
+    and `Unavailable` if the store can't be used for any other reason; it never returns an empty result instead. Methods
+    are thread-safe. `where` is the location in readable form, without secrets.
     """
 
     where: str
 
     @property
     def retry(self) -> RetryPolicy:
-        """By which requests are repeated, all but deletes."""
+        """The policy for retrying requests, except for deletes."""
         ...
 
     @property
@@ -134,28 +134,28 @@ class Store(Protocol):
 
     @property
     def clock_offset(self) -> timedelta:
-        """How far this store's clock was set away from the machine's on purpose, for a sandbox; zero otherwise."""
+        """The deliberate offset of this store's clock from the machine's, for a sandbox; zero otherwise."""
         ...
 
     @property
     def streams(self) -> Streams:
-        """Its objects in pieces, and copies from other namespaces."""
+        """Its objects as streams, and copies from other namespaces."""
         ...
 
     def now(self) -> datetime:
-        """The store's clock, to the whole second below or finer."""
+        """The current time by the store's clock, rounded down to the second or finer."""
         ...
 
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """The objects whose key starts with `prefix` and, where given, comes after `start_after` in the store's order.
+        """The objects whose key starts with `prefix` and sorts after `start_after`, if given, in the store's order.
 
-        With a delimiter, keys that hold it behind the prefix are folded into `prefixes`. A prefix without objects
-        gives one empty page or none; a bucket or root folder that isn't there raises `NotThere`, on the first page.
-        `WrongUsage` for a prefix that no key here can begin with; for `start_after` together with a delimiter (stores
-        disagree on what that means); and for `start_after` on a store whose order is known not to be that of the bytes,
-        where it would lose keys.
+        With a delimiter, keys that contain it after the prefix are grouped into `prefixes`. A prefix without objects
+        yields one empty page or none; a missing bucket or root folder raises `NotThere` on the first page. Raises
+        `WrongUsage` for a prefix that no key of this store can begin with; for `start_after` together with a delimiter
+        (stores disagree on the meaning); and for `start_after` on a store that is known not to list in byte order,
+        because keys would be lost.
         """
         ...
 
@@ -168,47 +168,47 @@ class Store(Protocol):
         ...
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        """Write, unless the key exists: then `AlreadyThere`. Atomic where `capabilities.conditional_writes`."""
+        """Write, or raise `AlreadyThere` if the key exists. Atomic if `capabilities.conditional_writes`."""
         ...
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        """Replace the object that still has `tag`, otherwise `Changed`. Atomic where `capabilities.conditional_writes`.
+        """Replace the object, or raise `Changed` if `tag` doesn't match. Atomic if `capabilities.conditional_writes`.
 
-        A tag stands for the content, so bytes that were there before bring their tag back: write something that never
-        repeats (a counter, a time, a holder). Where the answer to a conditional write was lost, its repetition reads
-        what is there, and takes these very bytes for its own.
+        A tag stands for the content, so writing earlier bytes again restores their tag: include something that never
+        repeats (a counter, a time, a holder). If the response to a conditional write is lost, the retry reads the
+        object, and takes identical bytes for its own write.
         """
         ...
 
     def etag_is_md5(self, key: str) -> bool:
-        """Whether the store shows the object's checksum to be the MD5 of its content, for sure (invariant 2)."""
+        """Whether the object's checksum is certain to be the MD5 of its content (invariant 2)."""
         ...
 
     def deleting(self) -> Deleting:
-        """What a delete means here, as the store says now."""
+        """The effect of a delete here, as currently reported by the store."""
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Copy inside the namespace, on the store's side, with its metadata. Replaces the target."""
+        """Server-side copy within the namespace, including metadata. Replaces the target."""
         ...
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """Delete keys in batches; exactly one result a key, in the order given. Never raises for a single key.
+        """Delete keys in batches; exactly one result per key, in the given order. Never raises for a single key.
 
-        No request is repeated: who deletes users' objects checks each again before that.
+        Requests are not retried: a caller that deletes users' objects has to check each object again first.
         """
         ...
 
 
 def folders_in(store: Store, folder: str) -> list[str]:
-    """The folders right in a folder, each with its whole prefix. Raises as `Store.pages` does."""
+    """The direct subfolders of a folder, each as a full prefix. Raises as `Store.pages` does."""
     return [prefix for page in store.pages(folder, delimiter="/") for prefix in page.prefixes]
 
 
 def read_to_verify(store: Store, key: str) -> bytes:
-    """As `store.read`, by the quickest way there is: for who proves what it gets by a hash that it knows before."""
-    # asked of the class, so that what wraps a store and changes its `read` is not passed by
+    """Like `store.read`, by the fastest path available; only for bytes that the caller verifies with a known hash."""
+    # looked up on the class, so that a wrapper that overrides `read` is not bypassed
     own = getattr(type(store), "read_to_verify", None)
     return store.read(key) if own is None else bytes(own(store, key))

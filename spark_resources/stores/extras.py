@@ -1,4 +1,4 @@
-"""Packages of providers that are installed on request only, as extras of lakegc."""
+"""Provider packages that are installed only on request, as extras of lakegc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OURS = frozenset({"lakegc_assets", "spark_resources"})
 
 @contextmanager
 def needs_extra(extra: str, provider: str) -> Iterator[None]:
-    """Around the import of a provider's modules. Raises `WrongUsage` that names the extra where one is missing."""
+    """Wraps the import of a provider's modules. Raises `WrongUsage` with the extra's name if a package is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

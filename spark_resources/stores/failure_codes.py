@@ -1,6 +1,6 @@
-"""The codes of failed deletes, as stores and their clients spell them: what an operator is advised by.
+"""Codes of failed deletes, as stores and their clients spell them; the basis for advice to operators.
 
-Whether a delete is repeated isn't decided by these, but by the store that failed (`DeleteResult.transient`).
+They do not decide whether a delete is retried: the store that failed does (`DeleteResult.transient`).
 """
 
 TRANSIENT_CODES = frozenset(
@@ -16,4 +16,4 @@ TRANSIENT_CODES = frozenset(
         "TransportError",
     }
 )  # fmt: skip
-"""The store was busy or out of reach, or its answer got lost."""
+"""The store was busy or unreachable, or its response was lost."""

@@ -1,8 +1,8 @@
-"""Inventories: lists of a bucket's objects that somebody else made, read instead of listing it.
+"""Inventories: existing lists of a bucket's objects, made elsewhere and read instead of listing the bucket.
 
 S3 Inventory writes a `manifest.json` (bucket, time, schema, files with their MD5), a `manifest.checksum` beside it, and
-Parquet or gzipped CSV files; in CSV keys are URL-encoded. Any other Parquet or CSV file will do that names its columns:
-key, size, time and, where there is one, checksum. Keys are those of the whole bucket.
+Parquet or gzipped CSV files; in CSV, keys are URL-encoded. Any other Parquet or CSV file works, too, if it names its
+columns: key, size, time and optionally checksum. Keys are full keys in the bucket.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 BATCH_ROWS = 50_000
-MOST_TIMES_AS_LARGE = 400  # gzip does 1,000; keys of 800 bytes that differ in a number alone come to 156
+MOST_TIMES_AS_LARGE = 400  # gzip can reach 1,000; keys of 800 bytes that differ only in a number reach 156
 ALWAYS_FINE_BYTES = 64 << 20
 LONGEST_FIRST_ROW = 1 << 20
 KINDS = (".parquet", ".csv", ".csv.gz")
@@ -45,9 +45,9 @@ LISTED = pa.schema(
         pa.field("checksum", pa.string()),
     ]
 )
-"""The current objects of a bucket, whole keys; `size` in bytes, `modified` by the store's clock."""
+"""The current objects of a bucket, with full keys; `size` in bytes, `modified` by the store's clock."""
 
-# what a column may be called, without case, blanks, dashes and underscores
+# accepted column names, ignoring case, spaces, dashes and underscores
 _NAMES: Mapping[str, frozenset[str]] = {
     "key": frozenset({"key", "name", "path"}),
     "size": frozenset({"size", "bytes", "contentlength"}),
@@ -61,7 +61,7 @@ _NEEDED = ("key", "size", "modified")
 
 @dataclass(frozen=True, slots=True)
 class InventoryFile:
-    """One file of an inventory: its key in the inventory's place, and its MD5 in hex where a manifest gives one."""
+    """One file of an inventory: its key in the inventory's location, and its MD5 in hex if a manifest gives one."""
 
     key: str
     md5: str | None = None
@@ -69,9 +69,12 @@ class InventoryFile:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Which files, and of when. `taken` is the store's time before anything of it was listed; `bucket` the one whose
-    keys it has, "" where nobody says; `columns` the names in a CSV file without a first row, `encoded` whether its keys
-    are URL-encoded; `sha256` stands for the list of files."""
+    """The files of an inventory, and when it was taken.
+
+    `taken` is a store time before the first object was listed; `bucket` is the bucket that the keys belong to, "" if
+    unknown; `columns` are the column names of CSV files without a header row; `encoded` says whether their keys are
+    URL-encoded; `sha256` identifies the list of files.
+    """
 
     where: str
     place: Place
@@ -83,7 +86,7 @@ class Inventory:
     encoded: bool = False
 
     def recorded(self) -> dict[str, Any]:
-        """What a mark keeps of it."""
+        """The fields that a mark records."""
         return {"where": self.where, "taken": self.taken.isoformat(), "files": len(self.files), "sha256": self.sha256}
 
 
@@ -91,13 +94,13 @@ class Inventory:
 
 
 def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | None) -> Inventory:
-    """The inventory at a URI, or a path of this machine: a manifest of S3 Inventory, a file, or a folder of files.
+    """The inventory at a URI or a local path: a manifest of S3 Inventory, a file, or a folder of files.
 
-    `taken` is needed for what has no manifest. Raises `WrongUsage` for what isn't an inventory that lakegc can read,
-    `DamagedData` for a manifest that isn't what its checksum says, `NotThere` where nothing is.
+    `taken` is required if there is no manifest. Raises `WrongUsage` if it isn't an inventory that lakegc can read,
+    `DamagedData` for a manifest that doesn't match its checksum, `NotThere` if nothing exists there.
     """
     if "://" not in location:
-        location = str(Path(location).expanduser().absolute())  # as a mark keeps it, wherever it is gone on with
+        location = str(Path(location).expanduser().absolute())  # a mark records it, and may resume elsewhere
     place, key = _located(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:
@@ -124,7 +127,7 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
 
 
 def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
-    """The place of an inventory's files, and the key that is named in it."""
+    """The location of an inventory's files, and the key within it."""
     if "://" in location:
         scheme, _, rest = location.partition("://")
         bucket, _, key = rest.partition("/")
@@ -173,7 +176,7 @@ def _files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
 
 
 def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Table]:
-    """The current objects of one file, as tables of LISTED. Raises `DamagedData` for a file that can't be that."""
+    """The current objects in one file, as tables of LISTED. Raises `DamagedData` for an invalid inventory file."""
     where = f"{inventory.place.store().where}/{file.key}"
     data = inventory.place.store().read(file.key)
     if file.md5 is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
@@ -211,8 +214,11 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
 
 
 class _Unpacked(io.RawIOBase):
-    """What gzip packed, as it is read and never whole. Raises `ValueError` where it is more than any list of keys is:
-    a few MB of zeros would else keep a task at work for hours."""
+    """Gzipped data, decompressed as it is read and never as a whole.
+
+    Raises `ValueError` if it expands further than any list of keys would: otherwise a file of a few MB, full of
+    compressed zeros, would keep a task busy for hours.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
@@ -233,7 +239,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def _first_row(plain: bytes) -> list[str]:
-    """The names as they stand there, blanks included: what isn't asked for as text by its name would be guessed."""
+    """The column names exactly as written, spaces included: Arrow guesses the type of any column not listed as text."""
     return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
@@ -243,7 +249,7 @@ def _meant(name: str) -> str | None:
 
 
 def _renamed(table: pa.Table) -> pa.Table:
-    """The columns that are known, by what they mean. Raises `ValueError` where a needed one is missing or doubled."""
+    """The known columns, renamed by meaning. Raises `ValueError` if a required one is missing or two mean the same."""
     known = [(place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meant(name)) is not None]
     places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
     if missing := [name for name in _NEEDED if name not in meanings]:
@@ -254,7 +260,7 @@ def _renamed(table: pa.Table) -> pa.Table:
 
 
 def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
-    """LISTED of what is current: neither an old version nor a delete marker."""
+    """The current objects as LISTED, without old versions and delete markers."""
     current = pc.and_(_is(table, "latest", otherwise=True), pc.invert(_is(table, "deleted", otherwise=False)))
     table = table.filter(current)
     keys = table["key"].cast(pa.string())
@@ -287,8 +293,10 @@ def _is(table: pa.Table, name: str, *, otherwise: bool) -> pa.ChunkedArray | pa.
 
 
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times of the store's, in UTC; a time without a zone in Parquet is UTC, in text it is an error, as is a number,
-    whose unit nobody knows: one that is taken for a smaller one makes everything old."""
+    """The store's times in UTC. A time without a zone is UTC in Parquet, and an error in text.
+
+    A number is an error, too, because its unit is unknown: mistaken for a smaller unit, it would make every object old.
+    """
     wanted = LISTED.field("modified").type
     if not pa.types.is_timestamp(column.type):
         if column.type not in (pa.string(), pa.large_string()):
@@ -300,7 +308,7 @@ def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _decoded(keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Keys without URL encoding; only those that have any are looked at one by one."""
+    """URL-decoded keys; only keys with encoded characters are decoded one by one."""
     marked = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
     if not pc.any(marked).as_py():
         return keys

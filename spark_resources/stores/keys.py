@@ -1,4 +1,4 @@
-"""Kinds of key that some stores fold into another key or refuse, and the one check every store makes with them."""
+"""Kinds of keys that some stores refuse or fold into another key, and the check that every store performs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONG_SEGMENT = "long segment"
 LONG_KEY = "long key"
 ENCODED = "plus or percent"
 BLANK = "blank at an end"
-BOTH = "object and folder"  # of two keys, not of one: `a` and `a/b`
+BOTH = "object and folder"  # applies to a pair of keys: `a` and `a/b`
 
-LONGEST_SEGMENT = 255  # bytes: what file systems hold
-LONGEST_KEY = 1024  # bytes: what S3 holds, the namespace's path included
+LONGEST_SEGMENT = 255  # bytes: the limit of file systems
+LONGEST_KEY = 1024  # bytes: the limit of S3, including the namespace's path
 
 _CONTROL = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _NOT_XML = re.compile("[\ufffe\uffff]")
-# What an XML document can't carry, or what its parsers fold: \r becomes \n on reading.
+# Characters that an XML document can't carry or that XML parsers fold: \r becomes \n on reading.
 _UNSAFE_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u2028\ufffe\uffff]")
 
 KINDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
@@ -53,7 +53,7 @@ KINDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
     }
 )
 
-# One key of each kind, and of that kind alone. LONG_KEY is left out: no store holds it, so nothing is to be found out.
+# One key of each kind, and of that kind only. LONG_KEY is left out: no store accepts it, so there is nothing to probe.
 SAMPLES: Mapping[str, str] = MappingProxyType(
     {
         EMPTY_SEGMENT: "empty//segment",
@@ -75,7 +75,7 @@ SAMPLES: Mapping[str, str] = MappingProxyType(
 
 
 def kinds_of(key: str) -> frozenset[str]:
-    """Every troublesome kind that a key is of; empty for the keys that lakeFS itself makes."""
+    """All problematic kinds that apply to a key; empty for keys that lakeFS itself generates."""
     return frozenset(kind for kind, is_of in KINDS.items() if is_of(key))
 
 
@@ -97,14 +97,14 @@ def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
 def check_prefix(prefix: str, where: str, unholdable: frozenset[str]) -> str:
     """The prefix itself, if some key in this store can begin with it. Raises `WrongUsage` otherwise.
 
-    A server that folds `a//` may answer such a prefix with objects of `a/`, named as if they began with `a//`.
+    For such a prefix, a server that folds `a//` may list the objects of `a/` as if their keys began with `a//`.
     """
     check_key(f"{prefix}x", where, unholdable - {LONG_SEGMENT})
     return prefix
 
 
 def as_bytes(text: str, where: str) -> bytes:
-    """The bytes of a key or prefix. Raises `WrongUsage` for text that has none (half a surrogate pair)."""
+    """The UTF-8 bytes of a key or prefix. Raises `WrongUsage` for text that has none (a lone surrogate)."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -112,17 +112,17 @@ def as_bytes(text: str, where: str) -> bytes:
 
 
 def fits_xml(key: str) -> bool:
-    """Whether a key survives an XML document unchanged, so that it may go into a batch."""
+    """Whether a key survives an XML document unchanged, so that it can be part of a batch."""
     return _UNSAFE_IN_XML.search(key) is None
 
 
 def before_unsafe(key: str) -> str:
-    """What a key begins with, up to the first character that XML can't carry."""
+    """The start of a key, up to the first character that XML can't carry."""
     return _UNSAFE_IN_XML.split(key, maxsplit=1)[0]
 
 
 def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) -> None:
-    """Raise `WrongUsage` where a listing can't begin in the middle."""
+    """Raise `WrongUsage` if a listing can't start in the middle."""
     if delimiter is not None:
         raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
     if not byte_order:
@@ -133,7 +133,7 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
 
 
 def folding(where: str, asked: str, listed: str) -> Refused:
-    """What to raise where a store lists a key that doesn't begin with what was asked for (invariant 5)."""
+    """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
         f"{where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
         "file system does; such a namespace can't be collected there.",

@@ -1,8 +1,8 @@
-"""Folders listed at speed: several at once, and a long one cut into ranges of keys by whoever has nothing to do.
+"""Fast listing of folders: several in parallel, and a long one is cut into ranges of keys by idle threads.
 
-A page says where the next one begins, so one listing goes no faster than its pages follow each other. Where a store
-is known to list in the order of the keys' bytes, a folder can be entered anywhere: `(a, b]` and `(b, c]` hold what
-`(a, c]` holds, whatever `b` is, so a cut needs no knowledge of the keys and can lose or double none.
+Each page says where the next one begins, so a single listing is sequential. If a store is known to list in byte order,
+a listing can start at any key: `(a, b]` and `(b, c]` together contain exactly the keys of `(a, c]`, whatever `b` is, so
+a cut needs no knowledge of the keys and can neither lose nor duplicate one.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.local.store import LocalStore
 
 AT_ONCE = 8  # requests in flight in one process
-PAGES_FIRST = 10  # that a listing must have given to be cut at all: a slice of lakeFS has about 50 at most
-PAGES_A_CUT = 2  # that it must have given since, to be cut again: a cut may cost a request that finds nothing
-_LAST = "\U0010fffd"  # behind it, in a folder, come next to no names
-_PAGE = 1000  # what a store lists at most in one page
+PAGES_FIRST = 10  # that a listing must yield before its first cut: a slice of lakeFS has at most about 50
+PAGES_A_CUT = 2  # that it must yield between two cuts: a cut may cost a request that finds nothing
+_LAST = "\U0010fffd"  # practically no name in a folder sorts after it
+_PAGE = 1000  # the most keys that a store lists in one page
 _PROBES_A_RANGE = 8
-_FEW_FOLDERS = 10  # in a page: a flat range costs a request for each that it meets
+_FEW_FOLDERS = 10  # per page: a flat range costs a request for each subfolder that it passes
 _FIRST_PRINTED, _LAST_PRINTED = 0x20, 0x7E
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Keys of a folder: those behind `after`, up to and with `upto` (in the order of bytes; None where unbounded).
+    """A range of a folder's keys: after `after`, up to and including `upto` (in byte order; None means unbounded).
 
-    With `flat`, only what lies right in the folder; otherwise everything below it.
+    With `flat`, only objects directly in the folder; otherwise everything below it.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class Part:
 
 
 def can_be_cut(store: Store) -> bool:
-    """Whether ranges of keys may be listed by themselves, and it pays: a folder of this machine is no faster for it."""
+    """Whether listing ranges of keys separately is possible and worthwhile: a local folder does not get faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
@@ -60,11 +60,11 @@ def listed(
     page_size: int = _PAGE,
     pages_first: int = PAGES_FIRST,
 ) -> Iterator[tuple[str, ArrowPage]]:
-    """Every page of these parts with the folder it is of, in no order. Raises as `Store.pages` does.
+    """All pages of these parts, each with its folder, in no particular order. Raises as `Store.pages` does.
 
-    A flat part lists its folders, as far as it met them, only where nothing was cut. Names that are no text are counted
-    once more where they lie at a cut. `Unavailable` where parts were cut and the store doesn't list in byte order after
-    all; `WrongUsage` for bounds on a store that is known not to.
+    A flat part lists all its subfolders only if it was not cut. Unreadable names at a cut are counted twice. Raises
+    `Unavailable` if parts were cut and the store does not list in byte order after all; `WrongUsage` for bounds on a
+    store that is known not to.
     """
     ordered, cuts = store.capabilities.byte_order, can_be_cut(store)
     if not ordered and any(part.after is not None or part.upto is not None for part in parts):
@@ -83,15 +83,15 @@ def listed(
 
 @dataclass(slots=True)
 class _Walk:
-    """The listing of one range, page by page. `cursor` and `upto` change under the lock of who lists."""
+    """The listing of one range, page by page. `cursor` and `upto` change under the lister's lock."""
 
     part: Part
     ordered: bool  # whether the store is known to list in byte order
     cursor: str | None = field(default=None)  # the last key of the newest page
     upto: str | None = field(default=None)
     cut_from: _Walk | None = field(default=None)
-    pages_with_keys: int = 0  # with keys
-    since_cut: int = 0  # pages
+    pages_with_keys: int = 0
+    since_cut: int = 0  # pages with keys since the last cut
     folders: int = 0
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class _Walk:
 
     def pages(self, store: Store, page_size: int, lock: threading.Lock | threading.Condition) -> Iterator[ArrowPage]:
         start: str | None = self.part.after
-        # what a delimiter does to the order isn't known of every store; without one, folders are passed by
+        # with a delimiter, the order isn't known for every store; without one, subfolders are skipped
         folds = self.part.flat and start is None and self.part.upto is None
         while True:
             for page in arrow_pages(
@@ -124,7 +124,7 @@ class _Walk:
             start = behind
 
     def _take(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
-        """What of a page is in the range, and whether the range ends with it."""
+        """The rows of a page that are in the range, and whether the range ends with this page."""
         objects = page.objects
         if not self.ordered:
             return page, False
@@ -134,7 +134,7 @@ class _Walk:
                 raise _out_of_order(self.part.folder)
             self.ordered, self.cursor = False, None  # one listing from end to end needs no order
             return page, False
-        if len(keys):  # of the order of common prefixes nothing is known
+        if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
             self.pages_with_keys, self.since_cut = self.pages_with_keys + 1, self.since_cut + 1
         ended = self.cursor is not None and self.upto is not None and _is_after(self.cursor, self.upto)
@@ -147,13 +147,13 @@ class _Walk:
         return ArrowPage(objects, page.prefixes, page.unreadable_names), ended
 
     def _rises(self, keys: pa.StringArray) -> bool:
-        """Whether a page's keys come in byte order, behind those of the page before."""
+        """Whether a page's keys are in byte order and follow those of the previous page."""
         if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
             return False
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
     def _behind_folder(self, page: ArrowPage) -> str | None:
-        """Where to go on when a flat listing without a delimiter stands inside another folder: behind it."""
+        """Where to resume when a flat listing without a delimiter is inside a subfolder: after that subfolder."""
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
@@ -161,7 +161,7 @@ class _Walk:
         return behind if behind is not None and _is_after(behind, last) else None
 
     def cut(self) -> _Walk | None:
-        """Leave the far half of what is left to another walk, or None where there is no half-way."""
+        """Hand the second half of the remaining range to a new walk; None if there is no middle."""
         if self.cursor is None:
             return None
         middle = between(self.cursor, self.upto, len(self.part.folder))
@@ -184,9 +184,10 @@ def _is_after(one: str, other: str) -> bool:
 
 
 def between(low: str, high: str | None, shared: int) -> str | None:
-    """A text behind `low` and before `high`, about half-way; None where there is no room worth the while.
+    """A string after `low` and before `high`, about half-way; None if there is too little room for a cut to pay.
 
-    Both begin with the same `shared` characters, and so does the text. Without `high`: before all that doesn't.
+    Both begin with the same `shared` characters, and so does the result. Without `high`, the range ends with the last
+    string that begins with them.
     """
     at = shared
     if high is not None:
@@ -206,7 +207,7 @@ def between(low: str, high: str | None, shared: int) -> str | None:
 
 
 def _printed(code: int, above: int) -> int:
-    """A code point near this one that isn't a control character or half a surrogate pair."""
+    """A code point near this one that is neither a control character nor a surrogate."""
     if code < _FIRST_PRINTED:
         return _FIRST_PRINTED
     if _LAST_PRINTED < code < 0xA0:
@@ -215,9 +216,9 @@ def _printed(code: int, above: int) -> int:
 
 
 def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> list[Part]:
-    """The part, or the ranges it is cut into where it is long: about so many, which hold keys and together are it.
+    """The part, or if it is long, about `wanted` ranges that contain keys and together cover it.
 
-    Takes a few small requests for each range. Raises as `Store.pages` does.
+    Costs a few small requests per range. Raises as `Store.pages` does.
     """
     if not can_be_cut(store) or (first := _full_page(store, part, page_size)) is None:
         return [part]
@@ -241,7 +242,7 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
 
 
 def _full_page(store: Store, part: Part, size: int) -> str | None:
-    """The last key of the part's first page, where that is full of objects."""
+    """The last key of the part's first page if that is full of objects, otherwise None."""
     page = next(arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=size), None)
     if page is None or not len(page.objects) or len(page.objects) + len(page.prefixes) < size:
         return None
@@ -252,35 +253,35 @@ def _full_page(store: Store, part: Part, size: int) -> str | None:
 
 
 def _first_behind(store: Store, part: Part, key: str) -> str | None:
-    """The first key of the part's folder behind another; where a flat part's lies deeper, the end of that folder."""
+    """The first key after `key` in the part's folder; if it is in a subfolder of a flat part, the subfolder's end."""
     pages = arrow_pages(store, part.folder, start_after=key, page_size=1)
     found: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
     return found if found is None or not part.flat else _end_of_folder(found, part.folder) or found
 
 
 def _end_of_folder(key: str, folder: str) -> str | None:
-    """A text behind all keys of the folder below this one that the key is in; None where it is in none."""
+    """A string after all keys of the direct subfolder that contains the key; None if it is in no subfolder."""
     slash = key.find("/", len(folder))
     return None if slash < 0 else key[: slash + 1] + _LAST
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- in parallel ------------------------------------------------------------------------------------------------------
 
 
 class _Crew:
-    """Threads that list parts; one without work cuts another's, and what any raises ends all."""
+    """Threads that list parts. An idle thread takes half of another one's range; an error in any thread stops all."""
 
     def __init__(self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_first: int) -> None:
         self._store, self._cuts, self._page_size, self._pages_first = store, cuts, page_size, pages_first
         self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
         self._walking: list[_Walk] = []
-        self._changed = threading.Condition()  # of the two above, and of every walk's cursor and end
+        self._changed = threading.Condition()  # guards the two above, and every walk's cursor and end
         self._results: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(0)
         self._stopped = False
 
     def pages(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
-        self._room = threading.Semaphore(2 * at_once)  # pages that wait to be taken
+        self._room = threading.Semaphore(2 * at_once)  # pages waiting to be consumed
         with ThreadPoolExecutor(at_once, thread_name_prefix="listing") as pool:
             for _ in range(at_once):
                 pool.submit(self._work)
@@ -326,11 +327,11 @@ class _Crew:
             with self._changed:
                 self._walking.remove(walk)
                 if walk.cut_from is not None and not walk.pages_with_keys:
-                    walk.cut_from.since_cut = PAGES_A_CUT  # nothing was there: the next half may hold something
+                    walk.cut_from.since_cut = PAGES_A_CUT  # this half was empty, so cut the other one again soon
                 self._changed.notify_all()
 
     def _next(self) -> _Walk | None:
-        """Something to list: what waits, or half of what another one lists; None where nothing is left."""
+        """The next walk to list: a waiting one, or half of another thread's; None if nothing is left."""
         with self._changed:
             while not self._stopped:
                 walk = self._waiting.popleft() if self._waiting else self._half()
@@ -350,5 +351,5 @@ class _Crew:
 
     def _may_be_cut(self, walk: _Walk) -> bool:
         pages = walk.pages_with_keys
-        # without a delimiter a flat listing costs a request for each folder on its way
+        # without a delimiter, a flat listing costs a request for each subfolder that it passes
         return pages >= self._pages_first and walk.since_cut >= PAGES_A_CUT and walk.folders <= pages

@@ -1,4 +1,4 @@
-"""What a store says where rights are missing, and what to call the right and whoever lacks it."""
+"""Error codes for missing permissions, and the names of the permission and of the identity that lacks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING_RIGHTS = frozenset(
         "ClientAuthenticationError", "forbidden", "insufficientPermissions", "authError", "required",
     }
 )  # fmt: skip
-"""Codes of `DeleteResult` by which a store refuses whoever asks; what it keeps for the object's own sake has others."""
+"""Codes of `DeleteResult` for a caller without permission; an object that is itself protected has other codes."""
 
 _RIGHT_TO_DELETE = {
     "s3": "s3:DeleteObject",
@@ -26,12 +26,12 @@ _RIGHT_TO_DELETE = {
 
 
 def right_to_delete(scheme: str) -> str:
-    """The right that deleting takes in a namespace that begins so, by the provider's name for it."""
+    """The permission that is required for deletes in a namespace of this scheme, by its provider's name."""
     return _RIGHT_TO_DELETE.get(scheme, "to delete objects")
 
 
 def identity(scheme: str, settings: StoreSettings) -> str:
-    """Whom a store is asked as, as far as the settings tell; no secrets."""
+    """The identity used for requests to the store, as far as the settings show it; no secrets."""
     match scheme:
         case "s3" if settings.s3_access_key_id:
             return f"the access key {settings.s3_access_key_id}"

@@ -22,8 +22,8 @@ def _opened(namespace: Namespace, settings: StoreSettings, capabilities: Capabil
 class Place:
     """A namespace and how to reach its store: small, picklable, opened once in each process.
 
-    `capabilities` are what a probe found of the store; None where the provider's own are relied on. `seal` signs the
-    records of a namespace; None where no signing key is set.
+    `capabilities` are those that a probe found; None for the provider's defaults. `seal` signs the records of a
+    namespace; None if no signing key is set.
     """
 
     namespace: Namespace

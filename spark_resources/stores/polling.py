@@ -1,4 +1,4 @@
-"""Wait for work that is done elsewhere: a copy in a store, a task of the lakeFS server, tasks of Spark."""
+"""Waiting for work that is done elsewhere: a copy in a store, a task of the lakeFS server, Spark tasks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def poll(
 ) -> _T | None:
     """The first result of `look` that isn't None; None after `timeout_s` seconds without one.
 
-    The wait doubles each time up to `longest_wait_s`, and is constant if none is given. The last call comes when the
-    time is over. `waited` is called after each wait with the seconds that have passed.
+    The wait doubles each time up to `longest_wait_s`, and is constant if none is given. The last call is made when
+    the time is up. `waited` is called after each wait with the seconds that have passed.
     """
     began, wait_s = seconds(), first_wait_s
     while (found := look()) is None:

@@ -1,7 +1,7 @@
-"""What a store can do, found out on scratch keys in lakegc's own corner of the namespace.
+"""Probing a store's capabilities on scratch keys, in lakegc's own part of the namespace.
 
-What an S3-compatible store promises is not enough where a wrong answer costs an object: a server that ignores the
-condition of a conditional write says 200, one that folds keys deletes another object.
+The claims of an S3-compatible store are not enough where an error costs an object: a server that ignores the condition
+of a conditional write returns 200, and one that folds keys deletes another object.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from spark_resources.stores.retry import delete_own
 
 SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix starts with it
 
-_WRITERS = 8  # at once
+_WRITERS = 8  # in parallel
 _ROUNDS = 5
 _LARGE = 6 * 1024 * 1024  # bytes: more than compatible stores keep in one piece
 _IN_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
 
 
 def probe(store: Store, scratch_prefix: str) -> Capabilities:
-    """The store's capabilities, tried out under `scratch_prefix`, which is emptied before and after.
+    """The store's capabilities, tested under `scratch_prefix`, which is emptied before and after.
 
-    The prefix must be one that nobody else uses: `SCRATCH`, then something of the caller's own, then a slash. Raises
-    `WrongUsage` for any other, and what the store raises where it can't be used at all.
+    The prefix must be the caller's own: `SCRATCH`, then a unique name, then a slash. Raises `WrongUsage` for any other
+    prefix, and the store's errors if it can't be used at all.
     """
     if not scratch_prefix.startswith(SCRATCH) or not scratch_prefix.endswith("/") or scratch_prefix == SCRATCH:
         raise WrongUsage(f"a probe writes and deletes under {SCRATCH}<name>/ only, not under '{scratch_prefix}'")
@@ -46,7 +46,7 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
     finally:
         _clear(store, scratch_prefix)
     return replace(
-        store.capabilities,  # asked last: that it takes no batches of deletes is seen by clearing up
+        store.capabilities,  # read last, because clearing up may reveal that the store doesn't support batch deletes
         conditional_writes=conditional_writes,
         byte_order=byte_order,
         md5_etags=md5_etags,
@@ -64,8 +64,8 @@ BELIEVED_FOR = timedelta(days=30)
 def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
     """The capabilities that an earlier probe recorded in this namespace, or those that a new one finds and records.
 
-    A finding is believed for 30 days by the store's clock, and for the endpoint that it was made at. `token` is unique
-    to this call.
+    A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. `token` must be
+    unique to this call.
     """
     now = store.now()
     with suppress(NotThere, ValueError, KeyError, TypeError, AttributeError):
@@ -100,11 +100,11 @@ def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
     return Capabilities(**{**plain, **changed})
 
 
-# --- what is tried out -----------------------------------------------------------------------------------------------
+# --- single probes ---------------------------------------------------------------------------------------------------
 
 
 def _writes_conditionally(store: Store, prefix: str) -> bool:
-    """Whether exactly one of several writers wins, each time, and a stale tag never does."""
+    """Whether exactly one of several concurrent writers wins each time, and a stale tag never does."""
     for turn in range(_ROUNDS):
         key = f"{prefix}{turn}"
         try:
@@ -113,7 +113,7 @@ def _writes_conditionally(store: Store, prefix: str) -> bool:
             tag = store.read_with_tag(key)[1]
             if _winners("second", partial(_replace, store, key, tag)) != 1:
                 return False
-        except Unavailable:  # the store doesn't know the request at all
+        except Unavailable:  # the store doesn't support the request at all
             return False
     return True
 
@@ -123,7 +123,7 @@ def _replace(store: Store, key: str, tag: str, data: bytes) -> str:
 
 
 def _winners(kind: str, write: Callable[[bytes], str]) -> int:
-    """How many of several writers win. No two write the same bytes, nor what was there: tags tell contents apart."""
+    """How many of several writers win. All write different and new bytes, because a tag may depend on content alone."""
 
     def wins(number: int) -> bool:
         try:
@@ -137,7 +137,7 @@ def _winners(kind: str, write: Callable[[bytes], str]) -> int:
 
 
 def _lists_in_byte_order(store: Store, prefix: str) -> bool:
-    """Whether pages come in byte order, and a listing from any key on begins right behind it."""
+    """Whether pages are in byte order, and a listing with `start_after` begins right after that key."""
     wanted = [prefix + name for name in _IN_ORDER]
     for key in wanted:
         store.write(key, b"")
@@ -148,7 +148,7 @@ def _lists_in_byte_order(store: Store, prefix: str) -> bool:
     def behind(after: str) -> list[str]:
         return [found.key for page in store.pages(prefix, start_after=after) for found in page.objects]
 
-    with suppress(WrongUsage):  # a store that doesn't begin in the middle, whatever its order
+    with suppress(WrongUsage):  # a store that can't start in the middle, whatever its order
         return all(behind(after) == wanted[place + 1 :] for place, after in enumerate(wanted))
     return False
 
@@ -167,7 +167,7 @@ def _unholdable(store: Store, prefix: str) -> frozenset[str]:
 
 
 def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
-    """Whether keys can be written, listed, read and deleted as themselves."""
+    """Whether keys can be written, listed, read and deleted under exactly these names."""
     contents = {prefix + sample: f"the content of {sample!r}".encode() for sample in samples}
     try:
         for key, content in contents.items():
@@ -184,6 +184,6 @@ def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
 
 
 def _clear(store: Store, prefix: str) -> None:
-    """Delete what is listed under a prefix. What can't be deleted stays: it is lakegc's own, and no candidate."""
+    """Delete all files listed under a prefix. Any that can't be deleted stay: they are lakegc's own, not candidates."""
     with suppress(LakegcError):
         delete_own(store, [found.key for page in store.pages(prefix) for found in page.objects])

@@ -1,11 +1,11 @@
 """One retry policy for every store and for the lakeFS server.
 
-Whoever sends a request says of its failure whether it may pass: `Transient`, or any other error. Nothing else is
-repeated, and nothing below a policy repeats by itself, so a policy's times hold for all that it calls.
+The code that sends a request classifies its failure: `Transient`, or any other error. Only `Transient` is retried, and
+nothing below a policy retries by itself, so a policy's times hold for everything that it calls.
 
-Deletes are not repeated here: before each repetition a sweep makes the checks of a first one. A store says of each
-key that failed whether that may pass (`DeleteResult.transient`). What is waited for, and has not failed, is polled
-(`polling`). Other loops that read again do so since what they read was overtaken or fails a check: a rule, no retry.
+Deletes are not retried here: before each retry, a sweep repeats the checks of the first attempt. A store reports for
+each failed key whether a retry may succeed (`DeleteResult.transient`). Pending work that has not failed is polled
+(`polling`). Other loops that read again do so because the data is outdated or fails a check: a rule, not a retry.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _log = logging.getLogger(__name__)
 
 
 PASSING_STATUS = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 507})
-"""Of HTTP. 501 and 505 say what the other side can't do, and 507 that it is full: asking again doesn't change it."""
+"""HTTP statuses worth a retry. Not 501 and 505 (unsupported by the server) nor 507 (full): a retry changes nothing."""
 
 
 class RetryPolicy(BaseModel):
-    """How long, and how often, a request is repeated. Times are in seconds.
+    """How long and how often a request is retried. Times are in seconds.
 
-    `total_s` begins with the first failure; the last repetition begins when it ends, and 0 means none. Before the n-th
-    repetition comes a random wait of up to `first_wait_s` * 2^(n-1), and never more than `longest_wait_s`; where the
-    store or the server names a time, no less than that. `attempts` bounds the requests as well, the first included.
+    `total_s` is counted from the first failure; the last retry starts when it is over, and 0 means no retries. Before
+    the n-th retry comes a random wait of up to `first_wait_s` * 2^(n-1), at most `longest_wait_s`, but at least the
+    time that the store or the server asks for. `attempts` limits the number of requests as well, including the first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,10 +53,10 @@ class RetryPolicy(BaseModel):
     attempts: int | None = Field(default=None, ge=1)
 
     def call(self, act: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
-        """What `act` returns, repeated while it raises `Transient`.
+        """The result of `act`, retried while it raises `Transient`.
 
-        Raises `Unavailable` with the last failure's words when the time is over, so that no policy around this one
-        begins anew; every other error at once.
+        Raises `Unavailable` with the last failure's message when the time is up, so that no outer policy starts over;
+        any other error is raised at once.
         """
         try:
             return act()
@@ -69,7 +69,7 @@ class RetryPolicy(BaseModel):
         pending = [first]
 
         def attempt() -> _T:
-            if pending:  # the failure that was met already: tenacity's clock begins with it
+            if pending:  # the failure that has already occurred: tenacity's clock starts with it
                 raise pending.pop()
             return act()
 
@@ -88,7 +88,7 @@ class RetryPolicy(BaseModel):
         return _elapsed(state) >= self.total_s or state.attempt_number >= (self.attempts or state.attempt_number + 1)
 
     def _wait(self, state: RetryCallState, backoff: float) -> float:
-        """No further than to the end of the time, so that the last repetition is at its very end."""
+        """The next wait, cut off at the end of the total time, so that the last retry is made exactly then."""
         return min(max(backoff, _last(state).after_s), max(0.0, self.total_s - _elapsed(state)))
 
 
@@ -104,7 +104,7 @@ _Self = TypeVar("_Self", bound=HasPolicy)
 
 
 def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenate[_Self, _P], _T]:
-    """A method that is repeated by its object's policy: for what may be done twice."""
+    """A method with retries by its object's policy: only for idempotent methods."""
 
     @wraps(method)
     def repeated(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -116,10 +116,10 @@ def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenat
 def write_on_condition(
     policy: RetryPolicy, write: Callable[[], str], read_with_tag: Callable[[], tuple[bytes, str]], data: bytes
 ) -> str:
-    """A conditional write, repeated; returns the tag of what was written.
+    """A conditional write with retries; returns the tag of the written object.
 
-    A write whose answer was lost may have been done: then it is its repetition that finds the key taken or the object
-    changed. So that object is read, and if it holds this very `data`, the write was done.
+    A write whose response was lost may have succeeded: then its retry finds the key taken or the object changed. So the
+    object is read, and if it contains exactly `data`, the write has succeeded.
     """
     lost = False
 
@@ -140,7 +140,7 @@ def write_on_condition(
 
 
 def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """Delete files of lakegc's own, repeated by the store's policy; returns what failed. Never for users' objects."""
+    """Delete lakegc's own files, with retries by the store's policy; returns the failures. Never for users' objects."""
     left, failed = list(keys), dict[str, DeleteResult]()
 
     def attempt() -> None:
@@ -153,13 +153,13 @@ def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
         if left:
             raise Transient(f"{len(left)} files in {store.where} could not be deleted")
 
-    with suppress(Unavailable):  # what is left tells
+    with suppress(Unavailable):  # the caller gets the failures
         store.retry.call(attempt)
     return list(failed.values())
 
 
 def _all_sent(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """What failed of these keys, each of which was sent, unless none was."""
+    """The failures among these keys. Keys that were not sent are sent again, as long as any key of a batch was sent."""
     results = store.delete_many(keys)
     failed = [result for result in results if result.deletion is Deletion.FAILED]
     late = [result.key for result in failed if result.code == NOT_SENT]
@@ -169,7 +169,7 @@ def _all_sent(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
 
 
 def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
-    """The object's tag if it holds these bytes."""
+    """The object's tag if it contains exactly these bytes, otherwise None."""
     try:
         found, tag = read_with_tag()
     except NotThere:
@@ -177,25 +177,27 @@ def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str 
     return tag if found == data else None
 
 
-# --- what transports have in common ---------------------------------------------------------------------------------
+# --- shared by transports -------------------------------------------------------------------------------------------
 
 
 def is_tls_refusal(error: Exception | str) -> bool:
-    """Whether an error, or its text, is about TLS and stays: whom to trust, or no TLS at all. Connections that broke
-    while TLS began aren't."""
+    """Whether an error, or its text, is a permanent TLS failure: an untrusted certificate, or no TLS at all.
+
+    A connection that broke during the TLS handshake is not one.
+    """
     text = str(error).upper()
     broken = ("EOF", "RESET", "TIMED OUT", "BROKEN PIPE", "CLOSED")
     return ("SSL" in text or "CERTIFICATE" in text) and not any(word in text for word in broken)
 
 
 def seconds_of(headers: Mapping[str, str]) -> float:
-    """What `Retry-After` asks for in seconds; 0 where it asks for nothing, or names a date."""
+    """The value of `Retry-After` in seconds; 0 if it is missing or a date."""
     text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
     return float(text) if text.isdecimal() else 0.0
 
 
 def origin_of(location: str) -> str:
-    """Where a redirect leads, without what a login page may have put into its query."""
+    """The target of a redirect, without its query, which may contain a login page's secrets."""
     parts = urlsplit(location)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unnamed place"
 

@@ -1,4 +1,4 @@
-"""What it takes to reach a store, as one frozen value that travels to executors; secrets never show in its repr."""
+"""Connection settings of the stores, as one frozen value that is sent to executors; its repr never shows secrets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from spark_resources.stores.retry import RetryPolicy
 
 
 class StoreSettings(BaseModel):
-    """How stores are reached from this machine. What is None is left to the provider's own chain.
+    """How stores are reached from this machine. None leaves a setting to the provider's own default chain.
 
-    `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds. `retry` is how
-    requests are repeated, all but deletes. `listing_requests` and `reading_requests` are how many pages, and how many
-    tables, one task asks for at once. `s3_path_style` None means: path style where an endpoint is set.
-    `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None: the namespace's
-    host. `azure_account` is the one account that key and SAS token are for; None: any. `gcs_anonymous` sends no
-    credentials, for an emulator; `gcs_credentials_file` must be on every machine that runs executors.
+    `local_path` is the local block adapter's configured path on this machine. Timeouts are in seconds. `retry` is the
+    policy for all requests except deletes. `listing_requests` and `reading_requests` are the numbers of pages and of
+    tables that one task requests in parallel. `s3_path_style` None means path style if an endpoint is set.
+    `azure_endpoint_url` is an account's blob service, with the account in its host or its path; None means the
+    namespace's host. `azure_account` is the only account that the key and the SAS token are for; None means any.
+    `gcs_anonymous` sends no credentials, for an emulator; `gcs_credentials_file` must exist on every machine that runs
+    executors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,10 +47,10 @@ class StoreSettings(BaseModel):
 
     @property
     def connections(self) -> int:
-        """How many connections one process keeps: enough for all requests that it has in flight at once."""
+        """The number of connections that one process keeps: enough for all its concurrent requests."""
         return max(32, self.listing_requests, self.reading_requests)
 
     @property
     def uses_path_style(self) -> bool:
-        """Whether the bucket goes into the path of a URL instead of its host."""
+        """Whether the bucket is part of a URL's path instead of its host."""
         return self.s3_endpoint_url is not None if self.s3_path_style is None else self.s3_path_style

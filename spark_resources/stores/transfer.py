@@ -1,7 +1,7 @@
-"""Whole objects between stores, in pieces, with what is kept beside their bytes: for backups and their way back.
+"""Streaming whole objects with their metadata between stores, for backups and restores.
 
-A `Store` is opened on one namespace and copies inside it only. Streams copy from one namespace to another: on the
-store's side where one provider has both, in pieces through this machine otherwise. Nothing here replaces an object.
+A `Store` is opened on one namespace and copies only within it. Streams copy from one namespace to another: server-side
+if one provider has both, otherwise in pieces through this machine. Nothing here replaces an object.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from spark_resources.stores.base import AlreadyThere, Store, StoredObject
 from spark_resources.stores.retry import RetryPolicy, delete_own
 
 PIECE = 1024 * 1024  # bytes read at a time
-PART = 8 * 1024 * 1024  # bytes sent in one request; what one copy holds in memory
+PART = 8 * 1024 * 1024  # bytes sent in one request; one copy holds that many in memory
 HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control")
-"""What stores keep beside an object and give to its readers, by the names of HTTP."""
+"""The headers that stores keep with an object and return to its readers, by their HTTP names."""
 
 _ASCII = re.compile(r"^[\x20-\x7e]*$")
 
 
 class Cold(Unavailable):
-    """Raised for an object in a tier that can't be read before somebody has it brought back."""
+    """Raised for an object in an archive tier, which can't be read until it is restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """One object as a look at it shows it. `tag` names this very content, as the store writes it.
+    """The properties of one object. `tag` identifies exactly this content, in the store's notation.
 
-    `checksum` is what a listing shows; `headers` are those of HEADERS that it has, `metadata` its user's.
+    `checksum` is the one that a listing shows; `headers` are those of HEADERS that it has, `metadata` is the user's.
     """
 
     size: int
@@ -49,46 +49,46 @@ class About:
 
 
 class Streams(Protocol):
-    """The objects of one namespace, to be read and written in pieces. Safe to call from several threads.
+    """The objects of one namespace, to be read and written in pieces. Thread-safe.
 
-    Raises what stores raise, and `Cold`.
+    Raises the errors of `Store`, and `Cold`.
     """
 
     where: str
 
     @property
     def server(self) -> str:
-        """Whose side copies are made on: equal where one provider, end point and account has both namespaces."""
+        """The server that makes the copies: equal if both namespaces have the same provider, endpoint and account."""
         ...
 
     def about(self, key: str) -> About: ...
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        """The bytes of the object that was looked at. Raises `Changed` where it is another one by now."""
+        """The bytes of the object that `about` describes. Raises `Changed` if it is a different object by now."""
         ...
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
-        """Write an object unless one is there: then `AlreadyThere`. Holds PART bytes, or little more, at a time.
+        """Write an object, or raise `AlreadyThere` if one exists. Holds PART bytes, or little more, in memory.
 
-        Returns the checksums by which the store shows that it has these bytes; none where it doesn't show that. Of
-        headers and metadata it keeps what it can.
+        Returns the checksums that the store shows for exactly these bytes; empty if it doesn't show any. Headers and
+        metadata are kept as far as the store supports them.
         """
         ...
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
-        """Copy an object of the same server that is still as it was found, with all that is kept beside it.
+        """Copy an object of the same server with its headers and metadata, provided it is unchanged since `found`.
 
-        Raises `AlreadyThere` where something is there (whether atomically, `copies_if_absent` finds out), `Changed`
-        and `NotThere` of the source. Returns the checksum that the store tells of the copy, None where it doesn't.
+        Raises `AlreadyThere` if the key exists (`copies_if_absent` checks whether that is atomic), `Changed` and
+        `NotThere` for the source. Returns the checksum that the store reports for the copy, None if it reports none.
         """
         ...
 
 
-# --- what arrives -----------------------------------------------------------------------------------------------------
+# --- receiving --------------------------------------------------------------------------------------------------------
 
 
 class Hashed:
-    """Pieces that pass by, hashed: their SHA-256, their MD5 and their CRC32C, each as stores show it."""
+    """Passes pieces through and computes their SHA-256, MD5 and CRC32C, each in the format that stores show."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces
@@ -117,14 +117,14 @@ class Hashed:
         return f"crc32c={base64.b64encode(self._crc32c.digest()).decode()}"
 
     def drained(self) -> Hashed:
-        """The same after all pieces have passed."""
+        """Consumes all pieces, and returns itself."""
         for _ in self:
             pass
         return self
 
 
 def whole(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
-    """The pieces, if they are so many bytes in all. Raises `Unavailable` behind the last one otherwise."""
+    """The pieces, if they have `size` bytes in total. Otherwise raises `Transient` after the last one."""
     seen = 0
     for piece in pieces:
         seen += len(piece)
@@ -139,10 +139,10 @@ def resumed(
     translated_errors: Callable[[], AbstractContextManager[None]],
     size: int,
 ) -> Iterator[bytes]:
-    """The pieces of an object of this size, read on from where they broke off, by the policy.
+    """The pieces of an object of this size, with retries by the policy that resume where reading failed.
 
-    `open_at` opens it from an offset on, and gives what returns the next piece, empty behind the last one.
-    `translated_errors` turns the client's errors into the project's.
+    `open_at` opens the object at an offset, and yields a function that returns the next piece, empty after the last
+    one. `translated_errors` translates the client's errors into lakegc's.
     """
     with ExitStack() as stack:
         start, following = 0, None
@@ -167,13 +167,13 @@ def resumed(
 
 
 def refuse_other_start(status: int, start: int, key: str, where: str) -> None:
-    """Raise `Unavailable` where an answer begins at another place than it was asked to."""
+    """Raise `Unavailable` if a response doesn't start at the requested offset."""
     if start and status != 206:
         raise Unavailable(f"{key!r} in {where} can't be read from byte {start} on: the store answered {status}")
 
 
 def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in parts of this size; the last one is shorter. Nothing for no bytes."""
+    """The same bytes in parts of this size; the last one may be shorter. No bytes yield no parts."""
     held: list[bytes] = []
     length = 0
     for piece in pieces:
@@ -190,7 +190,7 @@ def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def plain_text(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """The metadata that fit into a header: names by a pattern, values of printable ASCII without blanks at the ends."""
+    """The metadata that fit into headers: names that match a pattern, printable ASCII values without outer spaces."""
     return {
         name: value
         for name, value in values.items()
@@ -198,11 +198,11 @@ def plain_text(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, s
     }
 
 
-# --- what a store does with conditions --------------------------------------------------------------------------------
+# --- conditional copies -----------------------------------------------------------------------------------------------
 
 
 def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About) -> bool:
-    """Whether a copy on the server's side never replaces what is there: tried out under a prefix of lakegc's own.
+    """Whether a server-side copy never replaces an existing object, tested under a prefix of lakegc's own.
 
     The prefix must be new, and is cleared afterwards.
     """

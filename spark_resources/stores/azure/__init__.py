@@ -1,1 +1,1 @@
-"""Azure's blob storage."""
+"""Azure Blob Storage."""

@@ -1,4 +1,4 @@
-"""The client of a container in Azure: one way to build it, one way to turn its errors into the project's."""
+"""The client for an Azure container: one place that builds it, one that translates its errors into lakegc's."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from spark_resources.stores.extras import needs_extra
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
-# The domains that lakeFS knows. It talks to https://<account>.<domain>, whatever else the namespace says.
+# The domains that lakeFS supports. It connects to https://<account>.<domain>, whatever else the namespace contains.
 DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usgovcloudapi.net")
 
 _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
 PASSING = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
-OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content isn't met
-THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})  # nor is the one that nothing is there
+OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content failed
+THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})  # the blob was required not to exist
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
@@ -58,7 +58,7 @@ _SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container and the path in it; `prefix` has its slash at the end, or is empty. `endpoint` is the account's."""
+    """A container and a path within it. `prefix` ends with a slash or is empty; `endpoint` is the account's."""
 
     account: str
     name: str
@@ -67,7 +67,7 @@ class Container:
 
 
 def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
-    """Where a namespace is. Raises `WrongUsage` for one that lakeFS may read as another place than it shows."""
+    """The container and path of a namespace. Raises `WrongUsage` for a URI that lakeFS may resolve differently."""
     host = _HOST.match(namespace.bucket.lower())
     name, _, path = namespace.path.partition("/")
     if host is None or not _CONTAINER.match(name) or re.search(r"[%?#]", namespace.path):
@@ -87,7 +87,7 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
 
 
 def _check_account(account: str, endpoint: str) -> None:
-    """Raise `WrongUsage` for an end point that is another account's: its listing would say that all is lost."""
+    """Raise `WrongUsage` for another account's endpoint: judging by its listing, every object would be lost."""
     parts = urlsplit(endpoint)
     if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
         raise WrongUsage(
@@ -100,7 +100,7 @@ def _check_account(account: str, endpoint: str) -> None:
 
 
 def container_client(place: Container, settings: StoreSettings) -> ContainerClient:
-    """A client for these settings; nothing is sent yet. Raises `WrongUsage` for a key that is none."""
+    """A client for these settings; sends no request yet. Raises `WrongUsage` for a malformed account key or setting."""
     try:
         return ContainerClient(
             place.endpoint, place.name, credential=_credential(place, settings), **_options(settings)
@@ -110,7 +110,7 @@ def container_client(place: Container, settings: StoreSettings) -> ContainerClie
 
 
 def service_client(place: Container, settings: StoreSettings) -> BlobServiceClient:
-    """A client of the whole account, for what only that knows."""
+    """A client for the whole account, for properties that only the account has."""
     return BlobServiceClient(place.endpoint, credential=_credential(place, settings), **_options(settings))
 
 
@@ -118,7 +118,7 @@ _Credential = AzureNamedKeyCredential | AzureSasCredential | TokenCredential
 
 
 def _credential(place: Container, settings: StoreSettings) -> _Credential:
-    """The account key, else the SAS token, where they are this account's; else what the machine is logged in with."""
+    """The account key or else the SAS token, if they belong to this account; otherwise the machine's login."""
     if settings.azure_account is None or settings.azure_account.lower() == place.account:
         if settings.azure_account_key is not None:
             key = settings.azure_account_key.get_secret_value()
@@ -134,7 +134,7 @@ def _credential(place: Container, settings: StoreSettings) -> _Credential:
 
 @lru_cache(maxsize=1)
 def _logged_in() -> TokenCredential:
-    """One for the process: it holds the tokens that it got."""
+    """One credential per process, because it caches its tokens."""
     with needs_extra("azure", "Logging in to Azure"):
         from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
 
@@ -151,8 +151,8 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
         read_timeout=settings.read_timeout,
         connection_verify=settings.azure_ca_bundle or True,
     )
-    once = ExponentialRetry(retry_total=0, retry_connect=0, retry_read=0, retry_status=0)  # the rest is the policy's
-    # Another host has no business with this account's objects: what redirects is no Azure.
+    once = ExponentialRetry(retry_total=0, retry_connect=0, retry_read=0, retry_status=0)  # `RetryPolicy` retries
+    # A server that redirects is not Azure, and no other host may receive requests for this account's objects.
     return {"transport": transport, "retry_policy": once, "permit_redirects": False}
 
 
@@ -161,14 +161,14 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
 
 @contextmanager
 def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
-    """Turns the library's errors into the project's, with what to check."""
+    """Translates the library's errors into lakegc's, with advice on what to check."""
     try:
         yield
     except HttpResponseError as error:
         raise as_lakegc_error(error, where, doing, key) from error
-    except AzureError as error:  # its text, and that of its causes, may hold a token in a URL
+    except AzureError as error:  # its message, or a cause's, may contain a token in a URL
         raise as_lakegc_error(error, where, doing, key) from None
-    except MALFORMED as error:  # of an answer that lacks what Azure always says
+    except MALFORMED as error:  # from a response that lacks a field that Azure always sends
         raise Unavailable(f"could not {doing} {where}: {_without_secrets(str(error))} Is this Azure?") from None
 
 
@@ -183,7 +183,7 @@ def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) 
 
 
 def is_transient(error: AzureError) -> bool:
-    """Whether a failure may pass by itself."""
+    """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, HttpResponseError) and error.response is not None:
         return error.status_code in PASSING_STATUS or code_of(error) in PASSING
     if isinstance(error, IncompleteReadError | DecodeError):
@@ -228,7 +228,7 @@ def _headers(error: HttpResponseError) -> Mapping[str, str]:
 
 
 def message_of(error: AzureError) -> str:
-    """What the library says, in one line, without tokens and without its full stop."""
+    """The first line of the library's message, without tokens and without the final full stop."""
     lines = [line for line in _without_secrets(str(error.message)).splitlines() if line.strip()]
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 

@@ -1,4 +1,4 @@
-"""Copying a blob on Azure's side. It may go on after the answer, so that its end is waited for."""
+"""Server-side copy of a blob. Azure may finish it after the response, so the copy is polled until it ends."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def copy_blob(
     longest: float = LONGEST_S, seconds: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:  # fmt: skip
-    """Copy the blob that still has this tag, with its metadata, and wait until that is done.
+    """Copy a blob with its metadata, provided it still has this ETag, and wait until the copy is complete.
 
-    `token` is the SAS token that the source has to be read by, if there is one: the request's own isn't taken for it.
-    Raises the library's errors, and `Unavailable` for a copy that fails, or isn't done in `longest` seconds.
+    `token` is the SAS token for reading the source, if any: Azure does not use the request's own token for that.
+    Raises the library's errors, and `Unavailable` for a copy that fails or takes longer than `longest` seconds.
     """
     answer: dict[str, Any] = target.start_copy_from_url(
         f"{source.url}?{token}" if token else source.url,
@@ -59,5 +59,5 @@ def copy_blob(
 
 
 def _stop(target: BlobClient, copy: str) -> None:
-    with suppress(AzureError):  # it has just ended, or it ends later: whoever asked is told that it isn't done
+    with suppress(AzureError):  # the copy may just have ended or may end later; the caller raises either way
         target.abort_copy(copy)

@@ -1,4 +1,4 @@
-"""Deleting blobs so that each ends in one result, whatever Azure answers."""
+"""Deleting blobs: exactly one result per key, whatever Azure responds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_resources.stores.retry import PASSING_STATUS
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
-BATCH = 256  # what one request may hold
+BATCH = 256  # the most blobs that one request may contain
 _NEVER_BATCHES = frozenset({405, 501})
 _TOO_MUCH = frozenset({408, 429})
 
@@ -32,13 +32,14 @@ def delete_keys(
     client: ContainerClient, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
     no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for an error of the store.
+    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    `no_batches` is called where the account turns out to take none. A batch that has to be deleted one by one is begun
-    at most for ONE_BY_ONE_S; what is left of it has failed with the code NotSent, and may be asked for again.
+    `no_batches` is called if the account turns out not to support batches. If a batch has to be deleted blob by blob,
+    requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may be
+    retried.
     """
     results: dict[str, DeleteResult] = {}
-    names: dict[str, str] = {}  # by the whole name in the container
+    names: dict[str, str] = {}  # keys by full name in the container
     for key in dict.fromkeys(wanted):
         try:
             names[full(key)] = key
@@ -68,7 +69,7 @@ def _delete_one(client: ContainerClient, name: str) -> _Answer:
 
 @dataclass(slots=True)
 class _Batch:
-    """One request for many blobs. If it is refused as a whole, one of them is deleted alone: does that go?"""
+    """One request for many blobs. If it is refused as a whole, a single delete shows whether batches are the reason."""
 
     client: ContainerClient
     names: Sequence[str]
@@ -91,7 +92,7 @@ class _Batch:
             return self._refused(error.status_code or 0, _because(error), until)
         except AzureError as error:
             return dict.fromkeys(self.names, _because(error))
-        except Exception:  # the library can't take the answer apart, and that was kept before
+        except Exception:  # the library failed to parse the response, which `keep` already has
             if not seen:
                 raise
         answers = seen[-1] if seen else SubAnswers({}, None)
@@ -122,7 +123,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class SubAnswer:
-    """What a batch's answer says of one request in it."""
+    """The response to one request within a batch."""
 
     status: int
     code: str
@@ -137,16 +138,16 @@ class SubAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SubAnswers:
-    """Answers by the number of their request, and the one that is of the batch itself."""
+    """Responses by request number, and the response to the batch as a whole, if any."""
 
     by_number: dict[int, SubAnswer]
     of_all: SubAnswer | None
 
 
 def sub_answers(content_type: str, body: bytes) -> SubAnswers:
-    """The answers in the answer to a batch, by the numbers that they name: they need not come in order.
+    """The responses within a batch response, by the request number that each contains: they may come in any order.
 
-    A number that is named twice is left out, and so is what can't be read: nothing is known of those requests.
+    A number that occurs twice is left out, and so is an unreadable part: the outcome of those requests is unknown.
     """
     head = f"Content-Type: {content_type}\r\n\r\n".encode(errors="replace")
     parts = email.message_from_bytes(head + body, policy=email.policy.HTTP).get_payload()
@@ -182,7 +183,7 @@ def _sub_answer(part: Message) -> SubAnswer | None:
 
 
 def _error_in(content: bytes) -> tuple[str, str]:
-    """Code and message of an error's document; empty where there is none."""
+    """Code and message of an XML error document; empty strings if there is none."""
     try:
         root = ElementTree.fromstring(content.decode("utf-8-sig", errors="replace").strip())
     except ElementTree.ParseError:
@@ -203,7 +204,7 @@ def _with(code: str, message: str, *, transient: bool) -> _Answer:
 
 
 def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _Answer:
-    """Only Azure's own word for a missing blob says so: a 404 may be a missing container, or no Azure at all."""
+    """Already gone only if Azure's own code says so: a plain 404 may be a missing container or another server."""
     if status == 404 and code == "BlobNotFound":
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE)
     return _with(code, message, transient=transient)

@@ -1,7 +1,7 @@
-"""Asking Azure for a page of blobs, and reading the answer.
+"""Requesting a page of blobs from Azure, and parsing the response.
 
-The library authorises, sends and repeats; its own reading would take most of the time, and takes an answer that doesn't
-say whether more follows for the last one.
+The library authorises and sends the request. Its own parser is not used: it would take most of the time, and it treats
+a response that doesn't say whether more pages follow as the last page.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_resources.errors import Unavailable
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
-FOLDER = "hdi_isfolder"  # the metadata that tells a directory of a hierarchical account, as lakeFS reads it too
+FOLDER = "hdi_isfolder"  # metadata that marks a directory in a hierarchical account; lakeFS checks it, too
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One blob as the answer has it; `name` is the whole name, or None where its bytes are not UTF-8."""
+    """One blob as listed in the response; `name` is the full name, or None if its bytes are not UTF-8."""
 
     name: str | None
     size: int
@@ -39,7 +39,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One answer. `marker` is where the next one begins, None exactly where nothing follows; `date` the store's."""
+    """One page. `marker` is where the next page begins, None only on the last page; `date` is the store's `Date`."""
 
     objects: list[Listed]
     prefixes: list[str | None]
@@ -50,7 +50,7 @@ class Listing:
 def list_blobs(
     client: ContainerClient, prefix: str, *, page_size: int, delimiter: str | None = None, marker: str | None = None
 ) -> Listing:
-    """One page. Raises the library's errors, and `Unavailable` where the answer is no whole listing."""
+    """One page. Raises the library's errors, and `Unavailable` if the response is not a complete listing."""
     query = {"restype": "container", "comp": "list", "prefix": prefix, "include": "metadata", "maxresults": page_size}
     query |= {name: value for name, value in (("delimiter", delimiter), ("marker", marker)) if value}
     request = HttpRequest(
@@ -68,7 +68,11 @@ def list_blobs(
 
 
 def parsed(body: bytes, date: str | None = None) -> Listing:
-    """The listing in a document. Raises `ValueError` and its like for one that lacks what Azure always says."""
+    """The listing in an XML document.
+
+    Raises `ParseError`, `KeyError`, `ValueError` or `TypeError` if a field that Azure always sends is missing or
+    invalid.
+    """
     root = ElementTree.fromstring(body)
     blobs, following = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None or following is None:
@@ -93,14 +97,14 @@ def _listed(found: ElementTree.Element) -> Listed | None:
 
 
 def is_folder(metadata: Mapping[str, str | None], size: int) -> bool:
-    """Whether a blob stands for a directory of a hierarchical account, as what lists it has to be told by."""
+    """Whether a blob stands for a directory in a hierarchical account: it is empty, and its metadata says so."""
     return size == 0 and any(name.lower() == FOLDER and value == "true" for name, value in metadata.items())
 
 
 def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
-    """What tells a content from another: its MD5 where Azure has one, as lakeFS takes it, otherwise the tag.
+    """A value that identifies the content: the MD5 if Azure has one, which lakeFS uses as well, otherwise the ETag.
 
-    A tag changes with every write and isn't copied along; its dash says that it is comparable with itself only.
+    An ETag changes with every write and is not preserved by a copy; the dash marks it as comparable only with itself.
     """
     if md5:
         return bytes(md5).hex()
@@ -113,7 +117,7 @@ def unquoted(tag: str) -> str:
 
 @lru_cache(maxsize=8192)
 def http_time(text: str) -> datetime:
-    """A time as HTTP writes it, to the second. Raises `ValueError`."""
+    """An HTTP date as a UTC time, in whole seconds. Raises `ValueError` if it is invalid or has no time zone."""
     time = parsedate_to_datetime(text)
     if time.tzinfo is None:
         raise ValueError(f"the time {text} names no zone")

@@ -1,7 +1,7 @@
-"""Azure's blob storage as a store. Names go out and come back byte for byte, or not at all.
+"""Azure Blob Storage as a store. Names are sent and returned byte for byte, or rejected.
 
-Directories of hierarchical accounts, which answer as empty blobs, are no objects here: they are neither listed nor
-looked at. Whatever a real account does otherwise than the emulator was not seen by the tests; see docs/stores.md.
+Directories of hierarchical accounts, which Azure returns as empty blobs, are not objects here: listings and lookups
+ignore them. The tests do not cover real accounts where they differ from the emulator; see docs/stores.md.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, Del
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
-# What Azure refuses, folds (a backslash is a slash, a dot at an end is dropped), or a URL can't carry.
+# Keys that Azure refuses or folds (a backslash becomes a slash, a final dot is dropped), or that a URL can't carry.
 NEVER = frozenset(
     {
         keys.DOT_SEGMENT, keys.DOT_AT_END, keys.BACKSLASH, keys.NUL, keys.NEWLINE, keys.CARRIAGE_RETURN, keys.CONTROL,
         keys.NOT_XML,
     }
 )  # fmt: skip
-# Hierarchical accounts list as they walk directories, so the order is not relied on.
+# Hierarchical accounts list in the order of a directory walk, so byte order can't be assumed.
 AZURE = Capabilities(
     byte_order=False, reports_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER
 )
@@ -51,10 +51,10 @@ OWN = "_lakefs/retention/gc/lakegc/"
 
 
 class AzureStore:
-    """One namespace in one container, which must be there; `capabilities` are the provider's, or a probe's."""
+    """One namespace in an existing container; `capabilities` are a probe's, or by default the provider's."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Nothing is sent yet. Raises `WrongUsage` where the namespace can't be one in Azure."""
+        """Sends no request yet. Raises `WrongUsage` for a namespace that can't exist in Azure."""
         capabilities = AZURE if capabilities is None else capabilities
         self.place = container_of(namespace, settings.azure_endpoint_url)
         self.client = container_client(self.place, settings)
@@ -84,7 +84,7 @@ class AzureStore:
 
     @retried
     def now(self) -> datetime:
-        """The `Date` of a real answer: whole seconds, rounded down."""
+        """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "ask the time of"):
             date = list_blobs(self.client, self._prefix, page_size=1).date
         try:
@@ -99,7 +99,7 @@ class AzureStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """As the protocol says. What comes before `start_after` is asked for all the same, and left out here."""
+        """See `Store.pages`. Keys up to `start_after` are requested all the same, and filtered out here."""
         keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:
@@ -157,7 +157,7 @@ class AzureStore:
 
     @retried
     def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
-        """The object, and its tag as Azure writes it."""
+        """The object, and its ETag exactly as Azure sends it."""
         client = self.client.get_blob_client(self.full(key))
         with translated_errors(self.where, doing, key):
             about = client.get_blob_properties()
@@ -188,12 +188,12 @@ class AzureStore:
         return data, unquoted(download.properties.etag)
 
     def etag_is_md5(self, key: str) -> bool:
-        """Never: of an upload in blocks the MD5 is what its writer said, and nothing tells that from a plain one."""
+        """Always False: the MD5 of a block upload is its writer's claim, and looks like that of a plain upload."""
         self.stat(key)
         return False
 
     def deleting(self) -> Deleting:
-        """What is kept for a while is told of the account; that versions are kept only the answers about blobs show."""
+        """Soft delete is read from the account's properties; versioning is visible only in the properties of a blob."""
         soft = self._soft_delete()
         versions = self._keeps_versions()
         if versions:
@@ -206,7 +206,7 @@ class AzureStore:
         try:
             policy = self._service_properties().get("delete_retention_policy")
         except Unavailable:
-            return None  # a token of one container may not ask
+            return None  # a token for one container may not read the account's properties
         return bool(policy is not None and policy.enabled)
 
     @retried
@@ -215,7 +215,7 @@ class AzureStore:
             return service_client(self.place, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
-        """Whether lakegc's own newest file is a version; None where there is none, or it may not be looked at."""
+        """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
         try:
             own = (found for page in self.pages(OWN) for found in page.objects)
             newest = max(own, key=lambda found: found.modified, default=None)
@@ -276,7 +276,7 @@ class AzureStore:
         return getattr(self.client.credential, "signature", "")
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(self.client, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches)
 

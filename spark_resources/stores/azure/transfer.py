@@ -1,4 +1,4 @@
-"""Blobs of Azure in pieces, and from container to container of one account on its side."""
+"""Azure blobs streamed in pieces, and server-side copies between containers of one account."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FIELDS = {
     "Cache-Control": "cache_control",
 }
 _COLD = frozenset({"BlobArchived", "BlobBeingRehydrated"})
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # of metadata
-_MOST_BLOCKS = 40_000  # the store takes 50,000
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
+_MOST_BLOCKS = 40_000  # Azure's limit is 50,000
 _ABSENT = MatchConditions.IfMissing
 
 
@@ -67,7 +67,7 @@ class AzureStreams:
         return whole(self._pieces(key, about), about.size, key, self.where)
 
     def _pieces(self, key: str, about: About) -> Iterator[bytes]:
-        # piece by piece by its place: the library's own reading begins with one of 32 MiB
+        # explicit ranges, because the library's own download begins with a piece of 32 MiB
         for start in range(0, about.size, self._part):
             yield self._piece(key, about, start, min(self._part, about.size - start))
 
@@ -101,11 +101,11 @@ class AzureStreams:
             md5.update(data)
             blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
             self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
-        # without one, the blob would have no checksum that its copies have in common with it
+        # without an MD5, the blob would have no checksum that its copies share
         settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
         kept_beside: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
         self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
-        return frozenset()  # that MD5 is our own word
+        return frozenset()  # Azure stores that MD5 without verifying it
 
     @retried
     def _written(self, key: str, request: Callable[[], Any]) -> None:
@@ -146,7 +146,7 @@ class AzureStreams:
                     raise Changed(f"{key!r} is another object by now") from None
                 raise AlreadyThere(f"{there!r} exists already in {self.where}") from None
             if doing == "read" and code in OVERWRITTEN:
-                self._store.stat(key)  # raises where nothing is there at all
+                self._store.stat(key)  # raises `NotThere` if the object is gone
                 raise Changed(f"{key!r} in {self.where} is another object by now") from None
             raise as_lakegc_error(error, self.where, doing, key) from None
         except MALFORMED as error:
@@ -156,7 +156,7 @@ class AzureStreams:
 
 
 class _Absent:
-    """A blob that is copied to only while nothing is there."""
+    """A copy target that must not exist yet."""
 
     def __init__(self, blob: object) -> None:
         self._blob = blob

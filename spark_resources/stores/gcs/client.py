@@ -1,8 +1,8 @@
-"""The way to Google Cloud Storage: one session with credentials, one way to turn its errors into the project's.
+"""The client for Google Cloud Storage: one authenticated session, one place that translates its errors into lakegc's.
 
-Requests are the JSON API's own, over google-auth's session. The library google-cloud-storage was tried and left: its
-batches tell answers apart by their order alone, its listings make an object of each key, what it sends in pieces is
-not written under its condition at once, it asks for the bucket's metadata on its own, and takes a second to import.
+Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
+its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check
+their condition and write in one step, it requests the bucket's metadata by itself, and it takes a second to import.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_resources.stores.settings import StoreSettings
 
 
 class Answered(Exception):
-    """Raised for an answer that is an error; `body` is what it says."""
+    """Raised for an error response; `body` is its content."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, body)
@@ -39,23 +39,23 @@ class Answered(Exception):
 
 
 class Broken(Exception):
-    """Raised for a content that is not what its checksum says."""
+    """Raised for content that doesn't match its checksum."""
 
 
 class NotSent(Exception):
-    """Raised where it took so long to get a token that a delete would have gone out later than it may."""
+    """Raised if getting a token took so long that the delete would be sent too late."""
 
 
 HOST = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
-# What a request can end in: an answer that is an error, credentials that can't be had, a connection, a broken body, an
-# answer that can't be parsed.
+# All failures of a request: an error response, a corrupt body, a token that came too late, missing credentials, a
+# broken connection, a response that can't be parsed.
 Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
 
-# Who deletes has made sure that there is time for one request, and a little more: none goes out later than that.
+# The caller of a delete has made sure that there is time for one request and a little more; none is sent later.
 SOON_S = 4.0
-TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # codes that come with 403
+TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # throttling codes that come with status 403
 _CREDENTIALS = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
     "`gcloud auth application-default login`"
@@ -64,7 +64,7 @@ _RIGHTS = "Check that this account may list, get, create and delete objects in t
 
 
 class GCSClient:
-    """A session for these settings. Nothing is sent, and no default credentials are looked for, before the first use.
+    """A session for these settings. It sends no request and looks up no default credentials before its first use.
 
     Raises `WrongUsage` for a credentials file that can't be used.
     """
@@ -81,7 +81,7 @@ class GCSClient:
         with self._lock:
             if "_session" in self.__dict__:  # another thread made it in the meantime
                 return self.__dict__["_session"]
-            # a token that is refused is renewed, and the request sent again: that may be much later
+            # this session renews a rejected token and re-sends the request, possibly much later: not for deletes
             return self._session_with(self._given or google.auth.default(scopes=SCOPES)[0])
 
     @cached_property
@@ -98,11 +98,11 @@ class GCSClient:
         return session
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        """One answer of the JSON API, asked for once. Raises `Answered` where it is an error."""
+        """One response of the JSON API, without retries. Raises `Answered` for an error response."""
         return self._sent(self._session, method, path, options)
 
     def delete_soon(self, path: str, **options: Any) -> requests.Response:
-        """One answer to a batch of deletes, which goes out at once or not at all: then it raises `NotSent`."""
+        """The response to a batch of deletes, sent at once or not at all: raises `NotSent` if it would be sent late."""
         began, credentials = time.monotonic(), self._session.credentials
         if not credentials.valid:
             credentials.refresh(partial(Request(), timeout=self.timeout))
@@ -120,7 +120,7 @@ class GCSClient:
 
 
 def _given_credentials(settings: StoreSettings) -> Any:
-    """The credentials that the settings name; None for those of the machine, which nobody looks for yet."""
+    """The credentials named in the settings; None for the machine's own, which are looked up later."""
     if settings.gcs_anonymous:
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
     if settings.gcs_credentials_file is None:
@@ -129,7 +129,7 @@ def _given_credentials(settings: StoreSettings) -> Any:
         load = google.auth.load_credentials_from_file
         return load(settings.gcs_credentials_file, scopes=SCOPES)[0]  # type: ignore[no-untyped-call]
     except (GoogleAuthError, OSError, ValueError) as error:
-        # without the parser's own words: they may show a line of the key
+        # without the parser's message, which may contain a line of the key
         raise WrongUsage(
             f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which can't be used "
             f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
@@ -137,7 +137,7 @@ def _given_credentials(settings: StoreSettings) -> Any:
 
 
 def object_path(bucket: str, name: str) -> str:
-    """The path of an object. `.` and `..` must not come here: clients take them for folders, and ask the bucket."""
+    """The URL path of an object. Never pass `.` or `..`: clients resolve them, and the request addresses the bucket."""
     return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
 
 
@@ -145,7 +145,7 @@ def object_path(bucket: str, name: str) -> str:
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a failure may pass by itself."""
+    """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, Answered):
         return error.status in PASSING_STATUS or code_and_message(error)[0] in TOO_FAST
     if isinstance(error, requests.exceptions.SSLError):
@@ -156,7 +156,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
-    """The store's own code and words in an error's body. What passes has its status as code, whatever the reason."""
+    """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
         found = json.loads(body)["error"]
         reasons = [str(each["reason"]) for each in found.get("errors") or () if each.get("reason")]
@@ -167,12 +167,12 @@ def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
 
 
 def code_and_message(error: Exception) -> tuple[str, str]:
-    """What a key's result says of a request that failed as a whole."""
+    """The code and message for each key's result if a whole request failed."""
     return refusal_in(error.status, error.body) if isinstance(error, Answered) else (type(error).__name__, str(error))
 
 
 def _is_the_stores(error: Answered) -> bool:
-    """Whether an error answer has the JSON API's form: another web server's 404 says nothing about objects."""
+    """Whether an error response has the JSON API's format: another web server's 404 says nothing about objects."""
     try:
         return isinstance(json.loads(error.body)["error"]["code"], int)
     except (ValueError, TypeError, KeyError):
@@ -181,7 +181,7 @@ def _is_the_stores(error: Answered) -> bool:
 
 @contextmanager
 def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
-    """Turns Google's errors into the project's, with what to check."""
+    """Translates Google's errors into lakegc's, with advice on what to check."""
     try:
         yield
     except Errors as error:

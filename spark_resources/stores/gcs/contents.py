@@ -1,6 +1,6 @@
-"""Contents of objects on Cloud Storage, each sent and read in one request and proved by its CRC32C.
+"""Object contents on Cloud Storage, each written or read in one request and verified by its CRC32C.
 
-What is written under a condition is so in one request; an upload in pieces would be begun under it and ended later.
+A conditional write is a single request; an upload in pieces would start under its condition and end later.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _TYPE = "application/octet-stream"
 
 
 def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
-    """The bytes as they are stored, and their generation. Raises the client's errors.
+    """The bytes as stored, and their generation. Raises the client's errors.
 
-    Packed contents stay packed: their size and checksum are of that.
+    Compressed content stays compressed: the size and checksum refer to the compressed bytes.
     """
     with client.request(
         "GET", object_path(bucket, name), params={"alt": "media"}, headers={"Accept-Encoding": "gzip"}, stream=True
@@ -37,10 +37,10 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
 
 
 def write_object(client: GCSClient, bucket: str, name: str, data: bytes, condition: Mapping[str, str]) -> str:
-    """Write or replace; the new generation. Raises the client's errors: a condition that doesn't hold is a 412."""
+    """Write or replace; returns the new generation. Raises the client's errors: a failed condition is a 412."""
     crc32c = crc32c_of(data)
     metadata = json.dumps({"name": name, "contentType": _TYPE, "crc32c": crc32c}).encode()
-    boundary = b"lakegc-" + hashlib.sha256(data).hexdigest().encode()  # nothing holds its own hash
+    boundary = b"lakegc-" + hashlib.sha256(data).hexdigest().encode()  # data can't contain its own hash
     body = b"".join(
         (
             b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n" % (boundary, metadata),
@@ -64,7 +64,7 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
 
 
 def crc32c_of(data: bytes) -> str:
-    """The CRC32C as Cloud Storage shows it."""
+    """The CRC32C as Cloud Storage formats it: base64 of four big-endian bytes."""
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 

@@ -1,4 +1,4 @@
-"""Copying an object on Cloud Storage's side, with its metadata, however large it is."""
+"""Server-side copy of an object of any size on Cloud Storage, including its metadata."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _FIELDS = "done,rewriteToken,totalBytesRewritten,resource(name,size,updated,crc3
 
 
 def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, where: str) -> None:
-    """Copy what was looked at as `source` to another key of the bucket. Raises Google's errors.
+    """Copy exactly the content found as `source` to another key of the bucket. Raises Google's errors.
 
-    Raises `Unavailable` where the copy comes no further, or ends in something else than the source.
+    Raises `Unavailable` if the copy makes no progress, or if its result differs from the source.
     """
     path = f"{object_path(bucket, source.name)}/rewriteTo{object_path(bucket, target).removeprefix('/storage/v1')}"
-    # an empty body: all metadata are the source's; the generation: every piece is of one and the same content
+    # an empty body keeps all metadata of the source; the generation pins every request to the same content
     params = {"sourceGeneration": source.generation, "fields": _FIELDS, "prettyPrint": "false"}
     copied = -1
     while True:

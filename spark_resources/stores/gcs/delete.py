@@ -1,7 +1,7 @@
-"""Deleting keys on Cloud Storage in batches, so that each ends in one result, whatever the store answers.
+"""Deleting keys on Cloud Storage in batches: exactly one result per key, whatever the store responds.
 
-A batch is one request of many parts, and its answer has a status for each. Answers are told apart by the id that each
-part was given, never by their order: an answer that can't be told whose it is belongs to nobody.
+A batch is one request of many parts, and its response has a status for each part. Responses are matched by the id that
+each part was given, never by their order: a response without a valid id is ignored.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spark_resources.stores.gcs.client import (
 )
 from spark_resources.stores.retry import PASSING_STATUS
 
-LARGEST = 100  # calls in one batch, says the documentation
+LARGEST = 100  # calls in one batch, according to the documentation
 _PATH = "/batch/storage/v1"
-_BOUNDARY = "lakegc-batch"  # what stands between its lines is percent-encoded
+_BOUNDARY = "lakegc-batch"  # can't occur in a part, because keys are percent-encoded
 _PART = (
     f"--{_BOUNDARY}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
     "Content-ID: <lakegc+{number}>\r\n\r\nDELETE {path} HTTP/1.1\r\nAccept: application/json\r\n\r\n\r\n"
@@ -46,12 +46,12 @@ def delete_keys(
     batch: int,
     check_bucket: Callable[[], None],
 ) -> list[DeleteResult]:
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for an error of the store.
+    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    The store says 404 of an object that isn't there, and of a bucket that isn't: `check_bucket` raises for the latter.
+    The store returns 404 for a missing object and for a missing bucket: `check_bucket` raises for the latter.
     """
     results: dict[str, DeleteResult] = {}
-    wholes: dict[str, str] = {}  # by the whole key in the bucket
+    wholes: dict[str, str] = {}  # keys by full key in the bucket
     for key in dict.fromkeys(wanted):
         try:
             wholes[full(key)] = key
@@ -83,7 +83,7 @@ def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict
 
 
 def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
-    """The answer on each part of a batch, by its number; a part whose answer can't be read has none."""
+    """The response to each part of a batch, by the part's number; parts whose response can't be read are missing."""
     message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     answers: dict[int, _Answer] = {}
     for part in message.iter_parts() if message.is_multipart() else ():
@@ -94,7 +94,7 @@ def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
         if whose is None or status is None:
             continue
         number = int(whose[1])
-        if number in answers:  # two answers to one question: neither is believed
+        if number in answers:  # two responses to one request: neither is trusted
             answers[number] = _failed("NoAnswer", "the store's answer names this key twice", transient=True)
         else:
             answers[number] = _answer(int(status[1]), text)

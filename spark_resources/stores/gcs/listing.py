@@ -1,4 +1,4 @@
-"""Reading the answer to a listing of Cloud Storage's JSON API."""
+"""Parsing a listing response of Cloud Storage's JSON API."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spark_resources.errors import Unavailable
 
 _OBJECT = "name,size,updated,crc32c,generation"
 OBJECT_FIELDS = f"kind,{_OBJECT}"
-FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` tells an empty listing from an answer to nothing
+FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` tells an empty listing from another response
 _LISTING = "storage#objects"
 _NO_KEYS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One object as the answer has it; `name` is the whole key, `generation` that of this very content.
+    """One object as listed in the response; `name` is the full key, `generation` identifies exactly this content.
 
-    `crc32c` is empty for an object under a key of the client's own, whose checksums the store doesn't show.
+    `crc32c` is empty for an object encrypted with the client's own key, whose checksums the store doesn't show.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One answer. `next_token` is None exactly where nothing follows."""
+    """One page. `next_token` is None only on the last page."""
 
     objects: list[Listed]
     prefixes: list[str]
@@ -46,7 +46,7 @@ class Listing:
 
 
 def listing_of(body: bytes) -> Listing:
-    """The listing in a document. Raises `Unavailable` where it is no whole listing."""
+    """The listing in a JSON document. Raises `Unavailable` if it is not a complete listing."""
     try:
         document = json.loads(body)
         if document["kind"] != _LISTING:
@@ -63,7 +63,7 @@ def listing_of(body: bytes) -> Listing:
 
 
 def listed(item: Mapping[str, Any]) -> Listed:
-    """One object's metadata. Raises `ValueError` and its like for what lacks what the store always says."""
+    """One object's metadata. Raises `ValueError`, `KeyError` or `TypeError` for a missing or invalid field."""
     updated = datetime.fromisoformat(item["updated"])
     if updated.tzinfo is None:
         raise ValueError(f"updated {updated} names no time zone")
@@ -74,7 +74,7 @@ def listed(item: Mapping[str, Any]) -> Listed:
 
 
 def is_text(name: Any) -> bool:
-    """Whether a name has UTF-8 bytes: half a surrogate pair, which JSON can carry, has none."""
+    """Whether a name can be encoded as UTF-8: a lone surrogate, which JSON can carry, can't."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"a name is {name!r}")
     try:

@@ -1,9 +1,9 @@
-"""Google Cloud Storage as a store, over its JSON API. Keys go out and come back byte for byte, or not at all.
+"""Google Cloud Storage as a store, over its JSON API. Keys are sent and returned byte for byte, or rejected.
 
-An object's tag is its generation, which names this very content: the store makes a new one whenever the key is
-written. Its checksum is its CRC32C, which every object has, composed ones too, and which a copy has in common with its
-original; ETags change with the metadata, and MD5s are missing on composed objects. Its time is that of the last change,
-of metadata too: no earlier than that of its content.
+An object's tag is its generation, which identifies exactly this content: the store assigns a new one whenever the key
+is written. Its checksum is its CRC32C, which every object has, even a composite one, and which a copy shares with its
+original; ETags change with the metadata, and composite objects have no MD5. Its time is that of the last change,
+including metadata changes: it is never earlier than that of the content.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from spark_resources.stores.gcs.transfer import GCSStreams
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
-# Names must not hold line ends, says the documentation; all else is a name like any other.
+# The documentation forbids line breaks in names; anything else is allowed.
 GCS = Capabilities(
     reports_missing_deletes=True,
     delete_batch=LARGEST,
-    ramp=1_000.0,  # writes a second, deletes among them, that a bucket takes before it was spread over more servers
+    ramp=1_000.0,  # writes a second, including deletes, that a bucket accepts before it is spread over more servers
     unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
 )
 
 _LARGEST_PAGE = 1000
-_RESERVED = ".well-known/acme-challenge/"  # the store has no names that begin so
+_RESERVED = ".well-known/acme-challenge/"  # the store allows no names with this prefix
 _BUCKET_FIELDS = "kind,versioning/enabled,softDeletePolicy/retentionDurationSeconds"
 
 
 class GCSStore:
-    """One namespace in one bucket. The bucket must be there; `capabilities` are those that a probe found, if any."""
+    """One namespace in an existing bucket; `capabilities` are those that a probe found, if any."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Nothing is sent yet. Raises `WrongUsage` for credentials that can't be used, and a path no key can have."""
-        # what the API does is the same everywhere; what a server holds, and in which order, is its own
+        """Sends no request yet. Raises `WrongUsage` for unusable credentials, or for a path that no key can have."""
+        # the API behaves the same everywhere; accepted keys and listing order depend on the server
         self._capabilities = (
             GCS if capabilities is None else replace(capabilities, reports_missing_deletes=True, delete_batch=LARGEST)
         )
@@ -82,10 +82,10 @@ class GCSStore:
 
     @retried
     def now(self) -> datetime:
-        """The `Date` of a real answer: whole seconds, rounded down."""
+        """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "ask the time of"):
             answer = self._list({"prefix": self._prefix, "maxResults": "1"})
-        listing_of(answer.content)  # so that it is the store that answers, and no web server before it
+        listing_of(answer.content)  # ensures that the store responded, not a web server in front of it
         date = answer.headers.get("Date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
@@ -105,7 +105,7 @@ class GCSStore:
             keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
         asked = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
         if start_after is not None:
-            asked["startOffset"] = self._prefix + start_after  # that key itself is listed, too, and dropped below
+            asked["startOffset"] = self._prefix + start_after  # inclusive: that key itself is listed, and dropped below
         if delimiter is not None:
             asked["delimiter"] = delimiter
         folded: set[str] = set()
@@ -128,14 +128,14 @@ class GCSStore:
         return self.client.request("GET", self._listing, params=params)
 
     def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
-        """One page; `folded` has the prefixes of the pages before, and gets this one's."""
+        """One page; `folded` contains the prefixes of the previous pages, and this page's are added to it."""
         for name in (*(found.name for found in listing.objects), *listing.prefixes):
             if not name.startswith(asked):
                 raise keys.folding(self.where, asked, name)
         objects = [
             self._stored(found)
             for found in listing.objects
-            # an object at the namespace's own path and a slash has no key in it
+            # an object named exactly like the namespace's prefix has no key within it
             if len(found.name) > len(self._prefix) and found.name[len(self._prefix) :] != start_after
         ]
         prefixes = [prefix for prefix in listing.prefixes if prefix not in folded]
@@ -168,7 +168,7 @@ class GCSStore:
 
     @contextmanager
     def absence(self, key: str) -> Iterator[None]:
-        """Tells a missing object from a missing bucket, and from a server that isn't Cloud Storage: all say 404."""
+        """Distinguishes a missing object from a missing bucket or a server that isn't Cloud Storage: all return 404."""
         try:
             yield
             return
@@ -176,7 +176,7 @@ class GCSStore:
             if error.status != 404:
                 raise
             missing = error
-        first = next(self.pages(key, page_size=1))  # in the order of bytes nothing comes before the key itself
+        first = next(self.pages(key, page_size=1))  # in byte order, the key itself comes first
         if any(found.key == key for found in first.objects):
             raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.") from missing
         raise NotThere(f"{key!r} does not exist in {self.where}") from missing
@@ -191,10 +191,10 @@ class GCSStore:
             return read_object(self.client, self.bucket, full)
 
     def etag_is_md5(self, key: str) -> bool:
-        return False  # what is listed as the checksum is another one
+        return False  # the listed checksum is a CRC32C
 
     def deleting(self) -> Deleting:
-        """As the bucket's metadata say, which need a right of their own (storage.buckets.get)."""
+        """Read from the bucket's metadata, which requires a permission of its own (storage.buckets.get)."""
         try:
             return _deleting(self._about_bucket().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
@@ -232,7 +232,7 @@ class GCSStore:
 
     def _replace(self, key: str, data: bytes, tag: str) -> str:
         self.full(key)
-        # 0 would mean that no object may be there, and what is no generation can't be one's tag
+        # 0 would require that no object exists, and a tag that isn't a generation matches no object
         if tag.isdecimal() and int(tag):
             with translated_errors(self.where, "write", key):
                 try:
@@ -257,7 +257,7 @@ class GCSStore:
             copy_object(self.client, self.bucket, found, full_target, self.where)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         return delete_keys(
             self.client,
             self.bucket,
@@ -267,10 +267,10 @@ class GCSStore:
             check_bucket=self._check_bucket,
         )
 
-    # --- below ------------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _check_bucket(self) -> None:
-        """Raises `NotThere` where the bucket isn't."""
+        """Raises `NotThere` if the bucket does not exist."""
         self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def full(self, key: str) -> str:
@@ -278,14 +278,14 @@ class GCSStore:
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
-        # `.` and `..` would be taken for folders in a URL: deleting `..` would ask to delete the bucket
+        # clients resolve `.` and `..` in a URL: deleting `..` would send a request to delete the bucket
         if full in (".", "..") or full.startswith(_RESERVED):
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: Cloud Storage has no such names")
         return full
 
 
 def _deleting(bucket: Mapping[str, Any]) -> Deleting:
-    """What a bucket's metadata say of deletes. Raises `KeyError` and its like for what is no bucket's metadata."""
+    """The effect of deletes by a bucket's metadata. Raises `KeyError`, `ValueError` or the like for any other."""
     if bucket["kind"] != "storage#bucket":
         raise ValueError(f"it is a {bucket['kind']}")
     if bucket.get("versioning", {}).get("enabled", False):

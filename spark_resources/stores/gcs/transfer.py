@@ -1,4 +1,4 @@
-"""Objects of Cloud Storage in pieces, and from bucket to bucket on its side."""
+"""Cloud Storage objects streamed in pieces, and server-side copies from bucket to bucket."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class GCSStreams:
 
     @contextmanager
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
-        """Gives the object's bytes from `start` on, piece by piece."""
+        """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         path = object_path(self._bucket, self._store.full(key))
         params, headers = {"alt": "media", "generation": about.tag}, {"Accept-Encoding": "gzip"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
@@ -92,7 +92,7 @@ class GCSStreams:
         except Answered as error:
             if error.status != 404:
                 raise
-            self._store.stat(key)  # raises where nothing is there at all
+            self._store.stat(key)  # raises `NotThere` if the object is gone
             raise Changed(f"{key!r} in {self.where} is another object by now") from error
         with answer:
             refuse_other_start(answer.status_code, start, key, self.where)
@@ -142,7 +142,7 @@ class GCSStreams:
         location = self._begun(key, full, kept)
         hashed, start, held = Hashed(all_parts), 0, b""
         for data in hashed:
-            if held:  # only of the last one is it known that it is the last
+            if held:  # one part behind, because the last part is sent differently
                 self._send(key, location, held, f"bytes {start}-{start + len(held) - 1}/*", (308,))
                 start += len(held)
             held = data
@@ -156,7 +156,7 @@ class GCSStreams:
 
     @retried
     def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
-        """Where the parts of a new upload are sent to."""
+        """The URL to which the parts of a new upload are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
             begun = self._client.request("POST", self._uploads, params=params, json={**kept, "name": full})
@@ -164,7 +164,7 @@ class GCSStreams:
 
     @retried
     def _send(self, key: str, location: str, data: bytes, span: str, expected: tuple[int, ...]) -> None:
-        """Send a part; the store leaves out of a repeated one what it has already."""
+        """Send a part; if it is sent again, the store skips the bytes it already has."""
         headers = {"Content-Range": span}
         with self._writing(key):
             answer = self._client._session.put(

@@ -1,1 +1,1 @@
-"""A folder of this machine as a store."""
+"""A local folder as a store."""

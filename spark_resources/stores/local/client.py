@@ -1,4 +1,4 @@
-"""A folder of this machine, opened for each use: its files and its clock, and the system's errors as lakegc's."""
+"""A local folder, opened for each use: its files, its clock, and the translation of system errors into lakegc's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spark_resources.stores.local.files import Changes, NotAnObject, file_of
 from spark_resources.stores.local.listing import HIDDEN, descended
 
 CLOCK_FILE = ".clock"
-_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only gone through need not be readable
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only traversed need not be readable
 
 CAPABILITIES = Capabilities(
     reports_missing_deletes=True,
-    time_resolution=timedelta(milliseconds=10),  # the kernel stamps files with a clock that ticks this coarsely
+    time_resolution=timedelta(milliseconds=10),  # the granularity of the kernel's file timestamps
     unholdable=frozenset(
         {
             keys.EMPTY_SEGMENT,
@@ -38,7 +38,7 @@ CAPABILITIES = Capabilities(
 
 
 class Folder:
-    """The files under `<local_path>/<inside>`. The root must be there already; links are never followed."""
+    """The files under `<local_path>/<inside>`. The root must exist already; symbolic links are never followed."""
 
     def __init__(self, local_path: str, inside: str) -> None:
         self._base = Path(local_path)
@@ -47,7 +47,7 @@ class Folder:
 
     @property
     def clock_offset(self) -> timedelta:
-        """What `<local_path>/.clock` says, zero without it. Raises `Unavailable` where it can't be read."""
+        """The offset in `<local_path>/.clock`, zero without that file. Raises `Unavailable` if it can't be read."""
         path = self._base / CLOCK_FILE
         try:
             return timedelta(seconds=float(json.loads(path.read_bytes())["offset_seconds"]))
@@ -57,7 +57,7 @@ class Folder:
             raise Unavailable(f'{path} must hold {{"offset_seconds": <number>}} and does not: {error}') from error
 
     def stamp(self) -> float | None:
-        """The time that a written file is to show, in seconds since the epoch; None for the machine's own."""
+        """The modification time for a written file, in seconds since the epoch; None for the machine's own clock."""
         offset = self.clock_offset
         return (datetime.now(UTC) + offset).timestamp() if offset else None
 
@@ -69,7 +69,7 @@ class Folder:
 
     @contextmanager
     def root(self) -> Iterator[int]:
-        """The namespace's folder. The configured path may be a link; what a namespace names below it may not."""
+        """The namespace's folder. The configured path may be a symbolic link; no folder below it may be one."""
         try:
             base = os.open(self._base, _PASSED | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -88,14 +88,14 @@ class Folder:
 
     @contextmanager
     def file(self, doing: str, key: str) -> Iterator[int]:
-        """The descriptor of an object, to be read."""
+        """A file descriptor for reading an object."""
         self.check(key)
         with self.reading(doing, key), self.root() as root, file_of(root, key) as descriptor:
             yield descriptor
 
     @contextmanager
     def changing(self, doing: str, key: str) -> Iterator[Changes]:
-        """The folder, for a change at this key. Turns the system's errors on writing into the project's."""
+        """The folder, opened for a change at this key. Translates system errors on writing into lakegc's."""
         self.check(key)
         try:
             with self.root() as root, Changes.under(root) as changes:
@@ -107,13 +107,13 @@ class Folder:
 
     @contextmanager
     def writing(self, doing: str, key: str, pieces: Iterable[bytes]) -> Iterator[tuple[Changes, bytes]]:
-        """The folder under its lock, and the staged file with this content, to be placed at the key."""
+        """The locked folder, and a staged file with this content, ready to be placed at the key."""
         with self.changing(doing, key) as changes, changes.staged(pieces, self.stamp()) as staged, changes.lock():
             yield changes, staged
 
     @contextmanager
     def reading(self, doing: str, key: str) -> Iterator[None]:
-        """Turns the system's errors on reading into the project's."""
+        """Translates system errors on reading into lakegc's."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:

@@ -1,4 +1,4 @@
-"""Deleting files so that each key ends in one result, and no empty folder is left."""
+"""Deleting files: exactly one result per key, and no empty folder is left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_resources.stores.local.client import Folder
 
 
 def delete_keys(folder: Folder, wanted: Iterable[str]) -> list[DeleteResult]:
-    """One result a key, in the order given. Never raises for what the system says of one."""
+    """One result per key, in the given order. Never raises for a single key."""
     return [_deleted(folder, key) for key in wanted]
 
 

@@ -1,8 +1,8 @@
-"""Changing a folder of objects so that a crash or a second writer leaves no half object and no lost one.
+"""Changing a folder of objects so that neither a crash nor a second writer leaves a partial object or loses one.
 
-A write is made whole in a hidden folder, forced to disk, and put in place in one step. Every change holds one lock,
-between threads and between processes, so that conditional writes are atomic among all lakegc's. Order of effects and
-what a crash leaves: a hidden file (before placing), an empty folder (after making it, or after deleting in it).
+A write is completed in a hidden folder, synced to disk, and moved into place in one step. Every change holds one lock
+across threads and processes, so that conditional writes are atomic among all lakegc processes. A crash may leave a
+hidden file (before the move) or an empty folder (after creating it, or after deleting its last object).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _serial = itertools.count()
 
 
 class NotAnObject(OSError):
-    """Raised where a name is taken by what is no object, so that the key can't be written."""
+    """Raised if something other than an object has the name, so that the key can't be written."""
 
 
 def parts(key: str) -> tuple[list[bytes], bytes]:
-    """The folders of a key, and its name in the last of them."""
+    """The folders of a key, and its name in the innermost one."""
     *folders, name = key.encode().split(b"/")
     return folders, name
 
 
 @contextmanager
 def file_of(root: int, key: str) -> Iterator[int]:
-    """The descriptor of an object. A folder or a pipe of that name is no object: `IsADirectoryError`."""
+    """The file descriptor of an object. Raises `IsADirectoryError` for a folder or a pipe of that name."""
     folders, name = parts(key)
     folder = descended(root, folders)
     try:
@@ -54,7 +54,7 @@ def file_of(root: int, key: str) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One folder of objects, opened for changing: its root and the hidden folder in it."""
+    """One folder of objects, opened for changes: its root and the hidden folder in it."""
 
     root: int
     hidden: int
@@ -82,7 +82,7 @@ class Changes:
 
     @contextmanager
     def staged(self, content: Iterable[bytes], stamp: float | None) -> Iterator[bytes]:
-        """The name of a whole hidden file that is on disk, modified at `stamp` (seconds); gone afterwards."""
+        """The name of a complete hidden file, synced to disk, modified at `stamp` (seconds); removed afterwards."""
         descriptor, name = self._new_file()
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -98,17 +98,17 @@ class Changes:
                 os.unlink(name, dir_fd=self.hidden)
 
     def place(self, staged: bytes, key: str) -> None:
-        """Put a staged file where the key is, over the object that may be there."""
+        """Move a staged file to the key, replacing any object there."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
             os.replace(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
             os.fsync(folder)
 
     def place_if_free(self, staged: bytes, key: str) -> bool:
-        """Put a staged file where the key is, unless something is there: then False."""
+        """Move a staged file to the key; False if something is there already."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
-            try:  # the file system itself refuses a link where the name is taken, by whomever
+            try:  # the file system itself refuses the link if the name is taken, by any program
                 os.link(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
@@ -116,14 +116,14 @@ class Changes:
         return True
 
     def remove(self, key: str) -> bool:
-        """Delete an object and the parents that this empties; False where there is none of that key."""
+        """Delete an object and the parent folders that become empty; False if there is no object with that key."""
         folders, name = parts(key)
         try:
             with opened_chain(self.root, folders, make=False) as chain:
                 refuse_link(name, chain[-1])
                 mode = os.stat(name, dir_fd=chain[-1], follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
-                    return False  # a folder is part of other objects' keys, and no object
+                    return False  # a folder is part of other objects' keys, not an object
                 if not stat.S_ISREG(mode):
                     raise NotAnObject("it is neither a file nor a folder")
                 os.unlink(name, dir_fd=chain[-1])
@@ -135,7 +135,7 @@ class Changes:
     def _new_file(self) -> tuple[int, bytes]:
         while True:
             name = f"{os.getpid()}-{threading.get_ident()}-{next(_serial)}".encode()
-            with suppress(FileExistsError):  # left by a killed process of the same number
+            with suppress(FileExistsError):  # left by a killed process with the same id
                 return os.open(name, _NEW, 0o666, dir_fd=self.hidden), name
 
     @contextmanager
@@ -159,7 +159,7 @@ class Changes:
 
 
 def _remove_empty(chain: Sequence[int], folders: Sequence[bytes]) -> None:
-    """Remove the folders that hold nothing any more, innermost first. They are no objects, so failing is harmless."""
+    """Remove the folders that are now empty, innermost first. They are not objects, so a failure is harmless."""
     for parent, name in reversed(list(zip(chain, folders, strict=False))):
         try:
             os.rmdir(name, dir_fd=parent)

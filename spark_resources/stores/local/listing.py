@@ -1,6 +1,6 @@
-"""A folder seen as keys: opened step by step without following links, walked in the byte order of the full keys.
+"""A folder as keys: opened level by level without following symbolic links, walked in byte order of the full keys.
 
-Paths are bytes throughout, so that no locale changes a name. A folder sorts as its name with a slash behind it:
+Paths are bytes throughout, so that no locale alters a name. A folder sorts as its name followed by a slash:
 `a-b` < `a/b` < `a0`.
 """
 
@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from spark_resources.errors import Refused
 
-# At the root, for unfinished writes and the lock. No listing shows such a folder and no key lies in one, at any depth:
-# a namespace may lie inside another one's folder.
+# A folder at the root for unfinished writes and the lock. Listings skip folders of this name at any depth, and no key
+# may be in one, because a namespace may lie inside another one's folder.
 HIDDEN = b".lakegc-tmp"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Found(NamedTuple):
-    """One thing met on a walk: an object (with `status`), a folded folder (without), or a name that can't be a key."""
+    """One result of a walk: an object (with `status`), a common prefix (without), or a name that can't be a key."""
 
     key: str | None
     status: os.stat_result | None
@@ -32,12 +32,13 @@ class Found(NamedTuple):
 _UNREADABLE = Found(None, None)
 
 
-# What a folder holds: sorts as, name, is a folder to enter, is an object. A plain tuple, since a walk makes one a file.
+# One entry of a folder: sort key, name, whether it is a folder to enter, whether it is an object. A plain tuple,
+# because a walk creates one per file.
 _Name = tuple[bytes, bytes, bool, bool]
 
 
 def open_folder(name: bytes, parent: int) -> int:
-    """The descriptor of a folder inside another. Raises `Refused` for a symbolic link, `OSError` otherwise."""
+    """The descriptor of a folder inside another. Raises `Refused` for a symbolic link, `OSError` for other failures."""
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except OSError as error:
@@ -47,7 +48,7 @@ def open_folder(name: bytes, parent: int) -> int:
 
 
 def refuse_link(name: bytes, parent: int) -> None:
-    """Raises `Refused` where the name is a symbolic link; anything else, or nothing, is for the caller."""
+    """Raise `Refused` if the name is a symbolic link; the caller handles any other file type, or a missing file."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -61,9 +62,9 @@ def refuse_link(name: bytes, parent: int) -> None:
 
 
 def descended(root: int, names: Sequence[bytes], *, make: bool = False) -> int:
-    """The descriptor of the folder below the root along `names`, each made where missing, if asked.
+    """The descriptor of the folder at the path `names` below the root. With `make`, missing folders are created.
 
-    Two are open at a time, however deep it is. Raises as `open_folder` does.
+    At most two descriptors are open at a time, whatever the depth. Raises as `open_folder` does.
     """
     folder = os.dup(root)
     for name in names:
@@ -80,7 +81,7 @@ def _child_folder(name: bytes, parent: int, *, make: bool) -> int:
         try:
             os.mkdir(name, dir_fd=parent)
         except FileExistsError:
-            pass  # made before, or something else is there, which opening it will tell
+            pass  # created before, or not a folder, in which case opening it fails
         else:
             os.fsync(parent)
     return open_folder(name, parent)
@@ -88,7 +89,7 @@ def _child_folder(name: bytes, parent: int, *, make: bool) -> int:
 
 @contextmanager
 def opened_chain(root: int, names: Sequence[bytes], *, make: bool) -> Iterator[list[int]]:
-    """Descriptors of the root (first) and of every folder below it along `names`; made where missing, if asked."""
+    """Descriptors of the root (first) and of every folder on the path `names`. With `make`, creates missing ones."""
     chain = [os.dup(root)]
     try:
         for name in names:
@@ -102,8 +103,8 @@ def opened_chain(root: int, names: Sequence[bytes], *, make: bool) -> Iterator[l
 def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) -> Iterator[Found]:
     """Everything below `root` whose key starts with `prefix` and is greater than `after`, in byte order.
 
-    With `fold`, folders behind the prefix are told once, if they hold an object, instead of being entered. One folder's
-    names are held at a time (and those of its parents). What is deleted during the walk is left out.
+    With `fold`, folders after the prefix are not entered: each is yielded once if it contains an object. Only the names
+    in the current folder and its parents are in memory. Files that are deleted during the walk are left out.
     """
     base = prefix[: prefix.rfind(b"/") + 1]
     start = _descended(root, base)
@@ -139,7 +140,7 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) ->
 
 
 def _descended(root: int, base: bytes) -> int | None:
-    """The folder `base` (which ends in a slash, or is empty), or None where no key can start with it."""
+    """The folder `base` (which ends in a slash or is empty), or None if no key can start with it."""
     names = base.split(b"/")[:-1]
     if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None
@@ -161,9 +162,9 @@ def _child(folder: int, name: bytes) -> int | None:
 
 
 def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]:
-    """The names in one folder that can lead to a wanted key, in the order of their keys.
+    """The entries of one folder that can lead to a wanted key, in the order of their keys.
 
-    A name that is not UTF-8, and what is neither a file nor a folder, is told as no object and not entered.
+    An entry whose name is not UTF-8, or that is neither a file nor a folder, is marked as no object and not entered.
     """
     wanted: list[_Name] = []
     with os.scandir(folder) as entries:
@@ -192,7 +193,7 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _folded(child: int, below: bytes) -> Iterator[Found]:
-    """A folder as a common prefix, if some object lies in it; closes `child`."""
+    """A folder as a common prefix, if it contains an object; closes `child`."""
     try:
         has_object = any(found.key is not None for found in walk(child, b""))
     finally:

@@ -1,6 +1,7 @@
-"""A folder of this machine as a store, as lakeFS's local block adapter lays it out (formats §4).
+"""A local folder as a store, in the layout of lakeFS's local block adapter (formats §4).
 
-Listing is `listing`'s, changing is `files`', errors and clock are `client`'s; here they become a store.
+`listing` walks the folder, `files` changes it, and `client` has its clock and translates errors; this module makes them
+a store.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from spark_resources.stores.retry import NO_RETRIES
 
 
 class LocalStore:
-    """The files under `<local_path>/<inside>` as objects. The root must be there already; links are never followed."""
+    """The files under `<local_path>/<inside>` as objects. The root must exist; symbolic links are never followed."""
 
-    retry = NO_RETRIES  # what a folder says doesn't pass
+    retry = NO_RETRIES  # errors of a local folder are not temporary
 
     def __init__(self, local_path: str, inside: str) -> None:
         self.folder = Folder(local_path, inside)
@@ -45,7 +46,7 @@ class LocalStore:
 
     @property
     def clock_offset(self) -> timedelta:
-        """What `<local_path>/.clock` says, zero without it. Raises `Unavailable` where it can't be read."""
+        """The offset in `<local_path>/.clock`, zero without that file. Raises `Unavailable` if it can't be read."""
         return self.folder.clock_offset
 
     @cached_property
@@ -95,7 +96,7 @@ class LocalStore:
 
     def read(self, key: str) -> bytes:
         with self.folder.file("read", key) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
-            return file.readall()  # in one piece, which nobody has to put together
+            return file.readall()  # in one piece, so that no buffers have to be joined
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         data = self.read(key)

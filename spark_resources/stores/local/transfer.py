@@ -1,4 +1,4 @@
-"""Files of a folder in pieces. A folder keeps nothing beside the bytes; whoever copies there keeps it elsewhere."""
+"""Local files streamed in pieces. A folder stores no metadata; a caller that copies there has to store it elsewhere."""
 
 from __future__ import annotations
 

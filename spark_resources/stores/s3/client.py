@@ -1,7 +1,7 @@
-"""The S3 client: one way to build it, one way to turn its errors into the project's.
+"""The S3 client: one place that builds it, one that translates its errors into lakegc's.
 
-dagster-aws's `S3Resource` knows neither path style nor timeouts nor a CA bundle, and importing it takes seconds that no
-executor should pay; so `s3_resource.py` offers that resource with this client, and executors build it here directly.
+dagster-aws's `S3Resource` has no path style, timeouts or CA bundle, and importing it takes seconds that no executor
+should spend; so `resource.py` offers that resource with this client, and executors build the client here directly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
     from mypy_boto3_s3.client import S3Client
 
-# What a person should look at, by the store's own code.
+# Advice for operators, by the store's own error code.
 _ADVICE = {
     "InvalidAccessKeyId": "the store doesn't know this access key: check LAKEGC_S3_ACCESS_KEY_ID, and the endpoint",
     "SignatureDoesNotMatch": "check LAKEGC_S3_SECRET_ACCESS_KEY; a proxy that changes requests does this as well",
@@ -51,7 +51,7 @@ _ADVICE = {
     "PermanentRedirect": "the bucket is in another region or at another endpoint: check LAKEGC_S3_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
 }
-# Busy, or an answer that got lost. Some compatible stores say so with a status that doesn't.
+# The store is busy, or a response was lost. Some compatible stores send these codes with another status.
 PASSING = frozenset(
     {
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
@@ -59,7 +59,7 @@ PASSING = frozenset(
         "ConditionalRequestConflict",
     }
 )  # fmt: skip
-UNKNOWN = "unknown"  # the code of an error that names none
+UNKNOWN = "unknown"  # the code of an error without one
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _RIGHTS = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (
@@ -71,7 +71,7 @@ _CREDENTIAL_ERRORS = (
 
 
 def s3_client(settings: StoreSettings) -> S3Client:
-    """A client for these settings; nothing is sent yet. Raises `WrongUsage` for a profile that isn't there."""
+    """A client for these settings; sends no request yet. Raises `WrongUsage` for a missing profile or a bad setting."""
     try:
         session = _session(settings.s3_profile)
         region = settings.s3_region or session.region_name or "us-east-1"
@@ -87,7 +87,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
         )
     except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
         raise WrongUsage(f"the S3 settings can't be used: {error}") from error
-    # boto3 sends a CRC with a batch of deletes; older compatible stores want the MD5 of before.
+    # boto3 sends a CRC with a batch delete; older compatible stores require the MD5 of earlier versions.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
     client.meta.events.register_first("before-parse.s3.*", refused)
@@ -101,9 +101,9 @@ class Redirected(BotoCoreError):
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
-    """Keep botocore from looking for the region behind a redirect where that doesn't tell one: it would never end.
+    """Keep botocore from following a redirect that doesn't name a region: it would loop forever.
 
-    Whoever answers at an end point that was set doesn't say where a bucket is.
+    A server at a configured endpoint can't say where a bucket is.
     """
     status, headers = response_dict["status_code"], response_dict["headers"]
     regions = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
@@ -112,7 +112,7 @@ def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own
 
 
 def _session(profile: str | None) -> boto3.session.Session:
-    """A new session, so that credentials are read anew, but with the service models that were read before."""
+    """A new session, so that credentials are read again, but with the cached service models."""
     session = botocore.session.get_session()
     session.register_component("data_loader", _models())
     return boto3.session.Session(botocore_session=session, profile_name=profile)
@@ -120,7 +120,7 @@ def _session(profile: str | None) -> boto3.session.Session:
 
 @lru_cache(maxsize=1)
 def _models() -> Any:
-    """boto3's service models; reading them takes most of the time that a client takes to make."""
+    """boto3's service models; loading them takes most of the time it takes to create a client."""
     return botocore.session.get_session().get_component("data_loader")
 
 
@@ -128,10 +128,10 @@ def _config(settings: StoreSettings) -> Config:
     return Config(
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
-        retries={"total_max_attempts": 1, "mode": "standard"},  # the policy's work
+        retries={"total_max_attempts": 1, "mode": "standard"},  # `RetryPolicy` retries
         s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
         max_pool_connections=settings.connections,
-        # Compatible stores don't all know the newer checksums; signatures and lengths are checked as ever.
+        # Not all compatible stores support the newer checksums; signatures and lengths are checked as before.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
@@ -150,7 +150,7 @@ def _add_content_md5(request: AWSRequest, **_: Any) -> None:
 
 @contextmanager
 def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
-    """Turns boto3's errors into the project's, with what to check."""
+    """Translates boto3's errors into lakegc's, with advice on what to check."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
@@ -198,7 +198,7 @@ def _answered(error: ClientError, what: str, where: str, key: str | None) -> Lak
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether a failure may pass by itself."""
+    """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, ClientError):
         return status_of(error) in PASSING_STATUS or code_of(error) in PASSING
     if isinstance(error, SSLError):
@@ -207,7 +207,7 @@ def is_transient(error: Exception) -> bool:
 
 
 def _is_malformed(error: BaseException) -> bool:
-    """Whether botocore stumbled over the form of an answer, a redirect by 303 among them."""
+    """Whether botocore failed on a malformed response, such as a 303 redirect."""
     return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), MALFORMED)
 
 
@@ -221,7 +221,7 @@ def _sentence(text: str) -> str:
 
 
 def code_of(error: ClientError) -> str:
-    """The store's own code, e.g. `NoSuchKey`; for an answer without a body the HTTP status as text."""
+    """The store's own code, e.g. `NoSuchKey`; for a response without a body, the HTTP status as text."""
     return str(error.response.get("Error", {}).get("Code", UNKNOWN))
 
 

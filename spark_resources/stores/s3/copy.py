@@ -1,4 +1,4 @@
-"""Copying an object on S3's side, with its metadata, also where it is too large for one request."""
+"""Server-side copy of an object on S3 with its metadata, even if it is too large for one request."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-ONE_REQUEST = 5 * 1024**3  # bytes: the most that CopyObject takes
+ONE_REQUEST = 5 * 1024**3  # bytes: the limit of CopyObject
 _PART = 512 * 1024**2
 
-# A copy in parts is a new upload: what it is to keep must be said, but for the newest boto3. `Metadata`: the user's.
+# A copy in parts is a new upload: except in the newest boto3, fields to keep must be given. `Metadata` is the user's.
 _KEPT = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 
 def copy_object(
     client: S3Client, bucket: str, source: str, target: str, head: Mapping[str, Any], *, one_request: int = ONE_REQUEST
 ) -> None:
-    """Copy one key to another of the bucket; `head` is the answer to a HEAD of the source. Raises boto3's errors."""
+    """Copy one key to another in the bucket; `head` is the response to a HEAD of the source. Raises boto3's errors."""
     place = {"Bucket": bucket, "Key": source}
     if int(head["ContentLength"]) <= one_request:
         client.copy_object(Bucket=bucket, Key=target, CopySource=place)  # type: ignore[arg-type]

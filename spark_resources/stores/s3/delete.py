@@ -1,4 +1,4 @@
-"""Deleting keys on S3 so that each ends in one result, whatever the store answers."""
+"""Deleting keys on S3: exactly one result per key, whatever the store responds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_resources.stores.s3.client import PASSING, UNKNOWN, code_of, is_trans
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# A store that says this of a whole batch can't take this batch, or none: its keys are then deleted one by one.
+# A store with this response to a whole batch can't process it, or any batch: its keys are then deleted one by one.
 _NO_BATCHES = frozenset({"NotImplemented", "MethodNotAllowed"})
 _ONE_BY_ONE = _NO_BATCHES | {"MalformedXML", "InvalidRequest"}
 
@@ -26,13 +26,14 @@ def delete_keys(
     client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
     no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
-    """One result a key, in the order given; a key given twice is deleted once. Never raises for an error of the store.
+    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    `no_batches` is called where the store turns out to take none. A batch that has to be deleted one by one is begun
-    at most for ONE_BY_ONE_S; what is left of it has failed with the code NotSent, and may be asked for again.
+    `no_batches` is called if the store turns out not to support batches. If a batch has to be deleted key by key,
+    requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may be
+    retried.
     """
     results: dict[str, DeleteResult] = {}
-    batched: dict[str, str] = {}  # by the whole key in the bucket
+    batched: dict[str, str] = {}  # keys by full key in the bucket
     single: dict[str, str] = {}
     for key in dict.fromkeys(wanted):
         try:

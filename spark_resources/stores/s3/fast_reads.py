@@ -1,8 +1,9 @@
-"""Whole objects read by obstore, whose requests are compiled code: a tenth of the processor time that boto3 takes.
+"""Reading whole objects with obstore, whose requests are compiled code: a tenth of the CPU time that boto3 takes.
 
-A mark reads every table of a repository by one request each, most of them small. Only what its reader proves by a hash
-is read so: what changes, and what a decision hangs on by itself, is boto3's. So is what isn't answered by the object:
-it asks again, repeats what passes, and tells what is wrong.
+A mark reads every table of a repository with one request each, and most tables are small. Only objects that the reader
+verifies with a hash are read this way; mutable objects, and those that a decision depends on directly, are read with
+boto3. Requests that don't return the object also fall back to boto3, which sends them again, with retries and error
+messages.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential, S3Store
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
-"""Keys that no client writes otherwise: obstore would fold `//` and `/./`."""
-_HELD_FOR = timedelta(minutes=10)  # boto3 renews credentials that have no longer than that
-_SLOWEST = 30  # times the read time-out, which is for each piece: all of an object
-_threads_of: list[int] = []  # the process that obstore's threads are in, once they are
+"""Keys that every client sends unchanged: obstore would fold `//` and `/./`."""
+_HELD_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner than that
+_SLOWEST = 30  # times the read timeout (which is per piece): the timeout for a whole object
+_threads_of: list[int] = []  # the id of the process that has obstore's threads, once they are started
 
 
 class QuickReads:
-    """Reads with the credentials and the end point of a client. Safe to call from several threads."""
+    """Reads with a client's credentials and endpoint. Thread-safe."""
 
     def __init__(self, client: S3Client, settings: StoreSettings, bucket: str) -> None:
         self._client, self._settings, self._bucket = client, settings, bucket
@@ -37,7 +38,7 @@ class QuickReads:
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> QuickReads | None:
-        """None where boto3 has to find out where a bucket is, or brings certificates of its own."""
+        """None if boto3 has to locate the bucket, or has a CA bundle of its own."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
         if client.meta.endpoint_url.startswith("https:") and certificates(client) is not None:
@@ -45,25 +46,25 @@ class QuickReads:
         return cls(client, settings, bucket)
 
     def read(self, key: str) -> bytes | None:
-        """All of an object; None where nothing was asked. Raises `LeftToBoto3`."""
+        """A whole object; None if no request was sent. Raises `LeftToBoto3`."""
         if self._failures.too_many or not _PLAIN.fullmatch(key) or _threads_of not in ([], [os.getpid()]):
             return None
         if self._signed_by is None or self._signed_by.get_frozen_credentials().token is not None:
-            return None  # obstore follows redirects, and takes the token along to wherever they lead
+            return None  # obstore follows redirects, and sends the token along wherever they lead
         try:
             import obstore
 
             found: bytes = obstore.get(self._store(), key).bytes().to_bytes()
         except FileNotFoundError as error:
             raise LeftToBoto3 from error
-        except Exception as error:  # whatever it is, boto3 meets it as well, and tells it
+        except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
             self._failures.add()
             raise LeftToBoto3 from error
         self._failures.passed += 1
         return found
 
     def _store(self) -> S3Store:
-        """Opened by the first read, since a process that is forked doesn't inherit the threads."""
+        """Opened by the first read, because a forked process doesn't inherit the threads."""
         if self._opened is None:
             import obstore
             from obstore.store import S3Store
@@ -84,7 +85,7 @@ class QuickReads:
                 },
                 retry_config={"max_retries": 0},
             )
-            # variables such as AWS_ENDPOINT_URL_S3 win over what it is told
+            # environment variables such as AWS_ENDPOINT_URL_S3 override the arguments
             asked = urlsplit(obstore.sign(opened, "GET", "key", timedelta(minutes=1)))
             if f"{asked.scheme}://{asked.netloc}{asked.path}" != f"{endpoint}/{self._bucket}/key":
                 self._failures.give_up()
@@ -97,7 +98,7 @@ class QuickReads:
         return self._client._request_signer._credentials  # type: ignore[attr-defined]
 
     def _credentials(self) -> S3Credential:
-        """boto3's own, asked for again while those that expire last. Raises where there are none."""
+        """boto3's own credentials; those that expire are requested again before they do. Raises if there are none."""
         found = self._signed_by
         now = found.get_frozen_credentials()
         renewed = datetime.now(UTC) + _HELD_FOR if hasattr(found, "refresh_needed") else None

@@ -1,7 +1,7 @@
-"""Requests to S3 at a fraction of what boto3 takes for them, where an end point is set and the bucket is in the path.
+"""S3 requests at a fraction of boto3's cost, for stores with a configured endpoint and the bucket in the path.
 
-Millions of small objects are copied, and many more keys listed, by requests whose most time is the client's own. What
-isn't answered as it should be is left to boto3, which asks again, repeats what passes, and tells what is wrong.
+Copies of millions of small objects, and listings of many more keys, spend most of their time in the client. A request
+without the expected response falls back to boto3, which sends it again, with retries and error messages.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _TAG = re.compile(
 
 
 class LeftToBoto3(Exception):
-    """Raised where a request was sent and wasn't answered as it should be."""
+    """Raised if a request was sent and did not get the expected response."""
 
 
 @dataclass(slots=True)
 class Failures:
-    """How often a quick way failed: where that is too often, everything is left to boto3, which knows how to wait."""
+    """How often a fast path failed: after too many failures, everything is left to boto3, which backs off."""
 
     passed: int = 0
     failed: int = 0
@@ -50,14 +50,14 @@ class Failures:
 
 
 def certificates(client: S3Client) -> str | None:
-    """The authorities that a client trusts, as a file; None for those that are usual."""
+    """The path of a client's CA bundle; None for the default authorities."""
     session = getattr(getattr(client, "_endpoint", None), "http_session", None)
     verify = getattr(session, "_verify", None)
     return verify if isinstance(verify, str) else None
 
 
 class QuickRequests:
-    """Requests for one bucket with the credentials and the end point of a client. Safe to call from several threads."""
+    """Requests for one bucket with a client's credentials and endpoint. Thread-safe."""
 
     def __init__(self, client: S3Client, settings: StoreSettings, bucket: str) -> None:
         self._client, self._region = client, client.meta.region_name
@@ -73,13 +73,13 @@ class QuickRequests:
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> QuickRequests | None:
-        """None where boto3 has to find out where a bucket is."""
+        """None if boto3 has to locate the bucket."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
         return cls(client, settings, bucket)
 
     def copy(self, place: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
-        """Copy from a place (`Bucket`, `Key`) under conditions as headers; the copy's tag, None where it isn't told."""
+        """Copy from `place` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, None if unknown."""
         source = f"{place['Bucket']}/{quote(place['Key'], safe='/~')}"
         headers = {"x-amz-copy-source": source, **conditions}
         try:
@@ -90,7 +90,7 @@ class QuickRequests:
         return None if found is None else found.group(1).decode("ascii", "replace")
 
     def list(self, asked: Mapping[str, str]) -> bytes | None:
-        """The answer to ListObjectsV2 with these parameters; None where nothing was sent.
+        """The response to ListObjectsV2 with these parameters; None if no request was sent.
 
         Raises `LeftToBoto3`.
         """
@@ -98,12 +98,12 @@ class QuickRequests:
         return self._answered("GET", f"{self._path}?{query}", {})
 
     def _answered(self, method: str, path: str, headers: Mapping[str, str]) -> bytes | None:
-        """The body of a good answer; None where nothing was sent."""
+        """The body of a successful response; None if no request was sent."""
         if self._failures.too_many:
             return None
         try:
             request = AWSRequest(method=method, url=f"{self._base.scheme}://{self._base.netloc}{path}", headers=headers)
-            with self._lock:  # credentials that expire are renewed by one
+            with self._lock:  # only one thread renews expiring credentials
                 credentials = self._client._request_signer._credentials.get_frozen_credentials()  # type: ignore[attr-defined]
             S3SigV4Auth(credentials, "s3", self._region).add_auth(request)
             sent: dict[str, Any] = dict(request.headers.items())
@@ -111,7 +111,7 @@ class QuickRequests:
                 sent["Content-Length"] = "0"
             answer = self._pool.urlopen(method, path, headers=sent, redirect=False)
             body, good = answer.data, answer.status == 200
-        except Exception as error:  # whatever it is, boto3 meets it as well, and tells it
+        except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
             self._failures.add()
             raise LeftToBoto3 from error
         if not good:

@@ -1,4 +1,4 @@
-"""Reading the answer to ListObjectsV2. boto3 signs, sends and retries; its parser would take most of the time."""
+"""Parsing the response to ListObjectsV2. boto3 signs and sends the request; its parser would take most of the time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _FIELD = "LakegcListing"
 _ROOT = "ListBucketResult"
-# What lakeFS's own keys hold, where a server encodes it. None stands for a percent sign or a plus, so what a key holds
-# besides, and the order in which they are put in, don't matter.
+# Characters in lakeFS's own keys that a server may encode. None of them is a percent sign or a plus, so neither the
+# rest of a key nor the order of the replacements matters.
 _USUAL = (("%2F", "/"), ("%2C", ","), ("%21", "!"), ("%3D", "="))
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One answer: rows of LISTED with whole keys, how many keys are not UTF-8 (and no rows), prefixes (None for such).
+    """One page: rows of LISTED with full keys, the number of keys that are not UTF-8 (and left out), and prefixes.
 
-    `next_token` is None exactly where nothing follows.
+    A prefix that is not UTF-8 is None. `next_token` is None only on the last page.
     """
 
     objects: pa.RecordBatch
@@ -40,14 +40,14 @@ class Listing:
 
 
 def read_listings_here(client: S3Client) -> None:
-    """Make this client leave listings to `parsed`; its other callers would find them empty."""
-    # With an asterisk it comes before a handler of botocore's that parses each answer as well, to find errors that come
-    # with status 200, and documents that were cut off: both are left to it, for then it asks again.
+    """Make this client leave listings to `parsed`; other users of the client would get empty listings."""
+    # The asterisk makes it run before a handler of botocore's that also parses each response, in order to find errors
+    # with status 200 and truncated documents: both are left to that handler, because then the request is retried.
     client.meta.events.register("before-parse.*.ListObjectsV2", _take_over)
 
 
 def listing_of(answer: Mapping[str, Any]) -> Listing:
-    """The listing in an answer of such a client. Raises `Unavailable` where it is no whole listing."""
+    """The listing in a response of such a client. Raises `Unavailable` if it is not a complete listing."""
     found = answer.get(_FIELD)
     if isinstance(found, Listing):
         return found
@@ -69,11 +69,11 @@ def _take_over(response_dict: dict[str, Any], customized_response_dict: dict[str
 
 
 class _AnotherDocument(ValueError):
-    """Raised for a document that is no listing."""
+    """Raised for a document that is not a listing."""
 
 
 def parsed(body: bytes) -> Listing:
-    """The listing in a document. Raises `ValueError` and its like for one that lacks what S3 always says."""
+    """The listing in an XML document. Raises `ParseError`, `ValueError` or `TypeError` for an invalid document."""
     if b"<!DOCTYPE" in body:
         raise ValueError("it has a document type, and no S3 sends one")
     cut = cut_out(body, _ROOT)
@@ -107,7 +107,8 @@ _Columns: TypeAlias = tuple[pa.StringArray, pa.StringArray, pa.StringArray, pa.S
 def _columns(found: Sequence[ElementTree.Element], space: str) -> _Columns:
     """Key, size, time and tag of parsed objects.
 
-    Each column has a text for each element: of its first child of this name; null without one, so that none can shift.
+    Each column has one text per element, from its first child of that name; null if there is none, so that no row can
+    shift.
     """
     key, size, time, tag = (
         pa.array([each.findtext(f"{space}{name}") for each in found], pa.string())
@@ -124,7 +125,7 @@ def _columns_of(cut: Contents) -> _Columns:
 def _objects(
     keys: pa.StringArray, sizes: pa.StringArray, times: pa.StringArray, tags: pa.StringArray, *, is_encoded: bool
 ) -> tuple[pa.RecordBatch, int]:
-    """The objects whose keys are text, and how many others there are."""
+    """The objects whose keys are text, and the number of the others."""
     decoded = _keys(keys, is_encoded=is_encoded)
     known = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
     batch = pa.RecordBatch.from_arrays([decoded, _sizes(sizes), _times(times), known], names=LISTED.names)
@@ -139,11 +140,11 @@ def _sizes(texts: pa.StringArray) -> pa.Int64Array:
 
 
 def _times(texts: pa.StringArray) -> pa.TimestampArray:
-    """Raises for a time without a zone, as Arrow does."""
+    """The times in UTC. Raises `ArrowInvalid` for a time without a zone."""
     _all_there(texts, "LastModified")
     try:
         return texts.cast(LISTED.field("modified").type)
-    except pa.ArrowInvalid:  # finer than a microsecond, or another of ISO's forms
+    except pa.ArrowInvalid:  # finer than a microsecond, or another ISO 8601 format
         times = [datetime.fromisoformat(text) for text in texts.to_pylist()]
         if any(time.tzinfo is None for time in times):
             raise
@@ -173,7 +174,7 @@ def _keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
 
 
 def _key(text: str | None, *, is_encoded: bool) -> str | None:
-    """A key, decoded strictly: boto3 would put U+FFFD for what is not UTF-8, which is another key."""
+    """A key, decoded strictly: boto3 would replace invalid UTF-8 by U+FFFD, which makes another key."""
     if text is None:
         raise ValueError("a key is empty")
     if not is_encoded or ("%" not in text and "+" not in text):

@@ -1,9 +1,9 @@
-"""The objects of a listing, cut out of its document at a third of the price of parsing it.
+"""Extracting the objects of a listing from its XML document at a third of the cost of parsing it.
 
-What servers write is one object after the other, each a few elements of plain text. One regular expression says so of
-all of them, from the first to the last byte, and gives the fields row by row; where it says no, of a single byte,
-nothing is taken and the whole document goes to the XML parser. What is cut out leaves one empty element behind, which
-the parser must find among the root's children: so the objects stood there too, and in no comment or the like.
+Servers write one object after the other, each as a few elements of plain text. One regular expression must match all of
+them, from the first to the last byte, and returns the fields row by row; if a single byte doesn't match, nothing is
+extracted and the whole document goes to the XML parser. The extracted text is replaced by one empty element, which the
+parser must find among the root's children: so the objects were there, too, and not in a comment or the like.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 _OPEN, _CLOSE = b"<Contents>", b"</Contents>"
 _FIELDS = ("Key", "Size", "LastModified", "ETag")
-_TEXT = r"[^<>&\x00-\x1f]"  # what XML takes for itself; no entity, no end of a line
+_TEXT = r"[^<>&\x00-\x1f]"  # no XML markup, no entities, no line breaks
 _TAG = r'[^<>&"\x00-\x1f]'
 _QUOTE = '(?:"|&quot;|&#34;)?'
 _OTHERS = "StorageClass", "ChecksumAlgorithm", "ChecksumType"
@@ -29,7 +29,7 @@ _OTHER = "|".join(
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The texts of each object, a column a field, and the rest of the document. `etags` are without quotes."""
+    """The fields of all objects, one column per field, and the rest of the document. `etags` have no quotes."""
 
     rest: ElementTree.Element
     keys: tuple[str, ...]
@@ -39,9 +39,9 @@ class Contents:
 
 
 def cut_out(body: bytes, root: str) -> Contents | None:
-    """The objects of a document whose root has this name, or None where they have to be parsed.
+    """The objects of a document whose root has this name, or None if they have to be parsed.
 
-    Raises `ElementTree.ParseError` for a document that isn't whole.
+    Raises `ElementTree.ParseError` for an incomplete document.
     """
     first, last = body.find(_OPEN), body.rfind(_CLOSE)
     if first < 0 or last < first:
@@ -64,7 +64,7 @@ def cut_out(body: bytes, root: str) -> Contents | None:
 
 @functools.lru_cache(maxsize=32)
 def _expression(order: tuple[str, ...]) -> re.Pattern[str]:
-    """Objects with their fields in this order, a group each; a last group takes all from where it is something else."""
+    """Matches objects with their fields in this order, one group each; the last group takes any text that differs."""
     fields = {name: f"<{name}>({_TEXT}+)</{name}>" for name in _FIELDS}
     fields["ETag"] = f"<ETag>{_QUOTE}({_TAG}*){_QUOTE}</ETag>"
     others = f"(?:{_OTHER})*"

@@ -1,7 +1,7 @@
-"""dagster-aws's S3 resource, extended by what an S3-compatible store needs.
+"""dagster-aws's S3 resource, extended with the settings that S3-compatible stores need.
 
-The stock resource hands boto3 neither path style nor timeouts nor a CA bundle. This one keeps its fields and its
-`get_client`, so that it can stand wherever an `S3Resource` is asked for, and builds the client as every store does.
+The stock resource passes neither path style nor timeouts nor a CA bundle to boto3. This one keeps its fields and its
+`get_client`, so that it can be used wherever an `S3Resource` is required, and builds the client as every store does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_resources.stores.settings import StoreSettings
 
 
 class StoreS3Resource(S3Resource):
-    """An `S3Resource` whose client is a store's client; `settings` is what travels to executors instead of it."""
+    """An `S3Resource` whose client is a store's client; executors receive its `settings` instead."""
 
     path_style: bool | None = Field(default=None, description="None: path style where an endpoint is set.")
     ca_bundle: str | None = Field(default=None, description="A file with the certificate authorities to trust.")
@@ -26,7 +26,7 @@ class StoreS3Resource(S3Resource):
     read_timeout: float = Field(default=60.0, description="Seconds.")
 
     def settings(self) -> StoreSettings:
-        """The same as store settings. Raises `WrongUsage` for what a collector must not do: unsigned, unverified."""
+        """The fields as store settings. Raises `WrongUsage` for unsigned requests or unverified connections."""
         if self.use_unsigned_session or self.verify is False or not self.use_ssl:
             raise WrongUsage(
                 "lakegc signs its requests and verifies the store's certificate: leave use_unsigned_session, use_ssl "

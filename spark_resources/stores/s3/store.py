@@ -1,7 +1,7 @@
-"""S3 and compatible stores as a store. Keys go out and come back byte for byte, or not at all.
+"""S3 and compatible stores as a store. Keys are sent and returned byte for byte, or rejected.
 
-Listings are asked for URL-encoded, since XML can't carry every key, and each listed key must start with what was
-asked for: a server that folds keys as a file system does is told by that.
+Listings are requested URL-encoded, because XML can't carry every key, and each listed key must start with the requested
+prefix: this detects a server that folds keys as a file system does.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _PARAMETERS = {
     "ContinuationToken": "continuation-token",
 }
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
-_DIRECTORY_BUCKET = "--x-s3"  # how such a bucket's name ends; its tags are random
+_DIRECTORY_BUCKET = "--x-s3"  # suffix of such a bucket's name; its ETags are random
 
 
 class S3Store:
-    """One namespace in one bucket. The bucket must be there; `capabilities` are the provider's, or a probe's."""
+    """One namespace in an existing bucket; `capabilities` are a probe's, or by default the provider's."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Nothing is sent yet. Without `capabilities`: AWS's where no endpoint is set, else a compatible store's.
+        """Sends no request yet. `capabilities` default to AWS's without an endpoint, else to a compatible store's.
 
-        Raises `WrongUsage` where the namespace's own path is a kind of key that this store is known not to hold, or one
-        that lakeFS reads as another.
+        Raises `WrongUsage` if the namespace's own path is a kind of key that this store is known not to hold, or one
+        that lakeFS parses differently.
         """
         if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
             raise WrongUsage(
@@ -93,10 +93,10 @@ class S3Store:
 
     @retried
     def now(self) -> datetime:
-        """The `Date` of a real answer: whole seconds, rounded down."""
+        """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "ask the time of"):
             answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
-            listing_of(answer)  # so that it is the store that answers, and no web server before it
+            listing_of(answer)  # ensures that the store responded, not a web server in front of it
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
@@ -116,7 +116,7 @@ class S3Store:
     def arrow_pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[ArrowPage]:
-        """As `pages`, without an object of Python's a row."""
+        """Like `pages`, without a Python object per row."""
         keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
@@ -154,7 +154,7 @@ class S3Store:
         if skip:
             below = pc.utf8_slice_codeunits(whole, start=skip)
             objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
-            if not asked[skip:]:  # an object at the namespace's own path and a slash has no key in it
+            if not asked[skip:]:  # an object named exactly like the namespace's prefix has no key
                 objects = objects.filter(pc.not_equal(below, ""))
         prefixes = []
         for prefix in listing.prefixes:
@@ -180,7 +180,7 @@ class S3Store:
             except ClientError as error:
                 if status_of(error) != 404:
                     raise
-        # A HEAD has no body to say what is missing, and 404 is also what a wrong endpoint says: ask a call that tells.
+        # A HEAD response has no body that says what is missing, and a wrong endpoint returns 404, too: list instead.
         if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
             raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
         raise NotThere(f"{key!r} does not exist in {self.where}")
@@ -189,7 +189,7 @@ class S3Store:
         return self.read_with_tag(key)[0]
 
     def read_to_verify(self, key: str) -> bytes:
-        """As `read`, for who proves what it gets by a hash (`spark_resources.stores.base.read_to_verify`)."""
+        """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full(key)
         if self._reads is not None:
             with suppress(LeftToBoto3):
@@ -205,14 +205,14 @@ class S3Store:
             return answer["Body"].read(), _unquoted(answer["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
-        """Only for a plain upload to a store known for it: multipart, KMS and SSE-C tags look alike and aren't."""
+        """True for a plain upload to a store known for it; multipart, KMS and SSE-C ETags only look like an MD5."""
         if not self._capabilities.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
             return False
         try:
             head = self.head(key, "look at")
         except Unavailable as error:
             if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
-                return False  # encrypted with a key of the client's own: not even a HEAD without it
+                return False  # encrypted with the client's own key: even a HEAD requires it
             raise
         return (
             _MD5.match(_unquoted(head.get("ETag", ""))) is not None
@@ -225,8 +225,8 @@ class S3Store:
         try:
             status = self._versioning()
         except Unavailable:
-            return Deleting.UNKNOWN  # compatible stores don't all know this call
-        # where it is suspended, a delete still leaves a marker, over versions from before
+            return Deleting.UNKNOWN  # not all compatible stores support this call
+        # with suspended versioning, a delete still leaves a marker on top of earlier versions
         return Deleting.FINAL if status is None else Deleting.HIDES
 
     @retried
@@ -263,12 +263,12 @@ class S3Store:
                 raise Changed(f"{key!r} in {self.where} is gone, so it was not replaced") from error
             raise
         if new_tag is None:
-            next(self.pages(key, page_size=1))  # some servers say this of a missing bucket as well: a listing tells
+            next(self.pages(key, page_size=1))  # some servers return this for a missing bucket, too: then this raises
             raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
         return new_tag
 
     def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
-        """The new tag, or None where the condition doesn't hold."""
+        """The new tag, or None if the condition failed."""
         with translated_errors(self.where, "write", key):
             try:
                 return self._put(key, data, condition)
@@ -293,7 +293,7 @@ class S3Store:
             copy_object(self.client, self.bucket, self.full(source), full_target, head)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """As the protocol says. A request that fails as a whole fails each of its keys, and may have been done."""
+        """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(
             self.client, self.bucket, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches

@@ -1,4 +1,4 @@
-"""Objects of S3 in pieces, and from bucket to bucket on its side."""
+"""S3 objects streamed in pieces, and server-side copies from bucket to bucket."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _ARGUMENTS = {
     "Cache-Control": "CacheControl",
 }
 _COLD = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
-_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # of metadata: what a header can be called
-_MOST_PARTS = 9_000  # the store takes 10,000
+_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # metadata names that are valid in a header
+_MOST_PARTS = 9_000  # S3's limit is 10,000
 _COPIED_PART = 512 * 1024**2
-_Asked = Callable[[Callable[[], Any]], Any]  # the answer to a request, repeated
+_Asked = Callable[[Callable[[], Any]], Any]  # sends a request with retries, returns the response
 _UNLESSTHERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
 
 
 class S3Streams:
-    """The objects of one namespace. `one_request` is the most that one request copies, in bytes."""
+    """The objects of one namespace. `one_request` is the most bytes that one request copies."""
 
     def __init__(self, store: S3Store, *, one_request: int = ONE_REQUEST, part: int = PART) -> None:
         self._store, self._client, self._bucket = store, store.client, store.bucket
@@ -86,7 +86,7 @@ class S3Streams:
 
     @contextmanager
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
-        """Gives the object's bytes from `start` on, piece by piece."""
+        """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
         answer = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
         with closing(answer["Body"]) as body:
@@ -110,7 +110,7 @@ class S3Streams:
         return self._put_parts(key, full, chain(first, all_parts), kept)
 
     def _written(self, key: str, request: Callable[[], Any]) -> Any:
-        """The answer to a request that is a part of writing, repeated. Raises `AlreadyThere`, and what stores raise."""
+        """The response to a request for a write, with retries. Raises `AlreadyThere`, and the errors of `Store`."""
 
         def attempt() -> Any:
             with self._translating("write", key):
@@ -133,18 +133,18 @@ class S3Streams:
         return frozenset({f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"})
 
     def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], asked: _Asked) -> str:
-        """An upload of several parts, which is there whole or not at all; the tag of what came of it."""
+        """Upload an object in several parts, all or nothing; returns the tag of the object."""
         client, place = self._client, {"Bucket": self._bucket, "Key": full}
         begun = asked(partial(client.create_multipart_upload, **place, **kept))  # type: ignore[arg-type]
         upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
-            self._refuse_there(key)  # for compatible stores that don't know the condition of the next request
+            self._refuse_there(key)  # for compatible stores that don't support the condition of the next request
             completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
             answer = asked(partial(completed, **_UNLESSTHERE))
             return str(answer.get("ETag", "")).strip('"')
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes what is left
+            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes the leftover parts
                 client.abort_multipart_upload(**upload)
             raise
 
@@ -182,7 +182,7 @@ class S3Streams:
             except ClientError as error:
                 if not self._conditions or status_of(error) != 501:
                     raise
-                self._conditions = {}  # this store doesn't know the condition, and refuses what it doesn't know
+                self._conditions = {}  # this store doesn't support the condition, and refuses the request
 
     def _copy_in_parts(
         self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
@@ -200,7 +200,7 @@ class S3Streams:
         return self._in_parts(key, self._store.full(key), sent, _kept(about), asked) or None
 
     def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
-        """The answer to a request that copies. A refused condition is the target's or the source's: a look tells."""
+        """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
         try:
             return request()
         except (ClientError, BotoCoreError) as error:
@@ -223,14 +223,14 @@ class S3Streams:
             if _upload_is_gone(error):
                 self._refuse_there(key)
             raise _as_lakegc_error(error, self.where, doing, key) from error
-        except HTTPError as error:  # of an answer's body
+        except HTTPError as error:  # while reading a response's body
             raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
         except (ResponseParserError, *MALFORMED) as error:
             raise Unavailable(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
 
 
 def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
-    """So it is where it was completed before, by a request whose answer was lost."""
+    """Whether the upload no longer exists, e.g. because it was completed by a request whose response was lost."""
     return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
 
 
