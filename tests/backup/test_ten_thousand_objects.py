@@ -90,9 +90,9 @@ class Lake:
 
     def run(self, *arguments: str, **more: str) -> Any:
         began = time.monotonic()
-        told = json.loads(self.lakegc.output({**self.settings, **more}, *arguments, "--format", "json"))
+        document = json.loads(self.lakegc.output({**self.settings, **more}, *arguments, "--format", "json"))
         print(f"{arguments[0]}: {time.monotonic() - began:.0f} s", flush=True)
-        return told
+        return document
 
     def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
         """Run a command and kill it once a first file of its log is there.

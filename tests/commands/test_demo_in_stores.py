@@ -25,7 +25,7 @@ def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakeg
     """It marks, backs up, sweeps and restores, with one option. A second demo at the same place is refused."""
     place, settings = provider.uri(), as_settings(provider)
 
-    told = lakegc.output(settings, "demo", "--folder", str(tmp_path / "one"), "--store", place)
+    output = lakegc.output(settings, "demo", "--folder", str(tmp_path / "one"), "--store", place)
     second = lakegc(settings, "demo", "--folder", str(tmp_path / "two"), "--store", place)
 
     for line in (
@@ -36,5 +36,5 @@ def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakeg
         "Restored from the backup: 6 of 6 are read again, byte for byte.",
         f"--store {place}",
     ):
-        assert line in told
+        assert line in output
     second.stopped(2, "that is empty", place)
